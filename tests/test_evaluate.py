@@ -10,7 +10,7 @@ from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.endpoints.endpoint import Endpoint
-from jaxscore.evaluate import SYSTEMS, frame_of
+from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
 from jaxscore.systems.compare.open_run import of_items
 from jaxscore.systems.json_schema import schema_of
@@ -339,3 +339,31 @@ def test_every_system_is_there():
         declared = declaration(name)
         assert declared.name == name
         assert dataclasses.is_dataclass(declared.settings)
+
+
+OUTPUTS = [{"model_input": "1 + 1 =", "output": [" 2", " three"]},
+           {"model_input": "The sea is", "output": [" blue", " deep"]}]  # fmt: skip
+
+
+def test_audited_confidences_are_given_as_they_finish_and_get_the_noise_floor_later(scorer):
+    taken, at_first = [], []
+
+    def take(record):
+        taken.append(record)
+        at_first.append("noise" in record["confidence_settings"])
+
+    evaluate("self-certainty", scorer, OUTPUTS, on_item=take, audit_noise=4)
+    assert at_first == [False, False]
+    assert all(record["confidence_settings"]["noise"] >= 0 for record in taken)
+    plain = evaluate("self-certainty", scorer, OUTPUTS, audit_noise=4).items
+    assert taken == plain
+
+
+def test_confidences_whose_noise_floor_is_infinite_are_compared(scorer, tmp_path):
+    records = json.loads(json_text(evaluate("self-certainty", scorer, OUTPUTS).items))
+    for record in records:
+        record["confidence_settings"]["noise"] = "Infinity"
+    file = tmp_path / "list.json"
+    file.write_text(json.dumps(records), encoding="utf-8")
+    found = compare(str(file), str(file)).to_dict()
+    assert found["pairs"]["compared"] == len(OUTPUTS)

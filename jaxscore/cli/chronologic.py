@@ -121,7 +121,13 @@ def run(args: argparse.Namespace) -> int:
     entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)
-    pages = [] if args.html is None else outputs.page_paths(args, folder, args.questions)
+    pages = (
+        []
+        if args.html is None
+        else outputs.page_paths(
+            args, folder, args.questions, *settings_flags.input_files(args, SYSTEM.settings)
+        )
+    )
     about = settings_flags.about_files(args, SYSTEM.settings)
     with outputs.open_page(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)

@@ -30,11 +30,13 @@ class Confidence(Known):
             nor known.
         made: what the values were computed with; None if no value is known, or if it was not
             written down, as by the published script.
+        stated: the settings in the item's record, the same object in each.
     """
 
     values: list[float | None]
     errors: dict[int, str]
     measured: dict[str, list[float | None]] | None = None
+    stated: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def unknown(cls, outputs: Sequence[Any], *, measures: bool) -> "Confidence":

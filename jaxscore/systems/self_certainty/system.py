@@ -23,6 +23,7 @@ from jaxscore.report import text_table
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
+from jaxscore.systems.selection.items import noise
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.work import ConfidenceWork, Place
@@ -192,8 +193,8 @@ def _lead(record: Mapping[str, Any]) -> float:
 
 
 def _within_noise(record: Mapping[str, Any]) -> bool | None:
-    noise, lead = _settings(record).get("noise"), _lead(record)
-    return None if noise is None or not math.isfinite(lead) else margins.within(lead, noise)
+    floor, lead = noise(record), _lead(record)
+    return None if floor is None or not math.isfinite(lead) else margins.within(lead, floor)
 
 
 def _settings(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -244,7 +245,7 @@ def evaluate(
 ) -> Evaluation:
     """Score each output.
 
-    With a noise audit, `on_item` takes the records at the end, since they have the noise floor.
+    After a noise audit, records that `on_item` has taken get the noise floor too.
     """
     run = ScoringRun(
         lm,
@@ -255,7 +256,7 @@ def evaluate(
         audit_boundary=False,
     )
     n_before = len(work.scorable_outputs()) - len(work.missing_outputs())
-    n_cut = _score(run, lm, work, None if settings.audit_noise else on_item)
+    n_cut = _score(run, lm, work, on_item)
     if run.noise is not None:
         work.note_noise(run.noise.spread["mean_self_certainty"].largest)
     work.pass_on(on_item)

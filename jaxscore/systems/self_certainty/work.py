@@ -1,5 +1,6 @@
 """Items of `self-certainty` with the confidences that are known, and their records."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -117,9 +118,8 @@ class ConfidenceWork(Work[Confidence]):
             "processed_index": place,
         }
         if known.made is not None:
-            out["confidence_settings"] = {
-                name: value for name, value in known.made.items() if value is not None
-            }
+            known.stated |= {name: v for name, v in known.made.items() if v is not None}
+            out["confidence_settings"] = known.stated
         if errors := self._output_errors(place):
             out["confidence_errors"] = errors
         return out if self.right is None else {**out, **self.right.fields(place)}
@@ -145,12 +145,19 @@ class ConfidenceWork(Work[Confidence]):
         ]
 
     def note_noise(self, spread: float) -> None:
-        """Add how far rounding moves a confidence, in nats; a larger earlier value stays."""
+        """Add how far rounding moves a confidence, in nats; a larger earlier value stays.
+
+        Records that were passed on already get it too.
+        """
         for known in self.known:
             if known.made is not None:
                 earlier: Any = known.made.get("noise")
                 largest = max(earlier, spread) if is_finite(earlier) else spread
+                if earlier == "Infinity":
+                    largest = math.inf
                 known.made = {**known.made, "noise": largest}
+                if known.stated:
+                    known.stated["noise"] = largest
 
     def remarks(self) -> list[str]:
         """See `Work.remarks`."""
