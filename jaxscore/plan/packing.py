@@ -160,6 +160,7 @@ def pack_rows(
     batch_tokens: int,
     prefix: int = 0,
     pack: bool = True,
+    deal: bool = False,
     program_cost: float = 0.0,
 ) -> PackedRows:
     """Pack a forest in rows of the lengths that cost least.
@@ -173,6 +174,8 @@ def pack_rows(
         batch_tokens: tokens of each batch, padding included.
         prefix: tokens of a prefix cache that all tokens attend to.
         pack: False puts one piece in a row, for models without the interval mask.
+        deal: deal rows of one length to their batches in turn. Rows are filled by decreasing
+            size, and chunks of a batch (`plan.chunks`) fill better with pieces of all sizes.
         program_cost: cost of each batch shape in tokens of linear work; part of the choice and
             not of the plan's cost.
     """
@@ -206,7 +209,7 @@ def pack_rows(
             break
     assert best is not None  # no path is longer than max_positions, so a length is left
     base, tail, cost = best
-    return _as_arrays(forest, cutter.cut(base), pack, batch_tokens, cost, tail)
+    return _as_arrays(forest, cutter.cut(base), pack, batch_tokens, cost, tail, deal)
 
 
 def pack_uniform_rows(forest: Forest, *, row_length: int, batch_tokens: int) -> PackedRows:
@@ -227,6 +230,7 @@ def _as_arrays(
     batch_tokens: int,
     cost: float,
     tail: int,
+    deal: bool = False,
 ) -> PackedRows:
     """Fill rows with pieces, given by row length, and flatten them."""
     lengths, n_rows = sorted(pieces), []
@@ -236,6 +240,9 @@ def _as_arrays(
         of_length = pieces[length]
         sizes = [piece.size for piece in of_length]
         rows = best_fit(sizes, length) if pack else [[k] for k in range(len(sizes))]
+        if deal:
+            n_batches = -(-len(rows) // max(1, batch_tokens // length))
+            rows = [row for first in range(n_batches) for row in rows[first::n_batches]]
         n_rows.append(len(rows))
         for row in rows:
             before = len(flat)
