@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from jaxscore.device.attention.score_rule import ScoreRule
@@ -62,6 +63,62 @@ def attention(
         scores = jnp.concatenate([scores, column], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1).astype(dtype)[..., :L]
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
+
+
+def convolve(x: np.ndarray, taps: np.ndarray, bias: Any, parent: np.ndarray) -> np.ndarray:
+    """Reference of `recurrence.paths.convolve`: float64, from token to token.
+
+    Args:
+        parent: of each of the T tokens, T if none.
+    """
+    y = np.zeros(x.shape)
+    for t in range(len(x)):
+        at = t
+        for tap in reversed(range(taps.shape[1])):
+            if at < len(x):
+                y[t] += taps[:, tap] * x[at]
+                at = parent[at]
+    return y if bias is None else y + bias
+
+
+def gated_delta(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    log_decay: np.ndarray,
+    rate: np.ndarray,
+    parent: np.ndarray,
+) -> np.ndarray:
+    """Reference of `recurrence.delta_rule.gated_delta`: float64, from token to token.
+
+    Args:
+        q, k, v, log_decay, rate: as there, [T, ...] in place of [N, C, ...].
+        parent: of each of the T tokens, an earlier one, or T.
+    """
+    q, k = (np.repeat(x.astype(np.float64), v.shape[1] // x.shape[1], axis=1) for x in (q, k))
+    states = {len(v): np.zeros((v.shape[1], k.shape[2], v.shape[2]))}
+    for t, above in enumerate(parent.tolist()):
+        state = states[above] * np.exp(log_decay[t].astype(np.float64))[:, None, None]
+        change = rate[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
+        states[t] = state + k[t][:, :, None] * change[:, None]
+    return np.stack([np.einsum("hk,hkv->hv", q[t], states[t]) for t in range(len(v))])
+
+
+def state_space(
+    x: np.ndarray,
+    step_size: np.ndarray,
+    log_decay: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    parent: np.ndarray,
+) -> np.ndarray:
+    """Reference of `recurrence.state_space.state_space`, as `gated_delta`."""
+    b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
+    states = {len(x): np.zeros((x.shape[1], b.shape[2], x.shape[2]))}
+    for t, above in enumerate(parent.tolist()):
+        state = states[above] * np.exp(log_decay[t].astype(np.float64))[:, None, None]
+        states[t] = state + b[t][:, :, None] * (step_size[t][:, None] * x[t])[:, None]
+    return np.stack([np.einsum("hs,hsp->hp", c[t], states[t]) for t in range(len(x))])
 
 
 def score_positions(

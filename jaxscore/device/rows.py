@@ -3,7 +3,7 @@
 A batch travels as one int32 array, so that one transfer carries it instead of eight.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,18 +34,52 @@ class ScoredPositions(NamedTuple):
     n_edges: Int[Array, ""]
 
 
+class Chunks(NamedTuple):
+    """Tokens in N chunks of C slots, each of which starts from one state; see `plan.chunks`.
+
+    Attributes:
+        token: index of each slot's token in the flattened tokens, T in empty slots.
+        entry: start state of each chunk: 0 is the initial state, 1 + e that of exit e.
+        exit: slot of each exit among all N * C, by level, and room for one step of W.
+        step: first exit of each step, which computes W exits.
+        n_steps: number of steps.
+    """
+
+    token: Int[Array, "N C"]
+    entry: Int[Array, " N"]
+    exit: Int[Array, " NW"]
+    step: Int[Array, " N"]
+    n_steps: Int[Array, ""]
+
+
+class Paths(NamedTuple):
+    """What recurrent layers take of a batch; its host side is `plan.chunks.PathPlan`.
+
+    Attributes:
+        parent: parent of each of the T flattened tokens, T at roots.
+        chunks: None if no layer carries a state.
+    """
+
+    parent: Int[Array, " T"]
+    chunks: Chunks | None
+
+
+PathShape = tuple[int, int, int]  # N, C and W of `Chunks`; zeros without chunks
+
+
 class Rows(NamedTuple):
     """A batch of packed rows; its host side is `plan.row_batches.RowBatch`.
 
     A row holds one or more tries in depth-first order. Token i of a row attends to token j of the
     same row if and only if `j <= i < subtree_end[j]`, and `position` is a token's depth in its
-    trie.
+    trie. `paths` is for models with recurrent layers, otherwise None.
     """
 
     ids: Int[Array, "R L"]
     position: Int[Array, "R L"]
     subtree_end: Int[Array, "R L"]
     scored: ScoredPositions
+    paths: Paths | None = None
 
 
 class Scores(NamedTuple):
@@ -90,27 +124,53 @@ class Unembedding(NamedTuple):
 
 def pack_rows(rows: Rows) -> np.ndarray:
     """Concatenates the arrays of a host batch into one int32 array of `packed_size`."""
-    ids, position, end, scored = rows
+    ids, position, end, scored, paths = rows
     counts = np.array([scored.n_positions, scored.n_edges], np.int32)
-    parts = ids, position, end, scored.token, counts, scored.slot, scored.target
-    return np.concatenate([np.ravel(part) for part in parts])
+    parts: list[Any] = [ids, position, end, scored.token, counts, scored.slot, scored.target]
+    if paths is not None:
+        parts += [paths.parent, *(paths.chunks or ())]
+    return np.concatenate([np.ravel(part) for part in parts], dtype=np.int32)
 
 
-def packed_size(n_tokens: int, n_edges: int) -> int:
+def packed_size(n_tokens: int, n_edges: int, path_shape: PathShape | None = None) -> int:
     """Length of the packed array of a batch with room for this many tokens and edges."""
-    return PER_TOKEN * n_tokens + COUNTS + 2 * n_edges
+    size = PER_TOKEN * n_tokens + COUNTS + 2 * n_edges
+    return size if path_shape is None else size + sum(_path_sizes(n_tokens, path_shape))
 
 
-def unpack_rows(values: Int[Array, " n"], shape: tuple[int, int]) -> Rows:
+def _path_sizes(n_tokens: int, path_shape: PathShape) -> list[int]:
+    """Numbers of the arrays of `Paths`, in order."""
+    n_chunks, size, width = path_shape
+    if not n_chunks:
+        return [n_tokens]
+    return [n_tokens, n_chunks * size, n_chunks, n_chunks + width, n_chunks, 1]
+
+
+def unpack_rows(
+    values: Int[Array, " n"], shape: tuple[int, int], path_shape: PathShape | None = None
+) -> Rows:
     """Inverse of `pack_rows`, on the device.
 
     Args:
         values: the packed array.
         shape: [R, L] of the batch.
+        path_shape: None without `Rows.paths`.
     """
     n = shape[0] * shape[1]
+    paths = None
+    if path_shape is not None:
+        sizes = _path_sizes(n, path_shape)
+        rest = values.shape[0] - sum(sizes)
+        values, parent, *chunks = jnp.split(
+            values, [rest + sum(sizes[:k]) for k in range(len(sizes))]
+        )
+        paths = Paths(parent, None)
+        if chunks:
+            token, entry, exit_, step, n_steps = chunks
+            token = token.reshape(path_shape[:2])
+            paths = Paths(parent, Chunks(token, entry, exit_, step, n_steps[0]))
     by_token, counts, by_edge = jnp.split(values, [PER_TOKEN * n, PER_TOKEN * n + COUNTS])
     ids, position, end, token = by_token.reshape(PER_TOKEN, n)
     slot, target = jnp.split(by_edge, 2)
     scored = ScoredPositions(token, counts[0], slot, target, counts[1])
-    return Rows(ids.reshape(shape), position.reshape(shape), end.reshape(shape), scored)
+    return Rows(ids.reshape(shape), position.reshape(shape), end.reshape(shape), scored, paths)
