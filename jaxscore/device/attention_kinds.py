@@ -1,4 +1,4 @@
-"""Attention of layers that differ in size, or that share an earlier layer's keys and values.
+"""Layers of several kinds: attention of two sizes, of shared keys and values, and recurrences.
 
 One program has all kinds of layers and branches in each layer. Parameters are stacked per kind;
 keys and values leave a layer in arrays as large as the largest kind's.
@@ -14,9 +14,10 @@ from jaxtyping import Array
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import Build
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.layers import Layout, PerLayer
+from jaxscore.device.recurrence.mixers import RecurrentHalf
 from jaxscore.device.self_attention import AttentionHalf, KeyValue
 
 KINDS = ("main", "other")
@@ -25,7 +26,8 @@ KEY_PARAMETERS = ("k", "v", "k_norm")  # absent in a layer that shares another's
 
 def stacked_by_kind(config: DecoderConfig) -> bool:
     """Whether the parameters of attention are stacked per kind, outside `layers`."""
-    return config.other_heads is not None or bool(config.keys_of)
+    several = config.other_heads is not None or config.recurrent is not None
+    return several or bool(config.keys_of)
 
 
 def trim_rotary(own: PerLayer, here: DecoderConfig) -> PerLayer:
@@ -92,7 +94,7 @@ def attention_half(
     own: PerLayer,
     sources: Any,
 ) -> tuple[Array, Any, Any]:
-    """The attention half of any layer.
+    """The attention half of any layer, or the recurrence in its place.
 
     Args:
         params: of the decoder.
@@ -139,9 +141,19 @@ def attention_half(
 
         return run
 
+    def recurrence() -> Any:
+        nth = places["all"][layer]
+        mixer = from_storage(jax.tree.map(lambda leaf: leaf[nth], params["recurrent"]))
+        half = RecurrentHalf(config, build)
+        added = half.apply({"params": weights | {"mixer": mixer}}, x, layout)
+        heads, width = cache_head_shape(config, build)
+        none = jnp.zeros((*x.shape[:2], heads, width))
+        return added, to_cache((none, none), config, build, layout.dtype), tuple(sources)
+
     combinations = sorted(set(kind_of))
+    branches = [recurrence if pair[0] == RECURRENT else branch(*pair) for pair in combinations]
     index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[layer]
-    return lax.switch(index, [branch(*pair) for pair in combinations])
+    return lax.switch(index, branches)
 
 
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:

@@ -35,6 +35,7 @@ class Backend:
         lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
         position_blocks: scored positions per pass of the implementation of that name: the first
             number while that many are left, then the second.
+        exits_per_step: states of recurrent layers that are computed at once.
         integers: bfloat16 arrays are stored as uint16, see `dots.as_integers`.
         interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
@@ -46,6 +47,7 @@ class Backend:
     lm_head: LMHeadName
     lm_head_columns: int
     position_blocks: tuple[int, int]
+    exits_per_step: int
     integers: bool
     interpreted: bool = False
 
@@ -59,6 +61,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="position_blocks",
         lm_head_columns=2048,  # best of 512 to 4096, measured
         position_blocks=(512, 128),
+        exits_per_step=1,
         integers=True,
     ),
     "tpu": Backend(
@@ -69,6 +72,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="kernel_tpu",
         lm_head_columns=8192,
         position_blocks=(512, 128),
+        exits_per_step=8,
         integers=False,
     ),
     "gpu": Backend(
@@ -79,6 +83,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="buckets",
         lm_head_columns=8192,
         position_blocks=(512, 128),
+        exits_per_step=8,
         integers=False,
     ),
 }

@@ -4,6 +4,7 @@ The layers' parameters are stacked along a leading axis and scanned, so that a p
 compiles as fast as one of two.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
 from jaxscore.device.layers import Layout, Norm, PerLayer
-from jaxscore.device.rows import Unembedding
+from jaxscore.device.recurrence.paths import path_index
+from jaxscore.device.rows import Paths, Unembedding
 
 Params = dict[str, Any]
 KeysValues = tuple[Num[Array, "N R K L H"], Num[Array, "N R K L H"]]  # of all N layers, as stored
@@ -51,6 +53,7 @@ def hidden_states(
     subtree_end: Int[Array, "R L"],
     caches: tuple[KVCache, ...] = (),
     build: Build = ON_CPU,
+    paths: Paths | None = None,
 ) -> Float[Array, "R L D"]:
     """Final normed hidden state of every token, float32.
 
@@ -59,8 +62,13 @@ def hidden_states(
         ids, position, subtree_end: see `rows.Rows`; `position` counts the tokens of `caches`.
         caches: keys and values before the rows, of all layers.
         build: backend and mesh.
+        paths: see `rows.Paths`.
+
+    Raises:
+        ValueError: recurrent layers without `paths`, or with caches.
     """
-    return _run(params, config, ids, position, subtree_end, caches, build, keep_kv=False)[0]
+    rows = ids, position, subtree_end
+    return _run(params, config, *rows, caches, build, paths, keep_kv=False)[0]
 
 
 def extend(
@@ -73,7 +81,7 @@ def extend(
     build: Build = ON_CPU,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
     """`hidden_states`, and every layer's keys and values [layers, R, K, L, H] as stored."""
-    return _run(params, config, ids, position, subtree_end, caches, build, keep_kv=True)
+    return _run(params, config, ids, position, subtree_end, caches, build, None, keep_kv=True)
 
 
 def _embed(
@@ -100,6 +108,7 @@ def _run(
     subtree_end: Array,
     caches: tuple[KVCache, ...],
     build: Build,
+    paths: Paths | None,
     *,
     keep_kv: bool,
 ) -> tuple[Array, Any]:
@@ -107,6 +116,11 @@ def _run(
     axis = build.vocabulary_axis(config)
     x = _embed(embed, config, ids, position, axis)
     layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
+    if config.recurrent is not None:
+        if paths is None or caches:
+            raise ValueError("recurrent layers take paths and no KV cache")
+        index = path_index(paths, subtree_end, config.recurrent.mixer.taps - 1)
+        layout = dataclasses.replace(layout, paths=index)
     rotary = _rotary_tables(config, position)
     per_layer: Any = ()
     if config.per_layer_width:

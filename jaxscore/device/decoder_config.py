@@ -13,6 +13,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu
 Quantized = Literal["", "float32", "bfloat16"]
 RouterScores = Literal["softmax", "sigmoid", "sparsemixer"]
 
+RECURRENT = -1  # kind of layers without attention
 NORMS_BEFORE = ("before", "both")
 NORMS_AFTER = ("after", "both")
 
@@ -93,6 +94,81 @@ class OtherHeads(NamedTuple):
     values_are_keys: bool = False
 
 
+class ShortConvolution(NamedTuple):
+    """A gated convolution along paths: `out(c * conv(b * x))` (LFM2).
+
+    Attributes:
+        taps: tokens that it reads, the current one included.
+        bias: products and convolution add a bias.
+    """
+
+    taps: int
+    bias: bool
+
+
+class GatedDelta(NamedTuple):
+    """A gated delta rule with short convolutions before it (arXiv 2412.06464), see
+    `recurrence.delta_rule`.
+
+    Attributes:
+        n_key_heads, n_value_heads: each key head serves as many neighbouring value heads.
+        key_width, value_width: channels of a head.
+        taps: of the convolutions of queries, keys and values.
+        activation: after the convolutions.
+    """
+
+    n_key_heads: int
+    n_value_heads: int
+    key_width: int
+    value_width: int
+    taps: int
+    activation: Activation
+
+
+class StateSpace(NamedTuple):
+    """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.state_space`.
+
+    Attributes:
+        n_heads, head_width: heads, and channels of one.
+        n_groups, state_width: groups of heads that share B and C, and their channels.
+        taps, conv_bias: of the convolutions of x, B and C.
+        bias: of the products.
+        activation: after the convolutions.
+        least_step, most_step: bounds of a token's step size.
+        norm: the output is normed within each group after its gate ("gated"), or before it
+            ("first"), or not at all ("").
+    """
+
+    n_heads: int
+    head_width: int
+    n_groups: int
+    state_width: int
+    taps: int
+    conv_bias: bool
+    bias: bool
+    activation: Activation
+    least_step: float
+    most_step: float
+    norm: Literal["", "gated", "first"]
+
+
+class Recurrent(NamedTuple):
+    """Layers with a recurrence in place of attention.
+
+    Attributes:
+        layers: their indices.
+        mixer: the recurrence.
+    """
+
+    layers: tuple[int, ...]
+    mixer: ShortConvolution | GatedDelta | StateSpace
+
+    @property
+    def has_state(self) -> bool:
+        """Whether layers carry a state, so that tokens are computed in chunks."""
+        return not isinstance(self.mixer, ShortConvolution)
+
+
 @dataclasses.dataclass(frozen=True)
 class Experts:
     """An MLP of which each token runs a few of many copies (arXiv 2401.04088).
@@ -162,6 +238,9 @@ class DecoderConfig:
             alone where `qk_norm_of` has an entry for each.
         value_norm: the values of each head are normed without scale.
         other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
+        recurrent: see `Recurrent`; None if all layers have attention.
+        query_gate: attention's output is multiplied by the sigmoid of a further product, of the
+            size of the queries.
         keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
             the same sizes; empty where each has its own.
         qkv_limit: queries, keys and values are at most so far from zero.
@@ -229,6 +308,8 @@ class DecoderConfig:
     value_norm: bool = False
     values_are_keys: bool = False
     other_heads: OtherHeads | None = None
+    recurrent: Recurrent | None = None
+    query_gate: bool = False
     keys_of: tuple[int, ...] = ()
     qkv_limit: float | None = None
     query_growth: QueryGrowth | None = None
@@ -272,12 +353,18 @@ class DecoderConfig:
         )
 
     def kind_of(self, layer: int) -> int:
-        """Which of `kinds` a layer has."""
+        """Which of `kinds` a layer has, or RECURRENT."""
+        if self.recurrent is not None and layer in self.recurrent.layers:
+            return RECURRENT
         return int(self.other_heads is not None and layer in self.other_heads.layers)
 
     def only(self, layer: int) -> "DecoderConfig":
         """A decoder of this one layer, with keys and values of its own."""
-        here = self.kinds()[self.kind_of(layer)]
+        kind = self.kind_of(layer)
+        here = self.kinds()[max(kind, 0)]
+        if self.recurrent is not None:
+            recurrent = None if kind != RECURRENT else self.recurrent._replace(layers=(0,))
+            here = dataclasses.replace(here, recurrent=recurrent)
         if self.other_heads is not None:  # whose tables are filled up to the widest heads'
             pairs = here.head_width // 2
             tables = (Rotary(one.frequencies[:pairs], one.factor) for one in self.rotary)

@@ -14,6 +14,7 @@ from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Norm, PerLayer
+from jaxscore.device.recurrence.mixers import mixer_module, single_token
 from jaxscore.device.self_attention import Attention, AttentionHalf
 
 
@@ -29,7 +30,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
     normed = jnp.bool_(True) if c.qk_norm_of else None
     growth = None if c.query_growth is None else jnp.float32(0)
-    layout = Layout(at, at + 1, jnp.float32)
+    layout = Layout(at, at + 1, jnp.float32, single_token(c))
     own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
 
     def norm(key: jax.Array) -> Any:
@@ -78,6 +79,10 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
     if attention_kinds.stacked_by_kind(c):
         params["attentions"] = _attentions(next(keys), c, x, layout, own)
+    if c.recurrent is not None:
+        mixer = functools.partial(mixer_module(c).init, x=x, layout=layout)
+        made = jax.vmap(lambda key: mixer(key)["params"])
+        params["recurrent"] = made(jax.random.split(next(keys), len(c.recurrent.layers)))
     n_main = c.n_layers
     if c.other_mlp is not None:
         n_other = len(c.other_mlp.layers)
@@ -126,6 +131,8 @@ def _attentions(
         mine = attention_kinds.trim_rotary(own, here)
         one = functools.partial(Attention(here).init, x=x, layout=layout, own=mine)
         layers, with_keys = attention_kinds.layers_of(c, kind)
+        if not layers:
+            continue
         made = jax.vmap(lambda key, one=one: one(key)["params"])(jax.random.split(key, len(layers)))
         for name in set(attention_kinds.KEY_PARAMETERS) & set(made):
             first = functools.partial(lax.slice_in_dim, start_index=0, limit_index=len(with_keys))

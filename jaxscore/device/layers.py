@@ -18,11 +18,15 @@ SCALE = "channel_scale"  # name of the scale beside an int8 weight in the tree
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype."""
+    """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype.
+
+    `paths` is the `recurrence.paths.PathIndex` of models with recurrent layers.
+    """
 
     position: jax.Array
     subtree_end: jax.Array
     dtype: Any
+    paths: Any = None
 
 
 class PerLayer(NamedTuple):

@@ -12,9 +12,10 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.lm_head.divergence import Pair, score_pair
 from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.mesh_shape import DATA
-from jaxscore.device.rows import Rows, Scores, Unembedding, unpack_rows
+from jaxscore.device.rows import PathShape, Rows, Scores, Unembedding, unpack_rows
 
-# (params, ids, position, subtree_end), each [R, L], and KV caches where the model takes them
+# (params, ids, position, subtree_end), each [R, L], KV caches if the model takes them, and the
+# keyword `paths` if it is recurrent
 HiddenStates = Callable[..., Float[Array, "R L D"]]
 # The same of two models, for a pair of unembeddings
 PairStates = Callable[..., tuple[Float[Array, "R L D"], Float[Array, "R L E"]]]
@@ -39,7 +40,8 @@ def score_rows(
         ValueError: `top` is above 0 and there are two models.
     """
     before = (caches,) if caches else ()
-    hidden = hidden_states(params, rows.ids, rows.position, rows.subtree_end, *before)
+    more = {} if rows.paths is None else {"paths": rows.paths}
+    hidden = hidden_states(params, rows.ids, rows.position, rows.subtree_end, *before, **more)
     flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), hidden)
     head = unembedding(params)
     if isinstance(head, Pair):
@@ -58,9 +60,10 @@ def score_batch(
     *caches: KVCache,
     top: int = 0,
     measures: tuple[str, ...] = (),
+    path_shape: PathShape | None = None,
 ) -> Scores:
-    """`score_rows` of a batch of this shape that comes as one array, see `packed_rows`."""
-    rows = unpack_rows(values, shape)
+    """`score_rows` of a batch of this shape that comes as one array, see `rows.unpack_rows`."""
+    rows = unpack_rows(values, shape, path_shape)
     run = functools.partial(score_rows, top=top, measures=measures)
     return run(hidden_states, unembedding, params, rows, *caches)
 
@@ -74,11 +77,12 @@ def score_shard(
     *caches: KVCache,
     top: int = 0,
     measures: tuple[str, ...] = (),
+    path_shape: PathShape | None = None,
 ) -> Scores:
     """`score_batch` of this shard's batch, and then the scores of all batches, one after another.
 
     Runs inside `jax.shard_map`; `values` has several batches side by side, over DATA.
     """
-    run = functools.partial(score_batch, top=top, measures=measures)
+    run = functools.partial(score_batch, top=top, measures=measures, path_shape=path_shape)
     scores = run(hidden_states, unembedding, shape, params, values[0], *caches)
     return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

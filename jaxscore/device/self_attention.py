@@ -13,6 +13,7 @@ holds (arXiv 2405.04434, section 2.1.2), and each head has a query of that width
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
@@ -149,8 +150,11 @@ class Attention(nn.Module):
         )
         if latent is not None:
             mixed = latent.values(mixed)
-        out = Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")
-        return out(mixed.reshape(*x.shape[:2], -1)), (k, v)
+        mixed = mixed.reshape(*x.shape[:2], -1)
+        if c.query_gate:
+            gate = Linear(mixed.shape[-1], c.qkv_bias, c.quantized, name="gate")(x)
+            mixed *= jax.nn.sigmoid(gate)
+        return Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")(mixed), (k, v)
 
     def heads(self, x: Array, own: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
         """Queries, and keys and values unless `only_queries`, of this shard's heads."""

@@ -51,14 +51,14 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("embed/(position|into/weight)|out_of/weight", (None, None)),
     ("(embed/norm|final_norm)/(scale|bias)", (None,)),
     ("layers/(attention|mlp)(_after)?_norm/(scale|bias)", (None, None)),
-    *_product("layers/attention/q", None, HEADS, None),
+    *_product("layers/attention/(q|gate)", None, HEADS, None),
     *_product("layers/attention/[kv]", None, KV_HEADS, None),
     *_product("layers/attention/out", None, None, HEADS),
     ("layers/attention/sinks", (None, HEADS)),
     *_product("layers/attention/latent/(query_in|key_value)", None, None, None),
     ("layers/attention/latent/(query_)?norm/scale", (None, None)),
     *_product("layers/attention/latent/(q|key_up|value_up)", None, HEADS, None),
-    *_product("attentions/(main|other)/q", None, HEADS, None),
+    *_product("attentions/(main|other)/(q|gate)", None, HEADS, None),
     *_product("attentions/main/[kv]", None, KV_HEADS, None),
     *_product("attentions/other/[kv]", None, OTHER_KV_HEADS, None),
     *_product("attentions/(main|other)/out", None, None, HEADS),
@@ -85,6 +85,13 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product(f"{MAIN_MLP}/shared/down", None, None, SHARED_INNER),
     *_product("experts/(gate|up|down)", None, EXPERTS, None, None),
     *_product("unembed", VOCABULARY, None),
+    # Whole on every shard: `check_divisible` refuses to split recurrent layers.
+    *_product("recurrent/(?!.*conv)[^/]+", None, None, None),
+    ("recurrent/.*conv/taps", (None, None, None, None)),
+    ("recurrent/.*conv/bias", (None, None)),
+    ("recurrent/norm/scale", (None, None)),
+    ("recurrent/norm/scale", (None, None, None)),  # of groups of heads
+    ("recurrent/(log_rate|skip|step_bias)", (None, None)),
 )
 
 
@@ -119,6 +126,11 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
     Raises:
         ValueError: naming what does not divide and which sizes of `model` do.
     """
+    if config.recurrent is not None and model > 1:
+        raise ValueError(
+            f"{MODEL}={model} does not split this model, since its recurrent layers are not split "
+            f"over devices; {MODEL} can be 1"
+        )
     if not divides(config, model):
         sizes = [n for n in range(1, config.n_heads + 1) if divides(config, n)]
         found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
@@ -130,6 +142,8 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
 
 def divides(config: DecoderConfig, model: int) -> bool:
     """Whether `check_divisible` takes this size of `model`."""
+    if config.recurrent is not None and model > 1:
+        return False
     even = all(
         n % model == 0
         for name, n in counts(config).items()

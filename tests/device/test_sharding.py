@@ -14,11 +14,15 @@ from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.decoder_config import (
     Clamped,
     Experts,
+    GatedDelta,
     Latent,
     OtherHeads,
     OtherMlp,
     QueryGrowth,
+    Recurrent,
     Rotary,
+    ShortConvolution,
+    StateSpace,
 )
 from jaxscore.device.init_params import init_params
 from jaxscore.device.sharding import (
@@ -82,6 +86,7 @@ CONFIGS = {
         qk_norm_scale=False,
         qk_norm_turned=True,
         qk_norm_of=(True, False, True),
+        query_gate=True,
     ),
     "int8 latent": llamalike(
         n_kv_heads=1,
@@ -99,6 +104,7 @@ CONFIGS = {
         other_heads=OtherHeads((1, 3), 1, 12, True),
         keys_of=(0, 1, 0, 1),
         value_norm=True,
+        query_gate=True,
         qk_norm="head",
         per_layer_width=6,
         layer_scale=True,
@@ -108,6 +114,17 @@ CONFIGS = {
     "experts beside": llamalike(
         experts=Experts(4, 2, True, 16, False, beside=True, router_norm=True, expert_scale=True),
         norm_place="both",
+    ),
+    "convolutions": llamalike(
+        recurrent=Recurrent((0,), ShortConvolution(taps=3, bias=True)), quantized="float32"
+    ),
+    "delta rule": llamalike(
+        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, taps=4, activation="silu")),
+    ),
+    "state space": llamalike(
+        recurrent=Recurrent(
+            (0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9, norm="gated")
+        ),
     ),
     "xielu": llamalike(activation="xielu", gated=False),
     "other widths": llamalike(
@@ -371,7 +388,7 @@ def test_no_two_rules_for_a_parameter():
 @pytest.mark.parametrize(
     ("path", "shape", "message"),
     [
-        ("layers/attention/gate/weight", (2, 32, 24), r"layers/attention/gate/weight of shape \(2"),
+        ("layers/attention/more/weight", (2, 32, 24), r"layers/attention/more/weight of shape \(2"),
         ("layers/attention/q/weight/more", (2, 32, 24), "no sharding rule; add one to RULES"),
         ("more/embed/token", (50, 24), "no sharding rule"),
         ("layers/attention/q/weight", (32, 24), r"weight of shape \(32, 24\): no sharding rule"),

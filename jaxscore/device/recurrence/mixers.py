@@ -1,0 +1,211 @@
+"""Recurrent layers with their projections, as Flax modules.
+
+Layers with a state take tokens in chunks before their projections, since rows of the residual
+stream are narrower than those of the projections, and return them after the last one. States and
+products of the recurrence are float32.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from jaxscore.device.backends import ON_CPU, Build
+from jaxscore.device.decoder_config import (
+    NORMS_AFTER,
+    NORMS_BEFORE,
+    DecoderConfig,
+    GatedDelta,
+    ShortConvolution,
+    StateSpace,
+)
+from jaxscore.device.feed_forward import ACTIVATIONS
+from jaxscore.device.layers import Layout, Linear, Norm
+from jaxscore.device.recurrence.delta_rule import gated_delta
+from jaxscore.device.recurrence.paths import ChunkIndex, PathIndex, convolve, path_index
+from jaxscore.device.recurrence.state_space import state_space
+from jaxscore.device.rows import Chunks, Paths
+
+UNIT_EPS = 1e-6  # added to the square of a query's or key's length
+
+
+class Convolution(nn.Module):
+    """`convolve` of some tokens [..., D], which `ancestors` index flattened."""
+
+    taps: int
+    use_bias: bool
+
+    @nn.compact
+    def __call__(self, x: Array, ancestors: tuple[Array, ...]) -> Array:
+        D = x.shape[-1]
+        taps = self.param("taps", nn.initializers.normal(0.02), (D, 1, self.taps))[:, 0]
+        bias = self.param("bias", nn.initializers.zeros, (D,)) if self.use_bias else None
+        return convolve(x.reshape(-1, D), taps, bias, ancestors).reshape(x.shape)
+
+
+class ShortConvolutionMixer(nn.Module):
+    """`ShortConvolution`, in the order of the rows."""
+
+    config: DecoderConfig
+    mixer: ShortConvolution
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, mixer = self.config, self.mixer
+        before, after, value = (
+            Linear(c.width, mixer.bias, c.quantized, name=name)(x)
+            for name in ("before", "after", "value")
+        )
+        mixed = Convolution(mixer.taps, mixer.bias, name="conv")(
+            before * value, layout.paths.ancestors
+        )
+        return Linear(c.width, mixer.bias, c.quantized, name="out")(after * mixed)
+
+
+class GatedDeltaMixer(nn.Module):
+    """`GatedDelta`."""
+
+    config: DecoderConfig
+    mixer: GatedDelta
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, m = self.config, self.mixer
+        index: ChunkIndex = layout.paths.chunks
+        D, H = x.shape[-1], m.n_value_heads
+        x_NCD = index.gather(x.reshape(-1, D))
+
+        def heads(name: str, n_heads: int, width: int) -> Array:
+            y = Linear(n_heads * width, False, c.quantized, name=name)(x_NCD)
+            return y.reshape(*y.shape[:2], n_heads, width)
+
+        def convolved(name: str, n_heads: int, width: int) -> Array:
+            y = heads(name, n_heads, width)
+            flat = y.reshape(*y.shape[:2], n_heads * width)
+            mixed = Convolution(m.taps, False, name=f"{name}_conv")(flat, index.ancestors)
+            return ACTIVATIONS[m.activation](mixed).reshape(y.shape)
+
+        q, k = (unit_length(convolved(name, m.n_key_heads, m.key_width)) for name in ("q", "k"))
+        v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width)
+        rate = jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
+        steps = Linear(H, False, name="step")(x_NCD)
+        steps = jax.nn.softplus(steps + self.param("step_bias", nn.initializers.ones, (H,)))
+        log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
+        (q, k, v, rate, log_decay), broken = isolate(q, k, v, rate, log_decay)
+        out = gated_delta(q * m.key_width**-0.5, k, v, log_decay, rate, index)
+        out = Norm(c, use_bias=False, use_scale=True, name="norm")(out) * jax.nn.silu(z)
+        out = out.reshape(*out.shape[:2], -1)
+        y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
+        return spread_nonfinite(y, broken, layout.paths).reshape(x.shape)
+
+
+class StateSpaceMixer(nn.Module):
+    """`StateSpace`."""
+
+    config: DecoderConfig
+    mixer: StateSpace
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, m = self.config, self.mixer
+        index: ChunkIndex = layout.paths.chunks
+        D, H, inner = x.shape[-1], m.n_heads, m.n_heads * m.head_width
+        x_NCD = index.gather(x.reshape(-1, D))
+
+        def project(name: str, width: int, quantized: str = "") -> Array:
+            return Linear(width, m.bias, quantized, name=name)(x_NCD)
+
+        def convolved(name: str, n_heads: int, width: int) -> Array:
+            y = project(name, n_heads * width, c.quantized)
+            mixed = Convolution(m.taps, m.conv_bias, name=f"{name}_conv")(y, index.ancestors)
+            return ACTIVATIONS[m.activation](mixed).reshape(*y.shape[:2], n_heads, width)
+
+        z, u = project("z", inner, c.quantized), convolved("x", H, m.head_width)
+        b, c_ = (convolved(name, m.n_groups, m.state_width) for name in ("b", "c"))
+        steps = project("step", H) + self.param("step_bias", nn.initializers.ones, (H,))
+        steps = jnp.clip(jax.nn.softplus(steps), m.least_step, m.most_step)
+        log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
+        (u, steps, log_decay, b, c_), broken = isolate(u, steps, log_decay, b, c_)
+        out = state_space(u, steps, log_decay, b, c_, index)
+        out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
+        out = self.normed(out.reshape(*out.shape[:2], inner), z)
+        y = index.scatter(Linear(c.width, m.bias, c.quantized, name="out")(out))
+        return spread_nonfinite(y, broken, layout.paths).reshape(x.shape)
+
+    def normed(self, out: Array, z: Array) -> Array:
+        """Gated outputs, normed within each group."""
+        m, gate = self.mixer, jax.nn.silu(z)
+        if not m.norm:
+            return out * gate
+        grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], m.n_groups, -1)
+        shape = grouped.shape[-2:]
+        norm = Norm(self.config, shape=shape, use_bias=False, use_scale=True, name="norm")
+        y = norm(grouped).reshape(out.shape)
+        return y if m.norm == "gated" else y * gate
+
+
+class RecurrentHalf(nn.Module):
+    """What a recurrence adds to the residual stream [R, L, D]."""
+
+    config: DecoderConfig
+    build: Build = ON_CPU
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c = self.config
+        read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        mixed = mixer_module(c, name="mixer")(read, layout)
+        if c.norm_place in NORMS_AFTER:
+            mixed = Norm(c, name="attention_after_norm")(mixed)
+        return mixed
+
+
+def mixer_module(config: DecoderConfig, name: str | None = None) -> Any:
+    """Module of the config's recurrence: (x [R, L, D], layout) -> [R, L, D]."""
+    assert config.recurrent is not None
+    mixer = config.recurrent.mixer
+    return MODULES[type(mixer)](config, mixer, name=name)
+
+
+MODULES: dict[type, type[nn.Module]] = {
+    GatedDelta: GatedDeltaMixer,
+    ShortConvolution: ShortConvolutionMixer,
+    StateSpace: StateSpaceMixer,
+}
+
+
+def single_token(config: DecoderConfig) -> PathIndex | None:
+    """Index of one row of one token, to make parameters with; None without recurrent layers."""
+    if config.recurrent is None:
+        return None
+    zero, parent = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
+    chunks = Chunks(zero[:, None], zero, jnp.zeros(2, jnp.int32), zero, zero[0])
+    return path_index(Paths(parent, chunks), parent[:, None], config.recurrent.mixer.taps - 1)
+
+
+def unit_length(x: Array) -> Array:
+    """Vectors of length one."""
+    return x * lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + UNIT_EPS)
+
+
+def isolate(*arrays: Array) -> tuple[list[Array], Array]:
+    """Inputs of a recurrence [N, C, ...] with zeros at tokens that are not finite, and which are.
+
+    Masked products would carry a NaN to other texts of its chunk, as 0 * NaN.
+    """
+    broken = jnp.stack([~jnp.isfinite(x).all(axis=range(2, x.ndim)) for x in arrays]).any(0)
+
+    def cleared(x: Array) -> Array:
+        return jnp.where(broken.reshape(*broken.shape, *[1] * (x.ndim - 2)), 0.0, x)
+
+    return [cleared(x) for x in arrays], broken
+
+
+def spread_nonfinite(y: Array, broken: Array, paths: PathIndex) -> Array:
+    """Outputs [T, D] with NaN at broken tokens [N, C] and everything that continues them."""
+    assert paths.chunks is not None
+    reached = paths.reached(paths.chunks.scatter(broken))
+    return jnp.where(reached[:, None], jnp.nan, y)

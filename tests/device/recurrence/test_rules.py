@@ -1,0 +1,174 @@
+"""Recurrences over chunks agree with a float64 loop along each path, whatever the chunks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device import reference
+from jaxscore.device.recurrence.delta_rule import gated_delta, unit_lower_inverse
+from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
+from jaxscore.device.recurrence.paths import convolve, path_index
+from jaxscore.device.recurrence.state_space import state_space
+from jaxscore.device.rows import Chunks, Paths
+from jaxscore.plan.chunks import ChunkShape, chunk_plan, cut_chunks, padding, parents
+from tests.device.tries import random_rows
+
+pytestmark = pytest.mark.numeric
+
+SIZES = [(4, 1), (16, 8), (64, 3)]  # slots of a chunk, exits per step
+
+
+def index_of(end, size, width, scored=None, n_ancestors=3):
+    """Host parents, padding, and the device's index."""
+    end = np.asarray(end)
+    is_padding = padding(end, np.arange(end.size) if scored is None else scored)
+    chunks = cut_chunks(end, is_padding, size)
+    made = chunk_plan(chunks, end.size, ChunkShape(len(chunks) + 2, size, width))
+    arrays = Chunks(*map(jnp.asarray, made))
+    paths = Paths(jnp.asarray(parents(end)), arrays)
+    return parents(end), is_padding, path_index(paths, jnp.asarray(end), n_ancestors)
+
+
+def trees():
+    """Random tries, one long path, a star, and a comb."""
+    star = np.full((1, 96), 96)
+    star[0, 3:] = np.arange(4, 97)
+    comb = np.arange(1, 97)[None].copy()
+    comb[0, ::2] = 96
+    return {
+        "random": random_rows(5, 3, 64)[2],
+        "path": np.full((1, 200), 200),
+        "star": star,
+        "comb": comb,
+    }
+
+
+def delta_inputs(T, *, alike=0.0, rate=1.0, decay=0.1, seed=0):
+    draw = np.random.default_rng(seed)
+    k = draw.standard_normal((T, 2, 8)) * (1 - alike) + alike * draw.standard_normal((1, 2, 8))
+    q = draw.standard_normal((T, 2, 8))
+    q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    v = draw.standard_normal((T, 4, 6))
+    log_decay = -decay * draw.random((T, 4))
+    return [x.astype(np.float32) for x in (q, k, v, log_decay, np.full((T, 4), rate))]
+
+
+def run(rule, index):
+    """A rule over chunks as a function from and to tokens, compiled once."""
+
+    def gathered(x):
+        flat = index.chunks.gather(jnp.asarray(x.reshape(len(x), -1)))
+        return flat.reshape(*flat.shape[:2], *x.shape[1:])
+
+    @jax.jit
+    def whole(inputs):
+        return index.chunks.scatter(rule(*map(gathered, inputs), index.chunks))
+
+    return lambda inputs: np.asarray(whole(inputs))
+
+
+@pytest.mark.parametrize("kind", trees())
+@pytest.mark.parametrize(("size", "width"), SIZES)
+def test_gated_delta_agrees_with_a_loop(kind, size, width):
+    """Alike keys with a rate near 2 amplify every rounding; a decay of -100 forgets everything."""
+    end = trees()[kind]
+    parent, _, index = index_of(end, size, width)
+    rule = run(gated_delta, index)
+    for alike, rate, decay in (
+        (0, 1, 0.1),
+        (0.99, 1, 0.01),
+        (0.9, 1.95, 0.01),
+        (1, 1, 0),
+        (0.5, 1.5, 100),
+    ):
+        inputs = delta_inputs(end.size, alike=alike, rate=rate, decay=decay)
+        want = reference.gated_delta(*inputs, parent)
+        atol = 2e-5 * max(1, np.abs(want).max())
+        np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
+
+
+def test_small_decays_behind_large_ones_keep_their_digits():
+    end = np.full((1, 64), 64)
+    parent, _, index = index_of(end, 64, 1)
+    inputs = delta_inputs(64)
+    inputs[3][:32], inputs[3][32:] = -100, -1e-3
+    want = reference.gated_delta(*inputs, parent)
+    np.testing.assert_allclose(run(gated_delta, index)(inputs), want, atol=3e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", trees())
+@pytest.mark.parametrize(("size", "width"), SIZES)
+def test_state_space_agrees_with_a_loop(kind, size, width):
+    end = trees()[kind]
+    parent, _, index = index_of(end, size, width)
+    draw, T = np.random.default_rng(1), end.size
+    x, b, c = (draw.standard_normal((T, *shape)) for shape in ((4, 6), (2, 8), (2, 8)))
+    step_size, rule = draw.random((T, 4)), run(state_space, index)
+    for decay in (0.1, 100):
+        inputs = [a.astype(np.float32) for a in (x, step_size, -decay * step_size, b, c)]
+        want = reference.state_space(*inputs, parent)
+        atol = 2e-6 * max(1, np.abs(want).max())
+        np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("kind", trees())
+@pytest.mark.parametrize("taps", [1, 2, 4])
+def test_convolution_agrees_with_a_loop(kind, taps):
+    end = trees()[kind]
+    parent, is_padding, index = index_of(end, 16, 1, scored=np.arange(0, end.size, 3))
+    draw = np.random.default_rng(2)
+    x, bias = draw.standard_normal((end.size, 5)).astype(np.float32), np.arange(5.0)
+    weight = draw.standard_normal((5, taps)).astype(np.float32)
+    want = reference.convolve(x, weight, bias, parent)
+    got = convolve(jnp.asarray(x), jnp.asarray(weight), jnp.asarray(bias), index.ancestors)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    chunked = index.chunks.gather(jnp.asarray(x)).reshape(-1, 5)
+    chunked = convolve(chunked, jnp.asarray(weight), jnp.asarray(bias), index.chunks.ancestors)
+    got = index.chunks.scatter(chunked.reshape(*index.chunks.chunks.token.shape, 5))
+    np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=1e-5)
+    assert not np.asarray(got)[is_padding].any()
+
+
+def test_nan_in_padding_and_empty_slots_reaches_nothing():
+    end = random_rows(5, 3, 64)[2]
+    scored = np.arange(0, end.size, 2)
+    parent, is_padding, index = index_of(end, 16, 8, scored=scored)
+    inputs = delta_inputs(end.size)
+    want = reference.gated_delta(*inputs, parent)
+    assert is_padding.any()
+    for x in inputs:
+        x[is_padding] = np.nan
+    got = run(gated_delta, index)(inputs)
+    np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=2e-5)
+
+
+def test_a_broken_token_reaches_what_continues_it_and_nothing_else():
+    end = random_rows(5, 3, 64)[2]
+    parent, _, index = index_of(end, 16, 8)
+    inputs = delta_inputs(end.size)
+    want = reference.gated_delta(*inputs, parent)
+    broken_token = 70
+    inputs[1][broken_token, 0, 3] = np.inf
+
+    def rule(*args):
+        args, broken = isolate(*args[:-1])
+        out = gated_delta(*args, index.chunks)
+        flat = index.chunks.scatter(out.reshape(*out.shape[:2], -1))
+        flat = spread_nonfinite(flat, broken, index)
+        return index.chunks.gather(flat).reshape(out.shape)
+
+    got = run(rule, index)(inputs)
+    row, column = divmod(broken_token, 64)
+    reached = np.zeros(end.size, bool)
+    reached[broken_token : row * 64 + end[row, column]] = True
+    assert 1 < reached.sum() < 30
+    assert np.isnan(got[reached]).all()
+    np.testing.assert_allclose(got[~reached], want[~reached], atol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 64])
+def test_inverse_of_a_unit_lower_triangle(size):
+    a = np.tril(np.random.default_rng(0).standard_normal((3, size, size)), -1) * 0.3
+    got = unit_lower_inverse(jnp.asarray(a, jnp.float32))
+    np.testing.assert_allclose(got, np.linalg.inv(np.eye(size) + a), atol=1e-4, rtol=1e-4)
