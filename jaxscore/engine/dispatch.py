@@ -15,6 +15,7 @@ from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
+from jaxscore.plan.chunks import PathPlan, plan_paths
 from jaxscore.plan.requests import ScoreOptions
 from jaxscore.plan.row_batches import RowBatch, split_scored
 
@@ -109,12 +110,16 @@ class Dispatch:
         options: ScoreOptions,
     ) -> Scores:
         slots = [cache.key.shape[-2] for cache in caches]
-        values = stack_batches(batches, self.n_together)
         model, programs, score = self.variants[variant]
+        sizes, paths, own = slots, None, {}
+        if model.paths is not None:
+            path_shape, paths = plan_paths(batches, model.paths)
+            sizes, own = [*slots, path_shape.n_chunks], {"path_shape": path_shape}
+        values = stack_batches(batches, self.n_together, paths)
         name = f"score with {options.name()}" if any(options) else "score"
         return programs.run(
-            (name, *batches[0].shape, *slots),
-            functools.partial(score, batches[0].shape, **options._asdict()),
+            (name, *batches[0].shape, *sizes),
+            functools.partial(score, batches[0].shape, **options._asdict(), **own),
             (model.params, programs.put(values, ROWS), *caches),
             progress,
         )
@@ -153,18 +158,27 @@ def _share_of(k: int, n: int, column: np.ndarray) -> np.ndarray:
     return np.split(column, n)[k]
 
 
-def stack_batches(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
+def stack_batches(
+    batches: Sequence[RowBatch], n: int | None, paths: Sequence[PathPlan] | None = None
+) -> np.ndarray:
     """Pack `n` batches, missing ones without scored positions, as int32 [n, size].
 
     If `n` is None, pack a single batch as [size].
+
+    Args:
+        paths: of each batch, for recurrent layers.
     """
-    packed = [_packed(batch, batch.scored.n_queries, len(batch.edge)) for batch in batches]
+    own = [None] * len(batches) if paths is None else paths
+    packed = [
+        _packed(batch, batch.scored.n_queries, len(batch.edge), path)
+        for batch, path in zip(batches, own, strict=True)
+    ]
     if n is None:
         return packed[0]
-    return np.stack([*packed, *[_packed(batches[0], 0, 0)] * (n - len(batches))])
+    return np.stack([*packed, *[_packed(batches[0], 0, 0, own[0])] * (n - len(batches))])
 
 
-def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
+def _packed(batch: RowBatch, n_queries: int, n_answers: int, paths: PathPlan | None) -> np.ndarray:
     asked = batch.scored
     of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
     of_batch: tuple[Any, ...] = (
@@ -172,6 +186,7 @@ def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
         batch.position,
         batch.subtree_end,
         ScoredPositions(*of_asked),
+        paths,
     )
     return pack_rows(Rows(*of_batch))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from jaxscore.device.rows import Rows, ScoredPositions, packed_size
+from jaxscore.device.rows import PathShape, Rows, ScoredPositions, packed_size
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import REPLICATED, ROWS, DeviceMesh, array_specs
 from jaxscore.engine.memory import is_out_of_memory
@@ -18,6 +18,7 @@ from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
+from jaxscore.plan.chunks import ChunkShape
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows
 
 Where: TypeAlias = DeviceMesh | jax.Device | None  # None is the device that JAX takes
@@ -88,7 +89,7 @@ def measure(
         JaxRuntimeError: the compiler rejects the program for its memory; see `refused`.
     """
     started = time.perf_counter()
-    mesh, batch = model.mesh, abstract_batch(rows, length)
+    mesh, batch = model.mesh, abstract_batch(rows, length, _path_shape(model, rows * length))
     scored, given = scoring(model, rows, length, device if mesh is None else mesh)
     scored = functools.partial(scored, measures=measures)
     args = model.params, given
@@ -148,7 +149,10 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
     """
     run = score_batch if model.mesh is None else score_shard
     function = functools.partial(run, model.hidden_states, model.unembedding, (rows, length))
-    one = abstract_batch(rows, length)
+    path_shape = _path_shape(model, rows * length)
+    if path_shape is not None:
+        function = functools.partial(function, path_shape=path_shape)
+    one = abstract_batch(rows, length, path_shape)
     if not isinstance(where, DeviceMesh):
         return function, jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=on(where))
     shape, sharding = (where.shape.data, *one.shape), NamedSharding(where.mesh, ROWS)
@@ -179,10 +183,17 @@ def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
     return [(rows, length) for rows in sorted(set(batch_rows(full + 1, length, batch_tokens)))]
 
 
-def abstract_batch(rows: int, length: int) -> jax.ShapeDtypeStruct:
+def abstract_batch(
+    rows: int, length: int, path_shape: PathShape | None = None
+) -> jax.ShapeDtypeStruct:
     """Shape of a batch as it is sent."""
     n = rows * length
-    return jax.ShapeDtypeStruct((packed_size(n, TARGETS_PER_TOKEN * n),), jnp.int32)
+    return jax.ShapeDtypeStruct((packed_size(n, TARGETS_PER_TOKEN * n, path_shape),), jnp.int32)
+
+
+def _path_shape(model: Model, n_tokens: int) -> ChunkShape | None:
+    """Usual sizes for recurrent layers."""
+    return None if model.paths is None else model.paths.shape(n_tokens)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:

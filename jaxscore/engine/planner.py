@@ -31,6 +31,7 @@ class ModelFacts:
         n_parameters: multiplications per token.
         shares_text: rows may hold tries; otherwise each row holds one path.
         takes_prefixes: rows may continue a prefix cache.
+        deals_rows: rows of all sizes share a batch, which fills the chunks of recurrent layers.
         longer_from: requests with more tokens use the second variant; None if there is one.
         on_cpu: determines how much work a program of its own must save.
     """
@@ -42,6 +43,7 @@ class ModelFacts:
     takes_prefixes: bool
     longer_from: int | None = None
     on_cpu: bool = True
+    deals_rows: bool = False
 
 
 def model_facts(model: Model) -> ModelFacts:
@@ -53,6 +55,7 @@ def model_facts(model: Model) -> ModelFacts:
         shares_text=model.shares_text,
         takes_prefixes=model.cached is not None,
         on_cpu=model.platform == "cpu",
+        deals_rows=model.paths is not None and model.paths.size > 0,
         longer_from=None if model.longer is None else model.longer[0],
     )
 
@@ -123,6 +126,7 @@ class Planner:
             batch_tokens=self.batch_tokens,
             prefix=prefix,
             pack=self.facts.shares_text,
+            deal=self.facts.deals_rows,
             program_cost=multiplications / self.facts.n_parameters,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.layers import SCALE
 
 EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "unembedding"
@@ -16,6 +16,7 @@ PART_OF = {  # first key of a parameter's path
     "layers": LAYERS,
     "attentions": LAYERS,
     "mlps": LAYERS,
+    "recurrent": LAYERS,
     "experts": EXPERTS,
     "final_norm": UNEMBEDDING,
     "out_of": UNEMBEDDING,
@@ -84,9 +85,13 @@ def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
 
 
 def attention_flops(config: DecoderConfig, depth: int) -> int:
-    """Attention FLOPs of a token at `depth`, itself included; fewer in layers with a window."""
+    """Attention FLOPs of a token at `depth`, itself included; fewer in layers with a window.
+
+    Recurrent layers count as nothing.
+    """
     kinds = config.kinds()
-    widths = [kinds[config.kind_of(n)].head_width for n in range(config.n_layers)]
+    kind_of = [config.kind_of(n) for n in range(config.n_layers)]
+    widths = [0 if kind == RECURRENT else kinds[kind].head_width for kind in kind_of]
 
     def reach(window: int) -> int:
         if config.chunked and window:
@@ -109,4 +114,5 @@ def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
     """
     heads = max(max(1, kind.n_kv_heads // model) for kind in config.kinds())
     width = max(kind.head_width for kind in config.kinds())
-    return 2 * config.n_layers * heads * width * itemsize
+    n_layers = sum(config.kind_of(n) != RECURRENT for n in range(config.n_layers))
+    return 2 * n_layers * heads * width * itemsize

@@ -16,6 +16,7 @@ from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults
+from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenRequest
 
 # (params, request) -> new ids with the EOS, and `generate.NONFINITE` for logits that are not
@@ -45,7 +46,9 @@ class Model:
     Attributes:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
-        cached: for generation and the prefix cache; None for transformers' classes.
+        paths: what recurrent layers take of a batch; None without such layers.
+        cached: for generation and the prefix cache; None for transformers' classes and recurrent
+            layers.
         write: generation of transformers' classes; None for ours.
         params: tree of device arrays.
         max_positions: length of the longest path.
@@ -97,6 +100,7 @@ class Model:
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
     accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     measures: tuple[str, ...] = MEASURES
+    paths: PathNeeds | None = None
 
     def __post_init__(self) -> None:
         check_choice("implementation", self.implementation, get_args(Implementation))

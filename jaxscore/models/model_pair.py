@@ -37,8 +37,11 @@ def paired(p: Model, q: Model) -> Model:
 def _together(p: Model, q: Model) -> Model:
     """The pair without its model for long requests."""
 
-    def hidden_states(params: Any, *rows: Any) -> Any:
-        return p.hidden_states(params["p"], *rows), q.hidden_states(params["q"], *rows)
+    def hidden_states(params: Any, *rows: Any, **paths: Any) -> Any:
+        return tuple(
+            model.hidden_states(params[name], *rows, **(paths if model.paths else {}))
+            for name, model in (("p", p), ("q", q))
+        )
 
     def unembedding(params: Any) -> Pair:
         return Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
@@ -56,6 +59,7 @@ def _together(p: Model, q: Model) -> Model:
         longer=None,
         placeholders={**q.placeholders, **p.placeholders},
         measures=MEASURES,
+        paths=max((needs for needs in (p.paths, q.paths) if needs is not None), default=None),
     )
 
 

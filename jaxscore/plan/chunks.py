@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.plan.packing import best_fit
+from jaxscore.plan.row_batches import RowBatch
 
 NO_TOKEN = -1
 
@@ -52,6 +53,27 @@ class ChunkShape(NamedTuple):
     width: int
 
 
+class PathNeeds(NamedTuple):
+    """What the recurrent layers of a model take of a batch beside its rows.
+
+    Attributes:
+        size: slots of a chunk, a power of two; 0 if parents suffice.
+        width: exits per step.
+    """
+
+    size: int
+    width: int
+
+    def shape(self, n_tokens: int, needed: int = 0) -> ChunkShape:
+        """Static sizes for a batch with this many tokens, padding included.
+
+        Args:
+            needed: chunks of `cut_chunks`.
+        """
+        n_chunks = chunk_count(needed, n_tokens, self.size) if self.size else 0
+        return ChunkShape(n_chunks, self.size, self.width)
+
+
 class ChunkPlan(NamedTuple):
     """Host arrays of `device.rows.Chunks`, int32; N chunks of C slots, W exits per step.
 
@@ -70,6 +92,31 @@ class ChunkPlan(NamedTuple):
     exit: np.ndarray
     step: np.ndarray
     n_steps: int
+
+
+class PathPlan(NamedTuple):
+    """Host arrays of `device.rows.Paths`: int32 [T] parents, and chunks if a layer has a state."""
+
+    parent: np.ndarray
+    chunks: ChunkPlan | None
+
+
+def plan_paths(batches: Sequence[RowBatch], needs: PathNeeds) -> tuple[ChunkShape, list[PathPlan]]:
+    """Plans of batches of one shape, which all have the same sizes.
+
+    Chunks depend on the batch alone, so that the bits of its scores do.
+    """
+    n_tokens = batches[0].ids.size
+    parent = [parents(batch.subtree_end) for batch in batches]
+    if not needs.size:
+        return needs.shape(n_tokens), [PathPlan(one, None) for one in parent]
+    cut = []
+    for batch in batches:
+        is_padding = padding(batch.subtree_end, batch.scored.query[: batch.scored.n_queries])
+        cut.append(cut_chunks(batch.subtree_end, is_padding, needs.size))
+    shape = needs.shape(n_tokens, max(map(len, cut)))
+    plans = [chunk_plan(chunks, n_tokens, shape) for chunks in cut]
+    return shape, [PathPlan(*pair) for pair in zip(parent, plans, strict=True)]
 
 
 class _Chains(NamedTuple):
@@ -193,8 +240,8 @@ def chunk_count(needed: int, n_tokens: int, size: int) -> int:
         n_tokens: of the batch, padding included.
     """
     least = -(-n_tokens // size)
-    usual = least if least == 1 else least + least // 8 + 1
-    return usual if needed <= usual else 2 * least + 1
+    usual = least if least == 1 else least + max(1, least // 8)
+    return usual if needed <= usual else 2 * least + 2
 
 
 def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> ChunkPlan:
