@@ -184,6 +184,7 @@ class Experts:
         groups, groups_per_token: experts are chosen within the best groups of neighbours.
         group_rank: scores of a group, summed, by which groups are ranked.
         least_sum: by which weights are divided at least, where they are renormalised.
+        added_sum: added to what weights are divided by, where they are renormalised.
         scale: factor on the weights.
         weighs_input: the weight multiplies what an expert reads instead of what it gives.
         router_bias, bias: the router's and the experts' products add a bias.
@@ -206,6 +207,7 @@ class Experts:
     groups_per_token: int = 1
     group_rank: int = 1
     least_sum: float = 0.0
+    added_sum: float = 0.0
     scale: float = 1.0
     weighs_input: bool = False
     router_bias: bool = False

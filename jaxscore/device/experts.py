@@ -49,7 +49,8 @@ def route_tokens(
         _, chosen = lax.top_k(_within_groups(ranked, experts), experts.per_token)
         share = jnp.take_along_axis(scores, chosen, axis=-1)
     if experts.renormalised:
-        share = share / jnp.maximum(share.sum(axis=-1, keepdims=True), experts.least_sum)
+        total = jnp.maximum(share.sum(axis=-1, keepdims=True), experts.least_sum)
+        share = share / (total + experts.added_sum if experts.added_sum else total)
     return share * experts.scale, chosen
 
 

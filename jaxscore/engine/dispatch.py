@@ -111,14 +111,14 @@ class Dispatch:
     ) -> Scores:
         slots = [cache.key.shape[-2] for cache in caches]
         model, programs, score = self.variants[variant]
-        sizes, paths, own = slots, None, {}
+        paths, own = None, {}
         if model.paths is not None:
             path_shape, paths = plan_paths(batches, model.paths)
-            sizes, own = [*slots, path_shape.n_chunks], {"path_shape": path_shape}
+            own = {"path_shape": path_shape}
         values = stack_batches(batches, self.n_together, paths)
         name = f"score with {options.name()}" if any(options) else "score"
         return programs.run(
-            (name, *batches[0].shape, *sizes),
+            (name, *batches[0].shape, *slots),
             functools.partial(score, batches[0].shape, **options._asdict(), **own),
             (model.params, programs.put(values, ROWS), *caches),
             progress,

@@ -11,7 +11,7 @@ from jaxscore.errors import InputError
 SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
-WITHOUT_4 = frozenset("gemma4_text minimax_m2 ministral3 nanochat".split())
+WITHOUT_4 = frozenset("gemma4_text lfm2_moe minimax_m2 ministral3 nanochat".split())
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text".split())
 
@@ -86,8 +86,7 @@ class Refused(NamedTuple):
 
 RECURRENT = Kind(
     "recurrent state",
-    "has layers that carry a recurrent state ({layers}) from each token to the next one of its "
-    "row, which a packed trie cannot share, and which no mask separates",
+    "has layers that carry a recurrent state ({layers}) and are not covered yet",
     "score it with transformers, or with lm-evaluation-harness (`lm_eval --model hf`), one "
     f"sequence per row; see 'What is refused' in {PAGE}",
 )
@@ -115,8 +114,6 @@ _LAYERS = {
     "inkling_text": CONVOLUTIONS,
     "jamba": MAMBA,
     "kimi_linear": "Kimi delta attention",
-    "lfm2": CONVOLUTIONS,
-    "lfm2_moe": CONVOLUTIONS,
     "lfm3": CONVOLUTIONS,
     "mamba": MAMBA,
     "mamba2": MAMBA2,
@@ -138,7 +135,6 @@ _WRAPPED = {
     "glm5_next": "glm5_next_text",
     "inkling2": "inkling2_text",
     "inkling_mm_model": "inkling_text",
-    "lfm2_vl": "lfm2",
     "lfm3_vl": "lfm3",
     "nemotron_h_omni": "nemotron_h",
     "qwen3_5": "qwen3_5_text",

@@ -1,6 +1,10 @@
 """Random rows of packed tries, laid out one token at a time from the trees themselves."""
 
+import jax.numpy as jnp
 import numpy as np
+
+from jaxscore.device.rows import Chunks, Paths
+from jaxscore.plan.chunks import ChunkShape, chunk_plan, cut_chunks, parents
 
 
 def random_rows(seed: int, n_rows: int, length: int, vocabulary: int = 50):
@@ -36,3 +40,15 @@ def paths(position, subtree_end):
         out.append([j for j in range(i + 1) if i < subtree_end[j]])
         assert len(out[-1]) == position[i] + 1
     return out
+
+
+def device_paths(subtree_end, size, width, is_padding=None):
+    """Inputs of recurrent layers, with two empty chunks; parents alone if `size` is 0."""
+    end = np.asarray(subtree_end)
+    parent = jnp.asarray(parents(end))
+    if not size:
+        return Paths(parent, None)
+    is_padding = np.zeros(end.size, bool) if is_padding is None else is_padding
+    chunks = cut_chunks(end, is_padding, size)
+    made = chunk_plan(chunks, end.size, ChunkShape(len(chunks) + 2, size, width))
+    return Paths(parent, Chunks(*map(jnp.asarray, made)))

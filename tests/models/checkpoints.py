@@ -35,6 +35,7 @@ NOT_BY_4 = {
     "ernie4_5_moe": "transformers 4.57 has a router that fails in bfloat16",
     "gemma4_text": MISSING,
     "gpt_oss": "transformers 4.57 reads neither swiglu_limit nor swiglu_alpha",
+    "lfm2_moe": MISSING,
     "llama4_text": "transformers 4.57 takes no attention_bias from the file",
     "minimax_m2": MISSING,
     "ministral3": MISSING,
@@ -94,7 +95,7 @@ def redrawn(model: torch.nn.Module, kind: str) -> torch.nn.Module:
         for name, value in model.named_buffers():
             if name.endswith("layer_scalar"):
                 value.uniform_(0.5, 1.5)
-            elif FIFTH and name.endswith("e_score_correction_bias"):
+            elif FIFTH and name.endswith(("e_score_correction_bias", "expert_bias")):
                 value.normal_(std=0.2)  # 4.57 ranks experts of dropped groups by another rule
     return model
 

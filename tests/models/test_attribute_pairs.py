@@ -14,6 +14,7 @@ from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 from tests.conftest import ROOT, optimised_code
+from tests.device.tries import device_paths
 from tests.models import attribute_pairs as pairs
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
@@ -105,12 +106,23 @@ def torch_logprobs(model: torch.nn.Module, prefix: np.ndarray, branches: list[np
 
 
 def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -> np.ndarray:
-    """The same, the branches as tries of one row behind a prefix cache, in one program."""
+    """The same, the branches as tries of one row behind a prefix cache, in one program.
+
+    Recurrent layers take no prefix cache: all is one trie, in chunks of 8 tokens.
+    """
     if model.longer is not None and PREFIX + max(map(len, branches)) > model.longer[0]:
         model = model.longer[1]
     ends = np.cumsum([len(branch) for branch in branches])
     subtree_end = np.repeat(ends, [len(branch) for branch in branches])
     position = np.concatenate([PREFIX + np.arange(len(branch)) for branch in branches])
+
+    @jax.jit
+    def run_trie(params, prefix, ids):
+        end = np.r_[np.full(PREFIX, PREFIX + ends[-1]), PREFIX + subtree_end][None]
+        paths = device_paths(end, 8 if model.paths.size else 0, 2)
+        ids, at = jnp.r_[prefix, ids], jnp.r_[jnp.arange(PREFIX), position]
+        states = model.hidden_states(params, ids[None], at[None], jnp.array(end), paths=paths)
+        return all_logits(states[0], model.unembedding(params))
 
     @jax.jit
     def run(params, prefix, ids):
@@ -124,6 +136,7 @@ def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -
         return all_logits(states, model.unembedding(params))
 
     ids = np.concatenate(branches).astype(np.int32)
-    logits = np.asarray(run(model.params, prefix.astype(np.int32), ids), np.float64)
+    program = run if model.paths is None else run_trie
+    logits = np.asarray(program(model.params, prefix.astype(np.int32), ids), np.float64)
     top = logits.max(axis=1, keepdims=True)
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))

@@ -31,7 +31,7 @@ INERT = frozenset(
 # training
 INERT_FORMS = re.compile(
     r"_.*|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
-    r"|init_std|layerdrop|output_router_logits|router_aux_loss_coef"
+    r"|init_std|block_(mlp|out)_init_scale|(block|conv)_use_xavier_init|layerdrop|output_router_logits|router_aux_loss_coef"
 )
 FLAG = "--accept-config"
 REMEDY = f"; if you know that one cannot, vouch for it: {FLAG} NAME (accept_config in Python)"
@@ -70,7 +70,7 @@ KINDS: dict[str, type] = dict.fromkeys(
 ) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types layer_types mlp_only_layers moe_layers "
+    "attention_layers attention_types full_attn_idxs layer_types mlp_only_layers moe_layers "
     "no_rope_layers".split(),
     list,
 )

@@ -219,6 +219,15 @@ def _gpt_neo(config: Any) -> None:
     config.attention_layers = layers
 
 
+def _lfm2(config: Any) -> None:
+    """Attention in the layers of `full_attn_idxs`, all if it is null, convolutions elsewhere."""
+    if config.layer_types is None:
+        layers = range(config.num_hidden_layers)
+        if config.full_attn_idxs is None:
+            config.full_attn_idxs = [*layers]
+        config.layer_types = [FULL if i in config.full_attn_idxs else "conv" for i in layers]
+
+
 def _opt(config: Any) -> None:
     if config.word_embed_proj_dim is None:
         config.word_embed_proj_dim = config.hidden_size
@@ -236,6 +245,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gemma4_text": _gemma4,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
+    "lfm2": _lfm2,
     "llama4_text": _llama4,
     "olmo3": _olmo3,
     "opt": _opt,

@@ -16,6 +16,7 @@ MODULES = {
     "gpt_oss": "gpt_oss",
     "granite": "granite granitemoe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
+    "lfm2": "lfm2 lfm2_moe",
     "llama": "llama ministral3 mistral",
     "llama4": "llama4_text",
     "llama_variants": "apertus arcee ernie4_5 hunyuan_v1_dense nanochat seed_oss smollm3",

@@ -10,9 +10,8 @@ from jaxscore.device.recurrence.delta_rule import gated_delta, unit_lower_invers
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
 from jaxscore.device.recurrence.paths import convolve, path_index
 from jaxscore.device.recurrence.state_space import state_space
-from jaxscore.device.rows import Chunks, Paths
-from jaxscore.plan.chunks import ChunkShape, chunk_plan, cut_chunks, padding, parents
-from tests.device.tries import random_rows
+from jaxscore.plan.chunks import padding, parents
+from tests.device.tries import device_paths, random_rows
 
 pytestmark = pytest.mark.numeric
 
@@ -23,10 +22,7 @@ def index_of(end, size, width, scored=None, n_ancestors=3):
     """Host parents, padding, and the device's index."""
     end = np.asarray(end)
     is_padding = padding(end, np.arange(end.size) if scored is None else scored)
-    chunks = cut_chunks(end, is_padding, size)
-    made = chunk_plan(chunks, end.size, ChunkShape(len(chunks) + 2, size, width))
-    arrays = Chunks(*map(jnp.asarray, made))
-    paths = Paths(jnp.asarray(parents(end)), arrays)
+    paths = device_paths(end, size, width, is_padding)
     return parents(end), is_padding, path_index(paths, jnp.asarray(end), n_ancestors)
 
 

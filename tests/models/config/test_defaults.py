@@ -103,6 +103,7 @@ def test_what_a_class_writes_is_known(kind):
 UNUSABLE = {
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "glm4_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv"] * 32},
 }
 
 

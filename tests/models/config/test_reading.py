@@ -17,7 +17,9 @@ pytestmark = pytest.mark.lines
 
 PAIRS = list(zip(kept("4"), kept("5"), strict=True))
 # Of training, or not read where there are `layer_types` and `no_rope_layers`
-WITHOUT_EFFECT = {"router_aux_loss_coef", "sliding_window_pattern", "no_rope_layer_interval"}
+WITHOUT_EFFECT = set(
+    "full_attn_idxs no_rope_layer_interval router_aux_loss_coef sliding_window_pattern".split()
+)
 LLAMA = {"model_type": "llama"}
 
 

@@ -1,0 +1,144 @@
+"""lfm2 and lfm2_moe: short convolutions in place of attention in most layers."""
+
+import dataclasses
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, Experts, Recurrent, ShortConvolution
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Part, Source, Table, layer_norms, linear, norm
+from jaxscore.models.families.family import unembedding as head_sources
+
+CONV, FULL = "conv", "full_attention"
+MLP = "w1", "w3", "w2"  # gate, up and down
+
+
+def _config(config: Any, **own: Any) -> DecoderConfig:
+    types = fields.per_layer_values(config, "layer_types")
+    if unknown := sorted(set(types) - {CONV, FULL}):
+        raise InputError(f"layer_types has {unknown}, which is not handled")
+    layers = tuple(i for i, kind in enumerate(types) if kind == CONV)
+    if config.conv_L_cache < 1:
+        raise InputError(f"conv_L_cache is {config.conv_L_cache}, expected at least 1")
+    mixer = ShortConvolution(config.conv_L_cache, config.conv_bias)
+    return llama.llama_config(
+        config,
+        recurrent=Recurrent(layers, mixer) if layers else None,
+        norm_eps=config.norm_eps,
+        activation="silu",
+        qk_norm="head",
+        **own,
+    )
+
+
+def _lfm2(config: Any) -> DecoderConfig:
+    """The MLP's width is scaled and rounded up."""
+    # Published configs name some sizes again.
+    width, eps = config.hidden_size, config.norm_eps
+    fields.require(config, block_dim=width, conv_dim=width, conv_dim_out=width, block_norm_eps=eps)
+    fields.require(config, num_heads=config.num_attention_heads)
+    fields.require(config, block_use_swiglu=True, use_pos_enc=True)
+    inner, multiple = config.intermediate_size, config.block_multiple_of
+    if config.block_auto_adjust_ff_dim:
+        inner = int(config.block_ffn_dim_multiplier * int(2 * inner / 3))
+        inner = -(-inner // multiple) * multiple
+    return _config(config, mlp_width=inner)
+
+
+def _lfm2_moe(config: Any) -> DecoderConfig:
+    """Sigmoid router with corrected choice, plain first layers."""
+    experts = Experts(
+        config.num_experts,
+        config.num_experts_per_tok,
+        config.norm_topk_prob,
+        scores="sigmoid",
+        corrected=config.use_expert_bias,
+        added_sum=1e-6,
+        scale=config.routed_scaling_factor,
+    )
+    plain = tuple(range(min(config.num_dense_layers, config.num_hidden_layers)))
+    width = config.moe_intermediate_size
+    return _config(
+        config, **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size)
+    )
+
+
+def _attention_sources(config: DecoderConfig) -> Table:
+    recurrent = config.recurrent
+    at: tuple[str, ...] = ("layers", "attention")
+    layers = None
+    if recurrent is not None:
+        at = ("attentions", "main")
+        layers = tuple(i for i in range(config.n_layers) if i not in recurrent.layers)
+        if not layers:
+            return {}
+    name = "layers.{i}.self_attn."
+    table: Table = {}
+    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
+        table |= linear((*at, ours), name + theirs, False, layers=layers)
+    for ours in ("q", "k"):
+        scale = Source(f"{name}{ours}_layernorm.weight", layers=layers)
+        table[*at, f"{ours}_norm", "scale"] = scale
+    return table
+
+
+def _convolution_sources(config: DecoderConfig) -> Table:
+    if config.recurrent is None:
+        return {}
+    layers, mixer = config.recurrent
+    assert isinstance(mixer, ShortConvolution)
+    name = "layers.{i}.conv."
+    table = linear(("recurrent", "out"), name + "out_proj", mixer.bias, layers=layers)
+    for k, ours in enumerate(("before", "after", "value")):
+        part = Part(1, 3, k, k + 1)
+        table |= linear(("recurrent", ours), name + "in_proj", mixer.bias, part=part, layers=layers)
+    table["recurrent", "conv", "taps"] = Source(name + "conv.weight", layers=layers)
+    if mixer.bias:
+        table["recurrent", "conv", "bias"] = Source(name + "conv.bias", layers=layers)
+    return table
+
+
+def _mlp_sources(config: DecoderConfig) -> Table:
+    name = "layers.{i}.feed_forward."
+    plain = mixtures.split_layers(config)[1] if config.experts is not None else None
+    table: Table = {}
+    if plain is None or plain:
+        at = ("layers", "mlp") if plain is None else ("mlps", "other")
+        for ours, theirs in zip(("gate", "up", "down"), MLP, strict=True):
+            table |= linear((*at, ours), name + theirs, False, layers=plain)
+    table |= mixtures.router_sources(config, name + "gate", name + "expert_bias")
+    return table | mixtures.separate_expert_sources(config, name, MLP)
+
+
+def _sources(config: DecoderConfig) -> Table:
+    return (
+        {("embed", "token"): Source("embed_tokens.weight")}
+        | norm(("final_norm",), "embedding_norm", False)
+        | head_sources(config)
+        | layer_norms({"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"})
+        | _attention_sources(config)
+        | _convolution_sources(config)
+        | _mlp_sources(config)
+    )
+
+
+def _family(translate: Any, *reads: str) -> Any:
+    made = llama.family(
+        translate, "conv_L_cache conv_bias layer_types", *reads, norm_eps="norm_eps",
+        sources=_sources,
+    )  # fmt: skip
+    return dataclasses.replace(made, reads=made.reads - {"hidden_act"})
+
+
+FAMILIES = {
+    "lfm2": _family(
+        _lfm2,
+        "block_auto_adjust_ff_dim block_ffn_dim_multiplier block_multiple_of full_attn_idxs",
+        "block_dim conv_dim conv_dim_out block_norm_eps num_heads block_use_swiglu use_pos_enc",
+    ),
+    "lfm2_moe": _family(
+        _lfm2_moe,
+        "moe_intermediate_size num_dense_layers num_experts num_experts_per_tok norm_topk_prob",
+        "routed_scaling_factor use_expert_bias output_router_logits",
+    ),
+}
