@@ -11,7 +11,8 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile, read_gguf
-from jaxscore.models.weights.gguf.architectures import ARCHITECTURES, REFUSED, Architecture
+from jaxscore.models.weights.gguf.architecture import Architecture
+from jaxscore.models.weights.gguf.architectures import ARCHITECTURES, REFUSED
 from jaxscore.models.weights.gguf.metadata import Keys
 from jaxscore.models.weights.quantization.dequantize import Found, view
 from jaxscore.models.weights.tensor_files import Tensors
@@ -28,7 +29,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(kind, str) or kind != "model":
         raise InputError(f"{path}: general.type is {kind!r}, expected 'model'")
     keys = Keys(file)
-    found = _architecture(file).config(keys)
+    found = _architecture(file).attributes(keys)
     keys.check_all_read()
     return found
 
@@ -62,7 +63,7 @@ class GgufScheme:
                 values need the package `gguf`.
         """
         file = self._file
-        computed = _architecture(file).tensors(file, read_config(path))
+        computed = _architecture(file).tensors(file)
         return view(Tensors({}, {}, {}), Found(computed, frozenset()))
 
 
@@ -71,7 +72,7 @@ def _architecture(file: GgufFile) -> Architecture:
     if name in ARCHITECTURES:
         found = ARCHITECTURES[name]
         return found(file) if callable(found) else found
-    reason = next((why for start, why in REFUSED.items() if name.startswith(start)), "not known")
+    reason = REFUSED.get(name, "not known")
     raise InputError(
         f"{file.path}: architecture {name!r} is not read from GGUF ({reason}); read are "
         f"{', '.join(ARCHITECTURES)}"

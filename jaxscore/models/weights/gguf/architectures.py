@@ -1,488 +1,748 @@
-"""Architectures of GGUF files: their metadata as attributes, their tensors under our names.
+"""The architectures of GGUF files.
 
-A file has a tensor as `blk.{i}.attn_q.weight`. `BLOCK` and `TOP` name what all architectures have;
-an `Architecture` adds its own names, and says which layouts its conversion changed.
+`ARCHITECTURES` has a row for each one that is read: the family, the attributes of its config, the
+names of its tensors, and the layouts that conversion changed. `REFUSED` says why the others are
+not.
 """
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import numpy as np
+from jaxscore.io.gguf_file import GgufFile
+from jaxscore.models.weights.gguf import attributes as at
+from jaxscore.models.weights.gguf import layouts
+from jaxscore.models.weights.gguf.architecture import BLOCK, TOP, Architecture
+from jaxscore.models.weights.gguf.metadata import Keys
 
-from jaxscore.errors import InputError
-from jaxscore.io.gguf_file import GgufFile, StoredTensor
-from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
-from jaxscore.models.weights.gguf.values import check_decoder, dtype_of, piece_of, values_of
-from jaxscore.models.weights.quantization.dequantize import Computed
-
-NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
-TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 SANDWICH_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-FACTORS_LONG, FACTORS_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-
-# Start of an architecture's name -> why it is not read
-REFUSED = {
-    **dict.fromkeys(
-        "mamba jamba rwkv arwkv lfm2 falcon-h1 granitehybrid nemotron_h qwen3next qwen35 "
-        "kimi-linear plamo".split(),
-        "recurrent state",
-    ),
-    **dict.fromkeys("bert nomic-bert jina-bert modern-bert".split(), "a masked language model"),
-    "t5": "an encoder-decoder",
-    "clip": "a vision tower",
+# Norms behind attention and MLP alone
+POST_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+AFTER_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}
+EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{j}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{j}.up_proj",
+    "ffn_down_exps": "mlp.experts.{j}.down_proj",
+}
+SPARSE_EXPERTS = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{j}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{j}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{j}.w2",
+}
+CORRECTION = {"exp_probs_b": "mlp.gate.e_score_correction_bias."}
+MEGATRON = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+MEGATRON_TOP = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Experts:
-    """Names of separate experts; the file has those of a layer as one tensor [E, out, in].
-
-    Attributes:
-        router, gate, up, down: with `{j}`, the expert, in the last three.
-    """
-
-    router: str
-    gate: str
-    up: str
-    down: str
+def shared_experts(name: str) -> dict[str, str]:
+    """Names of the MLP that every token runs."""
+    return {f"ffn_{part}_shexp": f"{name}.{part}_proj" for part in ("gate", "up", "down")}
 
 
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """How a model is stored.
-
-    Attributes:
-        config: makes the attributes of `config.json`.
-        names: of tensors of a layer, beside those of `BLOCK` or in their place.
-        permuted: llama.cpp rotates neighbours (2i, 2i + 1) where Hugging Face rotates the halves
-            (i, i + n/2), so conversion moved the rows of queries and keys.
-        norms_plus_one: conversion added the one that the family adds to norms.
-        experts: names of experts; None if the model has none.
-        more: tensors that are made of several stored ones.
-        of_config: tensors that are read as attributes.
-    """
-
-    config: Callable[[Keys], dict[str, Any]]
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    permuted: bool = False
-    norms_plus_one: bool = False
-    experts: Experts | None = None
-    more: Callable[[GgufFile, int], dict[str, Computed]] | None = None
-    of_config: frozenset[str] = frozenset({ROPE_FACTORS})
-
-    def tensors(self, file: GgufFile, config: Mapping[str, Any]) -> dict[str, Computed]:
-        """Weights by Hugging Face's names.
-
-        Raises:
-            InputError: a tensor that is not known, or whose type cannot be read here.
-        """
-        check_decoder(file)
-        computed: dict[str, Computed] = {}
-        used: set[str] = set(self.of_config)
-        if self.more is not None:
-            for layer in range(config["num_hidden_layers"]):
-                computed |= self.more(file, layer)
-            used |= {name for name in file.tensors if "_exps." in name}
-        for name in file.tensors:
-            if name not in used:
-                found = self._weights(file, name, config)
-                if both := sorted(computed.keys() & found.keys()):
-                    raise InputError(
-                        f"{file.path}: tensor {name} is {both[0]}, which is there twice"
-                    )
-                computed |= found
-        return computed
-
-    def _weights(self, file: GgufFile, name: str, config: Mapping[str, Any]) -> dict[str, Computed]:
-        match = NAME.fullmatch(name)
-        known = BLOCK | dict(self.names)
-        layer, part, kind = match.groups() if match else (None, "", "")
-        if layer is None and part in TOP:
-            theirs = f"{TOP[part]}.{kind}"
-        elif layer is not None and self.experts is not None and part in _expert_parts(self.experts):
-            pattern = _expert_parts(self.experts)[part]
-            return _experts(file, name, f"model.layers.{layer}.{pattern}.{kind}")
-        elif layer is not None and part in known:
-            # A name of its own, such as a parameter that is no weight, ends in a dot.
-            own = known[part]
-            theirs = f"model.layers.{layer}.{own.removesuffix('.')}" + (
-                "" if own.endswith(".") else f".{kind}"
-            )
-        else:
-            raise InputError(
-                f"{file.path}: tensor {name} is not known for architecture {file.architecture!r}"
-            )
-        change: Callable[[np.ndarray], np.ndarray] | None = None
-        if self.permuted and part in ("attn_q", "attn_k"):
-            heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
-            change = functools.partial(unpermute, n_heads=heads)
-        elif self.norms_plus_one and part.endswith("norm"):
-            change = _minus_one
-        tensor = file.tensors[name]
-        dtype = np.dtype(np.float32) if change is _minus_one else dtype_of(tensor)
-        return {theirs: _computed(file, name, tensor, dtype, change)}
+GROUPED = {f"attn_qkv.{kind}": layouts.GROUPS for kind in ("weight", "bias")}
 
 
-def _computed(
-    file: GgufFile,
-    name: str,
-    tensor: StoredTensor,
-    dtype: np.dtype,
-    change: Callable[[np.ndarray], np.ndarray] | None,
-) -> Computed:
-    def compute() -> np.ndarray:
-        values = values_of(file, name)
-        return values if change is None else change(values)
-
-    return Computed(tensor.where, tensor.shape, dtype, compute)
-
-
-def unpermute(rows: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows of queries or keys in Hugging Face's order, from [H, half, 2] to [H, 2, half]."""
-    half = rows.shape[0] // n_heads // 2
-    return rows.reshape(n_heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-
-
-def _minus_one(scales: np.ndarray) -> np.ndarray:
-    return scales.astype(np.float32) - np.float32(1)
-
-
-def _expert_parts(experts: Experts) -> dict[str, str]:
-    return {
-        "ffn_gate_inp": experts.router,
-        "ffn_gate_exps": experts.gate,
-        "ffn_up_exps": experts.up,
-        "ffn_down_exps": experts.down,
-    }
-
-
-def _experts(file: GgufFile, name: str, theirs: str) -> dict[str, Computed]:
-    """One weight for each expert of a layer, or the router's."""
-    tensor = file.tensors[name]
-    if "{j}" not in theirs:
-        return {theirs: _computed(file, name, tensor, dtype_of(tensor), None)}
-    if len(tensor.shape) != 3:
-        raise InputError(f"{file.path}: tensor {name} has shape {list(tensor.shape)}, expected 3")
-    return {
-        theirs.format(j=expert): Computed(
-            tensor.where,
-            tensor.shape[1:],
-            dtype_of(tensor),
-            functools.partial(piece_of, file, name, expert),
-        )
-        for expert in range(tensor.shape[0])
-    }
-
-
-def _llama(keys: Keys) -> dict[str, Any]:
-    """llama and mistral; a window that Mistral 7B v0.1 has is not in its files."""
-    keys.whole_rotary()
-    return keys.sizes() | {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "head_dim": keys.head_width(),
-        "attention_bias": keys.has("blk.0.attn_q.bias"),
-        "mlp_bias": keys.has("blk.0.ffn_up.bias"),
-        "rope_parameters": keys.rope(),
-    }
-
-
-def _mixtral(keys: Keys) -> dict[str, Any]:
-    keys.whole_rotary()
-    return keys.sizes() | {
-        "model_type": "mixtral",
-        "hidden_act": "silu",
-        "head_dim": keys.head_width(),
-        "num_local_experts": keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"),
-        "rope_parameters": keys.rope(),
-    }
-
-
-def _smollm3(keys: Keys) -> dict[str, Any]:
-    """Every fourth layer has no rotary positions, which llama.cpp fixes for the architecture."""
-    found = _llama(keys)
-    layers = found["num_hidden_layers"]
-    return {name: value for name, value in found.items() if name != "head_dim"} | {
-        "model_type": "smollm3",
-        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(layers)],
-        "no_rope_layer_interval": 4,
-        "use_sliding_window": False,
-    }
-
-
-def _granite(keys: Keys) -> dict[str, Any]:
-    found = _llama(keys)
-    return {name: value for name, value in found.items() if name != "head_dim"} | {
-        "model_type": "granite",
-        "attention_multiplier": keys.single_precision("attention.scale"),
-        "embedding_multiplier": keys.single_precision("embedding_scale", 1.0),
-        "residual_multiplier": keys.single_precision("residual_scale", 1.0),
-        "logits_scaling": keys.single_precision("logit_scale", 1.0),
-    }
-
-
-def _qwen2(keys: Keys) -> dict[str, Any]:
-    keys.whole_rotary()
-    return keys.sizes() | {
-        "model_type": "qwen2",
-        "hidden_act": "silu",
-        "use_sliding_window": False,
-        "rope_parameters": keys.rope(),
-    }
-
-
-def _qwen3(keys: Keys) -> dict[str, Any]:
-    return _qwen2(keys) | {
-        "model_type": "qwen3",
-        "head_dim": keys.head_width(),
-        "attention_bias": keys.has("blk.0.attn_q.bias"),
-    }
-
-
-def _qwen3moe(keys: Keys) -> dict[str, Any]:
-    """llama.cpp renormalises the chosen experts' shares for the architecture."""
-    return _qwen3(keys) | {
-        "model_type": "qwen3_moe",
-        "moe_intermediate_size": keys.size("expert_feed_forward_length"),
-        "num_experts": keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"),
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
-
-
-def _gemma(keys: Keys, n_layers_27b: int) -> dict[str, Any]:
-    """Attributes of gemma2 and gemma3; their 27B scale scores by width over heads."""
-    keys.whole_rotary()
-    found = keys.sizes()
-    width = keys.head_width()
-    is_27b = found["num_hidden_layers"] == n_layers_27b
-    scale = found["hidden_size"] // found["num_attention_heads"] if is_27b else width
-    return found | {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "head_dim": width,
-        "query_pre_attn_scalar": scale,
-        "attention_bias": False,
-    }
-
-
-def _layer_types(n_layers: int, every: int) -> list[str]:
-    """Windows in all layers but each `every`-th one."""
-    kinds = ("sliding_attention", "full_attention")
-    return [kinds[(layer + 1) % every == 0] for layer in range(n_layers)]
-
-
-def _gemma2(keys: Keys) -> dict[str, Any]:
-    """Soft caps and window are llama.cpp's defaults if a file of an old converter lacks them."""
-    found = _gemma(keys, 46)
-    return found | {
-        "model_type": "gemma2",
-        "sliding_window": keys.size("attention.sliding_window", 4096),
-        "layer_types": _layer_types(found["num_hidden_layers"], 2),
-        "attn_logit_softcapping": keys.single_precision("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": keys.single_precision("final_logit_softcapping", 30.0),
-        "rope_parameters": keys.rope(),
-    }
-
-
-def _gemma3(keys: Keys) -> dict[str, Any]:
-    found = _gemma(keys, 62)
-    every = keys.size("attention.sliding_window_pattern", 6)
-    local = keys.single_precision("rope.freq_base_swa", 10_000.0)
-    cap = keys.optional("final_logit_softcapping", float)
-    return found | {
-        "model_type": "gemma3_text",
-        "sliding_window": keys.size("attention.sliding_window"),
-        "layer_types": _layer_types(found["num_hidden_layers"], every),
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": cap,
-        "use_bidirectional_attention": False,
-        "rope_parameters": {
-            "full_attention": keys.rope(1_000_000.0),
-            "sliding_attention": {"rope_type": "default", "rope_theta": local},
-        },
-    }
-
-
-def _phi3(keys: Keys) -> dict[str, Any]:
-    """A window of 0 is none (Phi-4); LongRoPE's factors are tensors.
-
-    Files of old converters lack the window, which those models have: they are refused.
-    """
-    found = keys.sizes()
-    width = keys.head_width()
-    turned = keys.size("rope.dimension_count", width)
-    length = keys.get("rope.scaling.original_context_length", int, found["max_position_embeddings"])
-    rope: dict[str, Any]
-    if keys.has(FACTORS_LONG) or keys.has(FACTORS_SHORT):
-        for name in (FACTORS_LONG, FACTORS_SHORT):
-            if not keys.has(name):
-                raise InputError(f"{keys.file.path}: has no tensor {name}")
-        keys.optional("rope.scaling.type", str)
-        factor = keys.optional("rope.scaling.attn_factor", float)
-        rope = {
-            "rope_type": "longrope",
-            "rope_theta": keys.single_precision("rope.freq_base", 10_000.0),
-            "long_factor": values_of(keys.file, FACTORS_LONG).tolist(),
-            "short_factor": values_of(keys.file, FACTORS_SHORT).tolist(),
-            "original_max_position_embeddings": length,
-        } | ({} if factor is None else {"attention_factor": factor})
-    else:
-        rope = keys.rope()
-    if turned != width:
-        rope["partial_rotary_factor"] = turned / width
-    return found | {
-        "model_type": "phi3",
-        "hidden_act": "silu",
-        "sliding_window": keys.get("attention.sliding_window", int) or None,
-        "original_max_position_embeddings": length,
-        "rope_parameters": rope,
-    }
-
-
-def _gpt_oss(keys: Keys) -> dict[str, Any]:
-    """The limit of the gates, their slope and the window's layers are the published ones."""
-    keys.whole_rotary()
-    found = keys.sizes()
-    rope = keys.rope(150_000.0)
-    if rope["rope_type"] == "yarn":
-        rope["truncate"] = False
-    return found | {
-        "model_type": "gpt_oss",
-        "hidden_act": "silu",
-        "head_dim": keys.head_width(),
-        "attention_bias": True,
-        "intermediate_size": keys.size("expert_feed_forward_length"),
-        "num_local_experts": keys.size("expert_count"),
-        "num_experts_per_tok": keys.size("expert_used_count"),
-        "sliding_window": keys.size("attention.sliding_window"),
-        "layer_types": _layer_types(found["num_hidden_layers"], 2),
-        "swiglu_limit": 7.0,
-        "rope_parameters": rope,
-    }
-
-
-def _gpt_oss_experts(file: GgufFile, layer: int) -> dict[str, Computed]:
-    """Gate and up, whose columns alternate, and down; the file has them as [E, out, in]."""
-    block, theirs = f"blk.{layer}.ffn_", f"model.layers.{layer}.mlp.experts."
-    found: dict[str, Computed] = {}
-    for kind, ending in (("weight", ""), ("bias", "_bias")):
-        gate, up, down = (f"{block}{part}_exps.{kind}" for part in ("gate", "up", "down"))
-        if missing := [name for name in (gate, up, down) if name not in file.tensors]:
-            raise InputError(f"{file.path}: has no tensor {missing[0]}")
-        tensor = file.tensors[gate]
-
-        def joined(
-            piece: int | None, gate: str = gate, up: str = up, transposed: bool = kind == "weight"
-        ) -> np.ndarray:
-            parts = [
-                values_of(file, name) if piece is None else piece_of(file, name, piece)
-                for name in (gate, up)
-            ]
-            wide = [part.astype(np.float32) for part in parts]
-            if not transposed:  # [..., out]
-                return np.stack(wide, axis=-1).reshape(*wide[0].shape[:-1], -1)
-            turned = [values.swapaxes(-1, -2) for values in wide]  # [..., in, out]
-            return np.stack(turned, axis=-1).reshape(*turned[0].shape[:-1], -1)
-
-        def lowered(
-            piece: int | None, down: str = down, transposed: bool = kind == "weight"
-        ) -> np.ndarray:
-            values = values_of(file, down) if piece is None else piece_of(file, down, piece)
-            return values.swapaxes(-1, -2) if transposed else values
-
-        experts, *axes = tensor.shape
-        wide_shape = (experts, *axes[1:], 2 * axes[0])
-        down_tensor = file.tensors[down]
-        shape = down_tensor.shape
-        if kind == "weight":
-            shape = (shape[0], shape[2], shape[1])
-        found[f"{theirs}gate_up_proj{ending}"] = Computed(
-            tensor.where,
-            wide_shape,
-            np.dtype(np.float32),
-            functools.partial(joined, None),
-            joined,
-        )
-        found[f"{theirs}down_proj{ending}"] = Computed(
-            down_tensor.where,
-            shape,
-            dtype_of(down_tensor),
-            functools.partial(lowered, None),
-            lowered,
-        )
-    return found
-
-
-LLAMA = Architecture(_llama, permuted=True)
+LLAMA = Architecture("llama", {**at.LLAMA, **at.HEAD_DIM, **at.BIASES}, layouts=layouts.PERMUTED)
 MIXTRAL = Architecture(
-    _mixtral,
-    permuted=True,
-    experts=Experts(
-        "block_sparse_moe.gate",
-        "block_sparse_moe.experts.{j}.w1",
-        "block_sparse_moe.experts.{j}.w3",
-        "block_sparse_moe.experts.{j}.w2",
-    ),
+    "mixtral",
+    {**at.LLAMA, **at.HEAD_DIM, **at.experts("num_local_experts")},
+    {**BLOCK, **SPARSE_EXPERTS},
+    layouts=layouts.PERMUTED,
 )
+QWEN2 = Architecture("qwen2", {**at.LLAMA, "use_sliding_window": False})
+QWEN3 = Architecture(
+    "qwen3",
+    {**QWEN2.config, **at.HEAD_DIM, **at.ATTENTION_BIAS},
+    {**BLOCK, **HEAD_NORMS},
+)
+# What makes mixtures of the dense models; no layer is without experts.
+QWEN_MIXTURE = {**at.experts(), **at.EXPERT_WIDTH, "decoder_sparse_step": 1, "mlp_only_layers": []}
+OLMO2 = Architecture(
+    "olmo2",
+    {**at.LLAMA, **at.ATTENTION_BIAS},
+    {**at.without(BLOCK, "attn_norm", "ffn_norm"), **POST_NORMS, **HEAD_NORMS},
+)
+OLMO3 = dataclasses.replace(
+    OLMO2,
+    family="olmo3",
+    config={
+        **OLMO2.config,
+        "sliding_window": at.size(at.WINDOW),
+        "layer_types": at.layer_types(4),
+        "rope_parameters": at.rope_by_type(10_000.0, None),
+    },
+)
+LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+}
+DEEPSEEK_V2 = Architecture(
+    "deepseek_v2",
+    {
+        **at.without(at.LLAMA, "num_key_value_heads"),
+        "num_key_value_heads": at.size("attention.head_count"),
+        "attention_bias": at.has("attn_q_a.bias"),
+        "kv_lora_rank": at.size("attention.kv_lora_rank"),
+        "q_lora_rank": lambda keys: keys.optional("attention.q_lora_rank", int) or None,
+        "qk_rope_head_dim": at.size("rope.dimension_count"),
+        "qk_nope_head_dim": at.unturned_width,
+        "v_head_dim": lambda keys: at.latent_widths(keys)[1],
+        **at.experts("n_routed_experts"),
+        **at.EXPERT_WIDTH,
+        **at.shared_experts(),
+        **at.plain_first_layers(),
+        "n_group": lambda keys: at.groups(keys, "expert_group_count"),
+        "topk_group": lambda keys: at.groups(keys, "expert_group_used_count"),
+        "topk_method": lambda keys: (
+            "greedy" if at.groups(keys, "expert_group_count") == 1 else "group_limited_greedy"
+        ),
+        "scoring_func": at.gate(1),
+        "norm_topk_prob": at.flag("expert_weights_norm", False),
+        "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+        # The converter wrote a tenth of the number.
+        "rope_parameters": lambda keys: keys.rope(mscale=10),
+    },
+    {**BLOCK, **LATENT, **EXPERTS, **CORRECTION, **shared_experts("mlp.shared_experts")},
+    joined={"self_attn.kv_b_proj.weight": layouts.KEY_VALUE_UP},
+)
+DEEPSEEK_V3 = dataclasses.replace(
+    DEEPSEEK_V2,
+    family="deepseek_v3",
+    config={**DEEPSEEK_V2.config, "topk_method": "noaux_tc", "scoring_func": at.gate(2)},
+)
+GEMMA = {
+    **at.without(at.LLAMA, "hidden_act"),
+    **at.HEAD_DIM,
+    "attention_bias": False,
+}
+COHERE = {
+    **at.without(at.LLAMA, "rms_norm_eps"),
+    "layer_norm_eps": at.LAYER_NORM,
+    "logit_scale": at.real("logit_scale"),
+    "attention_bias": False,
+}
+FALCON = Architecture(
+    "falcon",
+    {
+        **at.without(at.SIZES, "intermediate_size", num_key_value_heads="num_kv_heads"),
+        "ffn_hidden_size": at.size("feed_forward_length"),
+        "layer_norm_epsilon": at.LAYER_NORM,
+        "new_decoder_architecture": at.is_new_falcon,
+        "multi_query": True,
+        "bias": at.has("attn_qkv.bias"),
+        "rope_parameters": at.rope(),
+    },
+    MEGATRON,
+    MEGATRON_TOP,
+    "transformer.h.{i}.",
+    GROUPED,
+)
+FALCON_TWO_NORMS = dataclasses.replace(
+    FALCON,
+    config={**FALCON.config, "num_ln_in_parallel_attn": 2},
+    names={**MEGATRON, "attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"},
+)
+GELU_TANH = "gelu_pytorch_tanh"
 
 
-def _llama_or_mixtral(file: GgufFile) -> Architecture:
+def _llama(file: GgufFile) -> Architecture:
     count = file.metadata.get("llama.expert_count", 0)
     return MIXTRAL if isinstance(count, int) and count > 0 else LLAMA
 
 
+def _falcon(file: GgufFile) -> Architecture:
+    return FALCON_TWO_NORMS if "blk.0.attn_norm_2.weight" in file.tensors else FALCON
+
+
+def _olmo(file: GgufFile) -> Architecture:
+    return OLMO3 if file.metadata.get(f"olmo2.{at.WINDOW}") else OLMO2
+
+
+def _deepseek(file: GgufFile) -> Architecture:
+    return DEEPSEEK_V3 if Keys(file).is_sigmoid() else DEEPSEEK_V2
+
+
 ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
-    "llama": _llama_or_mixtral,
-    "smollm3": Architecture(_smollm3, permuted=True),
-    "granite": Architecture(_granite, permuted=True),
-    "qwen2": Architecture(_qwen2),
-    "qwen3": Architecture(_qwen3, HEAD_NORMS),
-    "qwen3moe": Architecture(
-        _qwen3moe,
-        HEAD_NORMS,
-        experts=Experts(
-            "mlp.gate",
-            "mlp.experts.{j}.gate_proj",
-            "mlp.experts.{j}.up_proj",
-            "mlp.experts.{j}.down_proj",
-        ),
+    "llama": _llama,
+    "apertus": Architecture(
+        "apertus",
+        {**at.LLAMA, **at.HEAD_DIM, **at.ATTENTION_BIAS, "hidden_act": "xielu"},
+        {
+            **BLOCK,
+            **HEAD_NORMS,
+            "attn_norm": "attention_layernorm",
+            "ffn_norm": "feedforward_layernorm",
+        },
+        given={
+            "mlp.act_fn.alpha_p[1]": "xielu.alpha_p",
+            "mlp.act_fn.alpha_n[1]": "xielu.alpha_n",
+            "mlp.act_fn.beta": "xielu.beta",
+            "mlp.act_fn.eps": "xielu.eps",
+        },
     ),
-    "gemma2": Architecture(_gemma2, SANDWICH_NORMS, norms_plus_one=True),
-    "gemma3": Architecture(_gemma3, SANDWICH_NORMS | HEAD_NORMS, norms_plus_one=True),
-    "phi3": Architecture(
-        _phi3,
-        {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-        of_config=frozenset({FACTORS_LONG, FACTORS_SHORT}),
+    "arcee": dataclasses.replace(
+        LLAMA, family="arcee", config={**LLAMA.config, "hidden_act": "relu2"}
+    ),
+    "bloom": Architecture(
+        "bloom",
+        at.without(
+            at.SIZES,
+            "intermediate_size",
+            "num_key_value_heads",
+            num_hidden_layers="n_layer",
+            num_attention_heads="n_head",
+            max_position_embeddings="seq_length",
+        )
+        | {"layer_norm_epsilon": at.LAYER_NORM},
+        {**MEGATRON, "ffn_norm": "post_attention_layernorm"},
+        {**MEGATRON_TOP, "token_embd_norm": "transformer.word_embeddings_layernorm"},
+        "transformer.h.{i}.",
+        GROUPED,
+        ignored=("feed_forward_length",),
+    ),
+    "cohere2": Architecture(
+        "cohere2",
+        {
+            **COHERE,
+            "sliding_window": at.size(at.WINDOW),
+            "layer_types": at.layer_types(4),
+            "rope_parameters": at.rope(),
+        },
+    ),
+    "command-r": Architecture(
+        "cohere", {**COHERE, "use_qk_norm": at.has("attn_q_norm.weight")}, {**BLOCK, **HEAD_NORMS}
+    ),
+    "deepseek2": _deepseek,
+    "ernie4_5": Architecture(
+        "ernie4_5", {**at.LLAMA, **at.HEAD_DIM, "use_bias": at.has("attn_q.bias")}
+    ),
+    "ernie4_5-moe": Architecture(
+        "ernie4_5_moe",
+        {
+            **at.LLAMA,
+            **at.experts("moe_num_experts", "moe_k"),
+            **at.EXPERT_WIDTH,
+            **at.shared_experts("moe_num_shared_experts"),
+            **at.plain_first_layers("moe_layer_start_index"),
+            "moe_layer_interval": at.size("interleave_moe_layer_step"),
+            "moe_layer_end_index": -1,
+        },
+        {
+            **BLOCK,
+            **EXPERTS,
+            **shared_experts("mlp.shared_experts"),
+            "exp_probs_b": "mlp.moe_statics.e_score_correction_bias.",
+        },
+        layouts={"exp_probs_b.bias": layouts.ROW},
+        ignored=("expert_shared_feed_forward_length",),
+        checks=(at.gate(1),),
+    ),
+    "exaone4": Architecture(
+        "exaone4",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            "sliding_window": at.exaone_window,
+            "layer_types": at.exaone_types,
+        },
+        OLMO2.names,
+    ),
+    "falcon": _falcon,
+    "gemma": Architecture(
+        "gemma",
+        {**GEMMA, "hidden_act": GELU_TANH},
+        layouts=layouts.minus_one("attn_norm", "ffn_norm"),
+    ),
+    "gemma2": Architecture(
+        "gemma2",
+        {
+            **GEMMA,
+            "hidden_activation": GELU_TANH,
+            "query_pre_attn_scalar": at.gemma_scale(46),
+            # Files of old converters lack these.
+            "sliding_window": at.size(at.WINDOW, 4096),
+            "layer_types": at.layer_types(2),
+            "attn_logit_softcapping": at.real("attn_logit_softcapping", 50.0),
+            "final_logit_softcapping": at.real("final_logit_softcapping", 30.0),
+        },
+        {**BLOCK, **SANDWICH_NORMS},
+        layouts=layouts.minus_one("attn_norm", *SANDWICH_NORMS),
+    ),
+    "gemma3": Architecture(
+        "gemma3_text",
+        {
+            **GEMMA,
+            "hidden_activation": GELU_TANH,
+            "query_pre_attn_scalar": at.gemma_scale(62),
+            "sliding_window": at.size(at.WINDOW),
+            "layer_types": at.layer_types(6),
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": at.optional_real("final_logit_softcapping"),
+            "use_bidirectional_attention": False,
+            "rope_parameters": at.rope_by_type(1_000_000.0, 10_000.0),
+        },
+        {**BLOCK, **SANDWICH_NORMS, **HEAD_NORMS},
+        layouts=layouts.minus_one("attn_norm", *SANDWICH_NORMS, *HEAD_NORMS),
+    ),
+    "gemma4": Architecture(
+        "gemma4_text",
+        {
+            **at.without(
+                at.SIZES, "intermediate_size", "num_key_value_heads", "max_position_embeddings"
+            ),
+            **at.RMS,
+            "max_position_embeddings": at.size("context_length"),
+            "hidden_activation": GELU_TANH,
+            "attention_bias": False,
+            "intermediate_size": at.gemma4_width,
+            "use_double_wide_mlp": at.gemma4_is_doubled,
+            "num_kv_shared_layers": lambda keys: keys.get("attention.shared_kv_layers", int, 0),
+            "layer_types": at.gemma4_types,
+            "sliding_window": at.size(at.WINDOW),
+            "head_dim": at.size("attention.key_length_swa"),
+            "global_head_dim": at.size("attention.key_length"),
+            "num_key_value_heads": at.gemma4_keys(at.SLIDING),
+            "num_global_key_value_heads": at.gemma4_keys(at.FULL),
+            "attention_k_eq_v": at.gemma4_values_are_keys,
+            "hidden_size_per_layer_input": lambda keys: keys.get(
+                "embedding_length_per_layer_input", int, 0
+            ),
+            "vocab_size_per_layer_input": Keys.embedding_rows,
+            "final_logit_softcapping": at.optional_real("final_logit_softcapping"),
+            "enable_moe_block": at.has("ffn_gate_inp.weight"),
+            "num_experts": lambda keys: keys.optional("expert_count", int) or None,
+            "top_k_experts": lambda keys: keys.optional("expert_used_count", int) or None,
+            "moe_intermediate_size": lambda keys: (
+                keys.optional("expert_feed_forward_length", int) or None
+            ),
+            "rope_parameters": at.gemma4_rope,
+        },
+        {
+            **BLOCK,
+            **SANDWICH_NORMS,
+            **HEAD_NORMS,
+            "layer_output_scale": "layer_scalar.",
+            "inp_gate": "per_layer_input_gate",
+            "proj": "per_layer_projection",
+            "post_norm": "post_per_layer_input_norm",
+            "ffn_gate_inp": "router.proj",
+            "ffn_gate_inp.scale": "router.scale.",
+            "ffn_gate_up_exps": "experts.gate_up_proj.",
+            "ffn_down_exps.weight": "experts.down_proj.",
+            "ffn_down_exps.scale": "router.per_expert_scale.",
+            "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+            "post_ffw_norm_1": "post_feedforward_layernorm_1",
+            "post_ffw_norm_2": "post_feedforward_layernorm_2",
+        },
+        {
+            **TOP,
+            "per_layer_token_embd": "model.embed_tokens_per_layer",
+            "per_layer_model_proj": "model.per_layer_model_projection",
+            "per_layer_proj_norm": "model.per_layer_projection_norm",
+        },
+        joined={"experts.gate_up_proj": layouts.GATE_THEN_UP},
+    ),
+    "glm4": Architecture(
+        "glm4",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.ATTENTION_BIAS,
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **BLOCK,
+            "ffn_up": "mlp.gate_up_proj",
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+        },
+    ),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.ATTENTION_BIAS,
+            "use_qk_norm": at.has("attn_q_norm.weight"),
+            **at.experts("n_routed_experts"),
+            **at.EXPERT_WIDTH,
+            **at.shared_experts(),
+            **at.plain_first_layers(),
+            "n_group": at.size("expert_group_count", 1),
+            "topk_group": at.size("expert_group_used_count", 1),
+            "norm_topk_prob": at.flag("expert_weights_norm"),
+            "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **at.without(BLOCK, "ffn_norm"),
+            **AFTER_ATTENTION,
+            **HEAD_NORMS,
+            **EXPERTS,
+            **CORRECTION,
+            **shared_experts("mlp.shared_experts"),
+        },
+        checks=(at.gate(2),),
     ),
     "gpt-oss": Architecture(
-        _gpt_oss,
+        "gpt_oss",
         {
+            **at.without(at.LLAMA, "intermediate_size"),
+            **at.HEAD_DIM,
+            **at.experts("num_local_experts"),
+            "attention_bias": True,
+            "intermediate_size": at.size("expert_feed_forward_length"),
+            "sliding_window": at.size(at.WINDOW),
+            "layer_types": at.layer_types(2),
+            "swiglu_limit": 7.0,
+            "rope_parameters": at.gpt_oss_rope,
+        },
+        {
+            **at.without(BLOCK, "ffn_norm"),
+            **AFTER_ATTENTION,
             "attn_sinks": "self_attn.sinks.",
             "ffn_gate_inp": "mlp.router",
-            "post_attention_norm": "post_attention_layernorm",
         },
-        more=_gpt_oss_experts,
+        joined={
+            "mlp.experts.gate_up_proj": layouts.GATE_UP_ALTERNATING,
+            "mlp.experts.gate_up_proj_bias": layouts.GATE_UP_BIAS_ALTERNATING,
+            "mlp.experts.down_proj": layouts.DOWN_TRANSPOSED,
+            "mlp.experts.down_proj_bias": layouts.DOWN_BIAS,
+        },
+        ignored=("feed_forward_length",),
+    ),
+    "gpt2": Architecture(
+        "gpt2",
+        at.without(
+            at.SIZES,
+            "num_key_value_heads",
+            hidden_size="n_embd",
+            num_hidden_layers="n_layer",
+            num_attention_heads="n_head",
+            intermediate_size="n_inner",
+            max_position_embeddings="n_positions",
+        )
+        | {"layer_norm_epsilon": at.LAYER_NORM, "activation_function": "gelu_new"},
+        {
+            "attn_norm": "ln_1",
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_norm": "ln_2",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+        {
+            "token_embd": "transformer.wte",
+            "position_embd": "transformer.wpe",
+            "output_norm": "transformer.ln_f",
+            "output": "lm_head",
+        },
+        "transformer.h.{i}.",
+        {
+            f"{part}.weight": layouts.TRANSPOSED
+            for part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
+        },
+    ),
+    "gptneox": Architecture(
+        "gpt_neox",
+        {
+            **at.without(at.SIZES, "num_key_value_heads"),
+            "layer_norm_eps": at.LAYER_NORM,
+            "use_parallel_residual": at.flag("use_parallel_residual"),
+            "attention_bias": at.has("attn_qkv.bias"),
+            # GPT-NeoX-20B alone has the other form.
+            "hidden_act": lambda keys: "gelu_fast" if keys.n_layers() == 44 else "gelu",
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **MEGATRON,
+            "attn_qkv": "attention.query_key_value",
+            "attn_output": "attention.dense",
+            "ffn_norm": "post_attention_layernorm",
+        },
+        {
+            "token_embd": "gpt_neox.embed_in",
+            "output_norm": "gpt_neox.final_layer_norm",
+            "output": "embed_out",
+        },
+        "gpt_neox.layers.{i}.",
+        GROUPED,
+    ),
+    "granite": Architecture(
+        "granite", {**at.LLAMA, **at.BIASES, **at.MULTIPLIERS}, layouts=layouts.PERMUTED
+    ),
+    "granitemoe": Architecture(
+        "granitemoe",
+        {
+            **at.LLAMA,
+            **at.ATTENTION_BIAS,
+            **at.MULTIPLIERS,
+            **at.experts("num_local_experts"),
+        },
+        {**BLOCK, "ffn_gate_inp": "block_sparse_moe.router.layer"},
+        layouts=layouts.PERMUTED,
+        joined={
+            "block_sparse_moe.input_linear.weight": layouts.GATE_THEN_UP,
+            "block_sparse_moe.output_linear.weight": layouts.DOWN,
+        },
+    ),
+    "hunyuan-dense": Architecture(
+        "hunyuan_v1_dense",
+        {**at.LLAMA, **at.HEAD_DIM, **at.ATTENTION_BIAS},
+        {
+            **BLOCK,
+            "attn_q_norm": "self_attn.query_layernorm",
+            "attn_k_norm": "self_attn.key_layernorm",
+        },
+    ),
+    "llama4": Architecture(
+        "llama4_text",
+        {
+            **at.without(at.LLAMA, intermediate_size="intermediate_size_mlp"),
+            **at.HEAD_DIM,
+            **at.ATTENTION_BIAS,
+            **at.experts("num_local_experts"),
+            "intermediate_size": at.size("expert_feed_forward_length"),
+            "interleave_moe_layer_step": at.size("interleave_moe_layer_step"),
+            "no_rope_layers": at.has_chunks,
+            # As published; Maverick, with 128 experts, has no norms.
+            "use_qk_norm": lambda keys: keys.size("expert_count") != 128,
+            "attention_chunk_size": 8192,
+            "attn_temperature_tuning": True,
+            "attn_scale": 0.1,
+            "floor_scale": 8192,
+        },
+        {
+            **BLOCK,
+            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+            "ffn_gate_inp": "feed_forward.router",
+            **shared_experts("feed_forward.shared_expert"),
+        },
+        joined={
+            "feed_forward.experts.gate_up_proj": layouts.GATE_THEN_UP_TRANSPOSED,
+            "feed_forward.experts.down_proj": layouts.DOWN_TRANSPOSED,
+        },
+        checks=(at.gate(2),),
+    ),
+    "minimax-m2": Architecture(
+        "minimax_m2",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.experts("num_local_experts"),
+            "scoring_func": at.gate(2),
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **BLOCK,
+            **HEAD_NORMS,
+            **SPARSE_EXPERTS,
+            "exp_probs_b": "block_sparse_moe.e_score_correction_bias.",
+        },
+        ignored=("expert_feed_forward_length",),
+    ),
+    "mistral3": Architecture(
+        "ministral3",
+        {**at.LLAMA, **at.HEAD_DIM, "sliding_window": None, "rope_parameters": at.ministral_rope},
+        layouts=layouts.PERMUTED,
+    ),
+    "nemotron": Architecture(
+        "nemotron",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            **at.HEAD_DIM,
+            **at.BIASES,
+            "norm_eps": at.LAYER_NORM,
+            "hidden_act": "relu2",
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        layouts=layouts.minus_one("attn_norm", "ffn_norm"),
+        ignored=("attention.layer_norm_rms_epsilon",),
+    ),
+    "olmo2": _olmo,
+    "olmoe": Architecture(
+        "olmoe",
+        {**at.LLAMA, **at.ATTENTION_BIAS, **at.experts(), "norm_topk_prob": False},
+        {**BLOCK, **HEAD_NORMS, **EXPERTS},
+    ),
+    "phi2": Architecture(
+        "phi",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            "layer_norm_eps": at.LAYER_NORM,
+            "hidden_act": "gelu_new",
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **at.without(BLOCK, "ffn_gate", "ffn_norm"),
+            "attn_output": "self_attn.dense",
+            "ffn_up": "mlp.fc1",
+            "ffn_down": "mlp.fc2",
+        },
+        {**TOP, "output_norm": "model.final_layernorm"},
+    ),
+    "phi3": Architecture(
+        "phi3",
+        {
+            **at.LLAMA,
+            # 0 is none (Phi-4). Files of old converters lack it: they are refused.
+            "sliding_window": lambda keys: keys.get(at.WINDOW, int) or None,
+            "original_max_position_embeddings": at.phi_length,
+            "rope_parameters": at.phi_rope,
+        },
+        {**BLOCK, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        of_config=frozenset({at.FACTORS_LONG, at.FACTORS_SHORT}),
+    ),
+    "phimoe": Architecture(
+        "phimoe",
+        {
+            **at.LLAMA,
+            **at.ATTENTION_BIAS,
+            **at.experts("num_local_experts"),
+            "sliding_window": lambda keys: keys.get(at.WINDOW, int) or None,
+            "lm_head_bias": lambda keys: keys.has("output.bias"),
+            "router_jitter_noise": 0.01,
+            "rope_parameters": at.phimoe_rope,
+        },
+        {**BLOCK, **SPARSE_EXPERTS},
+    ),
+    "qwen2": QWEN2,
+    "qwen2moe": Architecture(
+        "qwen2_moe",
+        {
+            **QWEN2.config,
+            **QWEN_MIXTURE,
+            "shared_expert_intermediate_size": at.shared_width,
+            "norm_topk_prob": False,
+            "qkv_bias": at.has("attn_q.bias"),
+        },
+        {
+            **BLOCK,
+            **EXPERTS,
+            **shared_experts("mlp.shared_expert"),
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        },
+        layouts={"ffn_gate_inp_shexp.weight": layouts.ROW},
+    ),
+    "qwen2vl": dataclasses.replace(QWEN2, checks=(at.check_streams,)),
+    "qwen3": QWEN3,
+    "qwen3moe": Architecture(
+        "qwen3_moe",
+        {**QWEN3.config, **QWEN_MIXTURE, "norm_topk_prob": True},
+        {**QWEN3.names, **EXPERTS},
+    ),
+    "qwen3vl": dataclasses.replace(
+        QWEN3, checks=(at.check_streams,), ignored=("n_deepstack_layers",)
+    ),
+    "seed_oss": Architecture(
+        "seed_oss",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.BIASES,
+            "attention_out_bias": at.has("attn_output.bias"),
+        },
+        {**at.without(BLOCK, "ffn_norm"), **AFTER_ATTENTION},
+    ),
+    "smollm3": Architecture(
+        "smollm3",
+        {
+            **at.LLAMA,
+            **at.BIASES,
+            # llama.cpp fixes the interval for the architecture.
+            "no_rope_layers": at.every(4),
+            "no_rope_layer_interval": 4,
+            "use_sliding_window": False,
+        },
+        layouts=layouts.PERMUTED,
+    ),
+    "stablelm": Architecture(
+        "stablelm",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            "layer_norm_eps": at.LAYER_NORM,
+            "use_parallel_residual": at.flag("use_parallel_residual"),
+            "use_qkv_bias": at.has("attn_q.bias"),
+            "qk_layernorm": at.has("attn_q_norm.weight"),
+            "rope_parameters": at.rope(is_partial=True),
+        },
+        {
+            **BLOCK,
+            "attn_q_norm": "self_attn.q_layernorm.norms.{j}",
+            "attn_k_norm": "self_attn.k_layernorm.norms.{j}",
+        },
+    ),
+    "starcoder2": Architecture(
+        "starcoder2",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            "norm_epsilon": at.LAYER_NORM,
+            "use_bias": at.has("attn_q.bias"),
+            "hidden_act": GELU_TANH,
+            # All published models have it, and no file.
+            "sliding_window": 4096,
+        },
+        {
+            **at.without(BLOCK, "ffn_gate"),
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+    ),
+}
+
+# Architecture -> why it is not read
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        "arwkv7 bailingmoe3 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 "
+        "lfm2moe mamba mamba2 minimax-01 nemotron_h nemotron_h_moe plamo2 qwen35 qwen35moe "
+        "qwen3next qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
+        "recurrent state",
+    ),
+    **dict.fromkeys(
+        "bert eurobert jina-bert-v2 jina-bert-v3 modern-bert neo-bert nomic-bert "
+        "nomic-bert-moe".split(),
+        "a masked language model",
+    ),
+    **dict.fromkeys("gemma-embedding llama-embed".split(), "a model of embeddings"),
+    **dict.fromkeys("dream llada llada-moe rnd1".split(), "a diffusion model"),
+    **dict.fromkeys(
+        "dflash eagle3 gemma4-assistant".split(), "a draft, which needs its target's states"
+    ),
+    **dict.fromkeys("t5 t5encoder".split(), "an encoder-decoder"),
+    **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
+    "clip": "a vision tower",
+    "gptj": "llama.cpp does not convert it",
+    **dict.fromkeys(
+        "afmoe arctic baichuan bailingmoe bailingmoe2 bitnet chameleon chatglm codeshell cogvlm "
+        "cohere2moe dbrx deci deepseek deepseek2-ocr deepseek32 deepseek4 dots1 dots3note exaone "
+        "exaone-moe gemma3n glm-dsa granite_swa graniteswitch grok grovemoe hrm_text hunyuan-moe "
+        "hunyuan_vl hy_v3 hy_v4 internlm2 jais jais2 laguna maincoder maple mellum mimo2 minicpm "
+        "minicpm3 minimax-m3 mistral4 mpt muse-glimmer nanbeige olmo openelm orion paddleocr "
+        "pangu-embedded plamo plamo3 plm qwen qwen3vlmoe refact smallthinker spark2_5 starcoder "
+        "step35 talkie xverse".split(),
+        "no family of this decoder",
     ),
 }

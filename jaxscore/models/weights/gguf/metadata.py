@@ -1,19 +1,25 @@
 """Metadata of a GGUF file as attributes of a config, with an account of what was read."""
 
 import math
+from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile
+from jaxscore.models.weights.gguf.layouts import Heads
 
 T = TypeVar("T")
 MOST = 1 << 24  # of a size: a width, a number of heads or layers, a length
 VOCABULARY = "tokenizer.ggml."
 ROPE_FACTORS = "rope_freqs.weight"
 # Frequencies of llama 3, which converters store as one factor per frequency
-LOW_FREQUENCY, HIGH_FREQUENCY, ORIGINAL_LENGTH = 1.0, 4.0, 8192
+LOW_FREQUENCY, ORIGINAL_LENGTH = 1.0, 8192
+HIGH_FREQUENCIES = (4.0, 1.0)  # the second is of Llama 4 Scout, which blends none
+TINY = 1e-12
+WHOLE = (bool, int, np.bool_, np.integer)
 # Keys of the model that decide no number
 INERT = frozenset({"tensor_data_layout"})
 # Texts of tokens that end a turn, at which llama.cpp ends a text though no key names them
@@ -110,19 +116,18 @@ class Keys:
                 f"{self.file.architecture!r}: {named}"
             )
 
-    def sizes(self) -> dict[str, Any]:
+    def of_all(self) -> dict[str, Any]:
         """Attributes that all architectures have.
 
         Raises:
             InputError: the vocabulary and the embedding are of different sizes.
         """
-        heads = self.size("attention.head_count")
-        width = self.size("embedding_length")
-        rows = self._embedding_rows()
+        rows = self.embedding_rows()
         tokens = self._list("tokens")
         if any(self.get(name, int, 0) for name in ("expert_count", "expert_used_count")):
             self.size("expert_count")  # of a mixture; dense files may say 0
         self._refuse_unrotated()
+        self.heads()
         if self.get("vocab_size", int, rows) != rows or len(tokens) > rows:
             raise InputError(
                 f"{self.file.path}: the embedding has {rows:,} rows, the vocabulary "
@@ -130,17 +135,98 @@ class Keys:
                 f"{self.get('vocab_size', int, rows):,}"
             )
         return {
-            "hidden_size": width,
-            "num_hidden_layers": self._n_layers(),
-            "intermediate_size": self.size("feed_forward_length"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": self.size("attention.head_count_kv", heads),
-            "max_position_embeddings": self.size("context_length"),
-            "rms_norm_eps": self.single_precision("attention.layer_norm_rms_epsilon"),
             "vocab_size": rows,
             "tie_word_embeddings": not self.has("output.weight"),
             **self._special_ids(),
         }
+
+    def n_layers(self) -> int:
+        """Number of layers, without those that predict further tokens.
+
+        Raises:
+            InputError: the last one has no tensors.
+        """
+        n = self.size("block_count")
+        further = self.get("nextn_predict_layers", int, 0)
+        if not 0 <= further < n:
+            raise InputError(
+                f"{self.file.path}: nextn_predict_layers is {further} of {n} layers in block_count"
+            )
+        n -= further
+        start = f"blk.{n - 1}."
+        if not any(name.startswith(start) for name in self.file.tensors):
+            raise InputError(f"{self.file.path}: block_count is {n}, and layer {n} has no tensors")
+        return n
+
+    def is_left_out(self, tensor: str) -> bool:
+        """Whether a tensor is of a layer that predicts further tokens."""
+        _, _, rest = tensor.partition("blk.")
+        layer = rest.partition(".")[0]
+        n = self.size("block_count")
+        return layer.isdecimal() and n - self.get("nextn_predict_layers", int, 0) <= int(layer) < n
+
+    def heads(self) -> Heads:
+        """Numbers of heads; those of keys are of the first layer if they differ."""
+        queries = self.size("attention.head_count")
+        name = "attention.head_count_kv"
+        keys = self.numbers(name, self.size("block_count"))
+        return Heads(queries, keys[0] if isinstance(keys, list) else self.size(name, queries))
+
+    def is_sigmoid(self) -> bool:
+        """Whether a router's scores are sigmoids."""
+        return self.get("expert_gating_func", int, 1) == 2
+
+    def layers_have(self, part: str) -> bool:
+        """Whether any layer has a tensor, such as `attn_q.bias`."""
+        return any(self.has(f"blk.{layer}.{part}") for layer in range(self.n_layers()))
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Take keys as read."""
+        self._read |= set(names)
+
+    def numbers(self, name: str, n: int) -> int | list[int] | None:
+        """A whole number, or a list of n; None if the key is missing.
+
+        Raises:
+            InputError: it is something else.
+        """
+        self._read.add(name)
+        value = self.file.metadata.get(self._prefix + name)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            found: int | None = value
+            return found
+        listed = [int(entry) for entry in value] if _is_list_of(value, n, WHOLE) else []
+        if not listed or min(listed) < 0 or max(listed) > MOST:
+            raise InputError(
+                f"{self.file.path}: key {self._prefix}{name} is {_described(value)}, expected a "
+                f"whole number or {n} of at most {MOST:,}"
+            )
+        return listed
+
+    def per_layer(self, name: str) -> list[int]:
+        """A whole number for each layer, such as a width that may be one for all.
+
+        Raises:
+            InputError: it is missing or something else.
+        """
+        n = self.n_layers()
+        found = self.numbers(name, n)
+        return found if isinstance(found, list) else [self.size(name)] * n
+
+    def reals(self, key: str, n: int) -> list[float]:
+        """A key's number, which is not under the architecture's name, for each of n layers.
+
+        Raises:
+            InputError: it is missing or something else.
+        """
+        value = self.file.metadata.get(key)
+        if isinstance(value, float):
+            return [value] * n
+        if value is None or not _is_list_of(value, n, (float, np.floating)):
+            raise InputError(
+                f"{self.file.path}: key {key} is {_described(value)}, expected {n} numbers"
+            )
+        return [float(entry) for entry in value]
 
     def head_width(self) -> int:
         """Width of a head, of keys and values alike.
@@ -171,11 +257,13 @@ class Keys:
                 "of a head"
             )
 
-    def rope(self, theta: float = 10_000.0) -> dict[str, Any]:
+    def rope(self, theta: float = 10_000.0, mscale: int | None = None) -> dict[str, Any]:
         """`rope_parameters`.
 
         Args:
             theta: base of the frequencies if the file does not say it.
+            mscale: factor from `yarn_log_multiplier` to `mscale_all_dim`, to which all published
+                models have an equal `mscale`; None if the family has neither.
 
         Raises:
             InputError: a kind of scaling that is not read.
@@ -212,6 +300,9 @@ class Keys:
             ):
                 if self.optional(f"rope.scaling.{key}", float) is not None:
                     found[name] = self.single_precision(f"rope.scaling.{key}")
+            if mscale and (log := self.single_precision("rope.scaling.yarn_log_multiplier", 0.0)):
+                both = float(mscale * Decimal(repr(log)))
+                found |= {"mscale": both, "mscale_all_dim": both}
             return found
         raise InputError(f"{self.file.path}: rope.scaling.type {kind!r} is not read")
 
@@ -232,25 +323,26 @@ class Keys:
                 f"below 1, expected {width // 2} of at least 1"
             )
         largest = float(factors.max())
-        found = {
-            "rope_type": "llama3",
-            "factor": float(np.format_float_positional(np.float32(largest))),
-            "low_freq_factor": LOW_FREQUENCY,
-            "high_freq_factor": HIGH_FREQUENCY,
-            "original_max_position_embeddings": ORIGINAL_LENGTH,
-        }
         wavelengths = 2 * np.pi * theta ** (np.arange(0, width, 2) / width)
-        share = (ORIGINAL_LENGTH / wavelengths - LOW_FREQUENCY) / (HIGH_FREQUENCY - LOW_FREQUENCY)
-        share = np.clip(share, 0.0, 1.0)  # 0 for low frequencies, 1 for high ones
-        expected = 1 / ((1 - share) / largest + share)
-        if not np.allclose(factors, expected, rtol=1e-6, atol=0):
-            raise InputError(
-                f"{self.file.path}: {ROPE_FACTORS} has factors that are not those of llama 3 "
-                f"({found}); they are not read"
-            )
-        return found
+        turns = ORIGINAL_LENGTH / wavelengths
+        for high in HIGH_FREQUENCIES:
+            span = max(high - LOW_FREQUENCY, TINY)
+            share = np.clip((turns - LOW_FREQUENCY) / span, 0.0, 1.0)  # 1 for high frequencies
+            if np.allclose(factors, 1 / ((1 - share) / largest + share), rtol=1e-6, atol=0):
+                return {
+                    "rope_type": "llama3",
+                    "factor": float(np.format_float_positional(np.float32(largest))),
+                    "low_freq_factor": LOW_FREQUENCY,
+                    "high_freq_factor": high,
+                    "original_max_position_embeddings": ORIGINAL_LENGTH,
+                }
+        raise InputError(
+            f"{self.file.path}: {ROPE_FACTORS} has factors that are not those of llama 3 (largest "
+            f"{largest:.6g}); they are not read"
+        )
 
-    def _embedding_rows(self) -> int:
+    def embedding_rows(self) -> int:
+        """Size of the vocabulary."""
         name = "token_embd.weight"
         if not self.has(name):
             raise InputError(f"{self.file.path}: has no tensor {name}; it is no complete model")
@@ -288,20 +380,22 @@ class Keys:
             )
         return found
 
-    def _n_layers(self) -> int:
-        n = self.size("block_count")
-        if not self.has(f"blk.{n - 1}.attn_norm.weight"):
-            raise InputError(f"{self.file.path}: block_count is {n}, and layer {n} has no tensors")
-        return n
-
     def _refuse_unrotated(self) -> None:
         """llama.cpp takes `rope.scaling.finetuned` of granite for whether there are rotations."""
         is_rotated = self.get("rope.scaling.finetuned", bool, True)
-        if self.file.architecture == "granite" and not is_rotated:
+        if self.file.architecture in ("granite", "granitemoe") and not is_rotated:
             raise InputError(
                 f"{self.file.path}: rope.scaling.finetuned is false, a model without rotary "
                 "positions, which is not read"
             )
+
+
+def _is_list_of(value: Any, n: int, kinds: tuple[type, ...]) -> bool:
+    return (
+        isinstance(value, list | np.ndarray)
+        and len(value) == n
+        and all(isinstance(entry, kinds) for entry in value)
+    )
 
 
 def _described(value: Any) -> str:

@@ -1,0 +1,365 @@
+"""Attributes of `config.json` from a GGUF file's metadata, as values of a table.
+
+An attribute is a constant, or a function of `Keys` that these functions make.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
+from jaxscore.models.weights.gguf.values import values_of
+
+Value = Callable[[Keys], Any]
+SLIDING, FULL = "sliding_attention", "full_attention"
+FACTORS_LONG, FACTORS_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+KEY_HEADS = "attention.head_count_kv"
+WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+
+
+def size(key: str, default: int | None = None) -> Value:
+    """A whole number above 0."""
+    return lambda keys: keys.size(key, default)
+
+
+def real(key: str, default: float | None = None) -> Value:
+    """A float32, as the shortest decimal."""
+    return lambda keys: keys.single_precision(key, default)
+
+
+def flag(key: str, default: bool | None = None) -> Value:
+    """A truth value."""
+    return lambda keys: keys.get(key, bool, default)
+
+
+def has(part: str) -> Value:
+    """Whether a layer has a tensor."""
+    return lambda keys: keys.layers_have(part)
+
+
+def optional_real(key: str) -> Value:
+    """A float32, or None if the key is missing or 0."""
+    return lambda keys: keys.single_precision(key, 0.0) or None
+
+
+def rope(theta: float = 10_000.0, *, is_partial: bool = False, mscale: int | None = None) -> Value:
+    """`rope_parameters`.
+
+    Args:
+        theta: base of the frequencies if the file does not say it.
+        is_partial: the family can rotate a part of a head.
+        mscale: see `Keys.rope`.
+    """
+
+    def read(keys: Keys) -> dict[str, Any]:
+        if not is_partial:
+            keys.whole_rotary()
+            return keys.rope(theta, mscale)
+        width = keys.head_width()
+        share = keys.size("rope.dimension_count", width) / width
+        return keys.rope(theta, mscale) | {"partial_rotary_factor": share}
+
+    return read
+
+
+def rope_by_type(theta: float, local: float | None) -> Value:
+    """`rope_parameters` by layer type; scaling is that of the full layers.
+
+    Args:
+        theta: as for `rope`.
+        local: base in layers with a window if the file does not say it; None for the other base.
+    """
+
+    def read(keys: Keys) -> dict[str, Any]:
+        keys.whole_rotary()
+        full = keys.rope(theta)
+        base = keys.single_precision("rope.freq_base_swa", local or full["rope_theta"])
+        return {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": base}}
+
+    return read
+
+
+def layer_types(every: int) -> Value:
+    """Windows in all layers but each `every`-th one, unless the file says which."""
+
+    def read(keys: Keys) -> list[str]:
+        n = keys.n_layers()
+        pattern = keys.numbers(PATTERN, n) or every
+        if isinstance(pattern, int):
+            return [FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(n)]
+        return [SLIDING if has_window else FULL for has_window in pattern]
+
+    return read
+
+
+def every(interval: int) -> Value:
+    """A list with 0 for each `interval`-th layer and 1 for the others."""
+    return lambda keys: [int((layer + 1) % interval != 0) for layer in range(keys.n_layers())]
+
+
+SIZES: Mapping[str, Value] = {
+    "hidden_size": size("embedding_length"),
+    "num_hidden_layers": Keys.n_layers,
+    "intermediate_size": size("feed_forward_length"),
+    "num_attention_heads": size("attention.head_count"),
+    "num_key_value_heads": lambda keys: keys.size(KEY_HEADS, keys.heads().queries),
+    "max_position_embeddings": size("context_length"),
+}
+HEAD_DIM: Mapping[str, Value] = {"head_dim": Keys.head_width}
+BIASES: Mapping[str, Value] = {"attention_bias": has("attn_q.bias"), "mlp_bias": has("ffn_up.bias")}
+ATTENTION_BIAS: Mapping[str, Value] = {"attention_bias": has("attn_q.bias")}
+RMS: Mapping[str, Value] = {"rms_norm_eps": real("attention.layer_norm_rms_epsilon")}
+LAYER_NORM = real("attention.layer_norm_epsilon")
+# Of a llama: sizes, an RMS norm, a SiLU, rotary embeddings of whole heads
+LLAMA: Mapping[str, Any] = {**SIZES, **RMS, "hidden_act": "silu", "rope_parameters": rope()}
+MULTIPLIERS: Mapping[str, Value] = {
+    "attention_multiplier": real("attention.scale"),
+    "embedding_multiplier": real("embedding_scale", 1.0),
+    "residual_multiplier": real("residual_scale", 1.0),
+    "logits_scaling": real("logit_scale", 1.0),
+}
+
+
+def without(values: Mapping[str, Any], *names: str, **renamed: str) -> dict[str, Any]:
+    """The attributes without some, and with others under another name."""
+    return {renamed.get(name, name): value for name, value in values.items() if name not in names}
+
+
+def experts(count: str = "num_experts", chosen: str = "num_experts_per_tok") -> dict[str, Value]:
+    """Numbers of experts, and of those that a token runs, under a family's names."""
+    return {count: size("expert_count"), chosen: size("expert_used_count")}
+
+
+def shared_experts(count: str = "n_shared_experts") -> dict[str, Value]:
+    """Number of shared experts, which may be 0."""
+    return {count: lambda keys: keys.get("expert_shared_count", int, 0)}
+
+
+def plain_first_layers(attribute: str = "first_k_dense_replace") -> dict[str, Value]:
+    """Number of layers before the first one with experts."""
+    return {attribute: lambda keys: keys.get("leading_dense_block_count", int, 0)}
+
+
+EXPERT_WIDTH: Mapping[str, Value] = {"moe_intermediate_size": size("expert_feed_forward_length")}
+
+
+def gemma_scale(n_layers_27b: int) -> Value:
+    """Width whose root divides scores: a head's, but that of width over heads in the 27B."""
+
+    def read(keys: Keys) -> int:
+        if keys.n_layers() != n_layers_27b:
+            return keys.head_width()
+        return keys.size("embedding_length") // keys.heads().queries
+
+    return read
+
+
+def gate(value: int) -> Value:
+    """Require the router's function, of which the family has only one; gives its name."""
+
+    def read(keys: Keys) -> str:
+        name = "expert_gating_func"
+        if (found := keys.get(name, int, value)) != value:
+            raise InputError(
+                f"{keys.file.path}: {name} is {found}, expected {value} ({GATES[value]})"
+            )
+        return GATES[value]
+
+    return read
+
+
+GATES = {1: "softmax", 2: "sigmoid"}
+
+
+def phi_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of phi3; LongRoPE's factors are tensors."""
+    width = keys.head_width()
+    share = keys.size("rope.dimension_count", width) / width
+    found: dict[str, Any]
+    if keys.has(FACTORS_LONG) or keys.has(FACTORS_SHORT):
+        for name in (FACTORS_LONG, FACTORS_SHORT):
+            if not keys.has(name):
+                raise InputError(f"{keys.file.path}: has no tensor {name}")
+        keys.optional("rope.scaling.type", str)
+        factor = keys.optional("rope.scaling.attn_factor", float)
+        found = {
+            "rope_type": "longrope",
+            "rope_theta": keys.single_precision("rope.freq_base", 10_000.0),
+            "long_factor": values_of(keys.file, FACTORS_LONG).tolist(),
+            "short_factor": values_of(keys.file, FACTORS_SHORT).tolist(),
+            "original_max_position_embeddings": phi_length(keys),
+        } | ({} if factor is None else {"attention_factor": factor})
+    else:
+        found = keys.rope()
+    return found | ({} if share == 1 else {"partial_rotary_factor": share})
+
+
+def phi_length(keys: Keys) -> int:
+    """Length that a phi3 was trained for."""
+    longest = keys.size("context_length")
+    return keys.get("rope.scaling.original_context_length", int, longest)
+
+
+def phimoe_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of phimoe without LongRoPE, two factors of which no file has."""
+    if keys.has(FACTORS_LONG) or keys.has(FACTORS_SHORT):
+        raise InputError(
+            f"{keys.file.path}: a phimoe with LongRoPE, whose short_mscale and long_mscale a GGUF "
+            "file does not have; give the original checkpoint"
+        )
+    keys.optional("rope.scaling.attn_factor", float)
+    keys.whole_rotary()
+    return keys.rope()
+
+
+def gpt_oss_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of gpt-oss, whose YaRN does not round its bounds."""
+    found: dict[str, Any] = rope(150_000.0)(keys)
+    return found | ({"truncate": False} if found["rope_type"] == "yarn" else {})
+
+
+def ministral_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of mistral3, with the growth of queries of ministral3."""
+    found: dict[str, Any] = rope(mscale=1)(keys)
+    growth = keys.single_precision("attention.temperature_scale", 0.0)
+    if growth and "original_max_position_embeddings" not in found:
+        raise InputError(
+            f"{keys.file.path}: attention.temperature_scale is {growth}, expected "
+            "rope.scaling.type yarn with it"
+        )
+    return found | ({"llama_4_scaling_beta": growth} if growth else {})
+
+
+def has_chunks(keys: Keys) -> list[int]:
+    """`no_rope_layers` of llama4, whose chunks and interval are llama.cpp's and the published."""
+    if keys.optional(WINDOW, int) == 0:
+        raise InputError(
+            f"{keys.file.path}: {WINDOW} is 0, a llama4 without chunks, which is not read"
+        )
+    found: list[int] = every(4)(keys)
+    return found
+
+
+def is_new_falcon(keys: Keys) -> bool:
+    """Whether a falcon has groups of heads. The base of those with one norm is in no file."""
+    has_groups = keys.heads().keys > 1
+    if has_groups and not keys.layers_have("attn_norm_2.weight"):
+        keys.single_precision("rope.freq_base")
+    return has_groups
+
+
+def groups(keys: Keys, key: str) -> int:
+    """A number of groups of deepseek2's experts.
+
+    DeepSeek-V2-Lite has one group of 64 experts. Files of old converters say no number for any
+    model, and larger ones have several groups.
+    """
+    is_lite = keys.size("expert_count") == 64 and not keys.is_sigmoid()
+    return keys.size(key, 1 if is_lite else None)
+
+
+def latent_widths(keys: Keys) -> tuple[int, int]:
+    """Widths of a head's keys and of its values; files of old converters have them plain."""
+    found = []
+    for name in ("key", "value"):
+        plain = keys.size(f"attention.{name}_length")
+        found.append(keys.size(f"attention.{name}_length_mla", plain))
+    return found[0], found[1]
+
+
+def unturned_width(keys: Keys) -> int:
+    """Channels of deepseek's keys that do not rotate."""
+    return latent_widths(keys)[0] - keys.size("rope.dimension_count")
+
+
+def gemma4_types(keys: Keys) -> list[str]:
+    """`layer_types` of gemma4."""
+    pattern = keys.numbers(PATTERN, keys.n_layers())
+    if not isinstance(pattern, list):
+        raise InputError(f"{keys.file.path}: {PATTERN} is {pattern}, expected a value per layer")
+    return [SLIDING if has_window else FULL for has_window in pattern]
+
+
+def gemma4_width(keys: Keys) -> int:
+    """Width of an MLP, which is doubled in the last layers if `gemma4_is_doubled`."""
+    return keys.per_layer("feed_forward_length")[0]
+
+
+def gemma4_is_doubled(keys: Keys) -> bool:
+    """Whether the layers that share keys have MLPs of twice the width."""
+    return keys.per_layer("feed_forward_length")[-1] == 2 * gemma4_width(keys)
+
+
+def gemma4_keys(kind: str) -> Value:
+    """Number of KV heads in the layers of a type, or in the first one if no layer is of it."""
+
+    def read(keys: Keys) -> int:
+        found = keys.per_layer(KEY_HEADS)
+        of_kind = (n for n, own in zip(found, gemma4_types(keys), strict=True) if own == kind)
+        return next(of_kind, found[0])
+
+    return read
+
+
+def gemma4_values_are_keys(keys: Keys) -> bool:
+    """Whether full layers have no values of their own."""
+    n_own = keys.n_layers() - keys.get("attention.shared_kv_layers", int, 0)
+    full = [layer for layer, kind in enumerate(gemma4_types(keys)[:n_own]) if kind == FULL]
+    return any(not keys.has(f"blk.{layer}.attn_v.weight") for layer in full)
+
+
+def gemma4_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of gemma4: factors of 1 for the channels that rotate, 1e30 for others."""
+    full = keys.single_precision("rope.freq_base", 1_000_000.0)
+    local = keys.single_precision("rope.freq_base_swa", 10_000.0)
+    factors = values_of(keys.file, ROPE_FACTORS) if keys.has(ROPE_FACTORS) else np.ones(1)
+    n_turned = int((factors == 1).sum())
+    wide, narrow = (keys.size(f"attention.key_length{kind}") for kind in ("", "_swa"))
+    for kind, width in (("", wide), ("_swa", narrow)):
+        for name in (f"attention.value_length{kind}", f"rope.dimension_count{kind}"):
+            if (found := keys.size(name, width)) != width:
+                raise InputError(f"{keys.file.path}: {name} is {found}, expected {width}")
+    if not (factors[:n_turned] == 1).all() or not (factors[n_turned:] > 1e29).all():
+        raise InputError(f"{keys.file.path}: {ROPE_FACTORS} has factors other than 1 and 1e30")
+    return {
+        FULL: {
+            "rope_type": "proportional",
+            "rope_theta": full,
+            "partial_rotary_factor": n_turned / len(factors),
+        },
+        SLIDING: {"rope_type": "default", "rope_theta": local},
+    }
+
+
+def exaone_window(keys: Keys) -> int | None:
+    """Window of exaone4; that of 32B is llama.cpp's default, and other models have none."""
+    return keys.size(WINDOW, 4096) if _has_windows(keys) else None
+
+
+def exaone_types(keys: Keys) -> list[str]:
+    """`layer_types` of exaone4."""
+    types: list[str] = layer_types(4)(keys)
+    return types if _has_windows(keys) else [FULL] * keys.n_layers()
+
+
+def _has_windows(keys: Keys) -> bool:
+    return bool(keys.optional(WINDOW, int)) or keys.n_layers() == 64
+
+
+def shared_width(keys: Keys) -> int:
+    """Width of qwen2moe's shared expert, which old files say by its tensor alone."""
+    tensor = keys.file.tensors.get("blk.0.ffn_up_shexp.weight")
+    return keys.size("expert_shared_feed_forward_length", tensor and tensor.shape[0])
+
+
+def check_streams(keys: Keys) -> None:
+    """Require the streams of positions to share all channels, which a text's equal ones do."""
+    name, width = "rope.dimension_sections", keys.head_width()
+    found = keys.numbers(name, 4)
+    if not isinstance(found, list) or 2 * sum(found) != width:
+        raise InputError(
+            f"{keys.file.path}: {name} is {found}, expected numbers that come to {width // 2}, "
+            "half a head"
+        )
