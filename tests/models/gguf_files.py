@@ -1,33 +1,42 @@
-"""Writes a checkpoint as a GGUF file, with the layouts of llama.cpp's converter (`conversion/`)."""
+"""Writes a checkpoint as a GGUF file, with the layouts of llama.cpp's converter (`conversion/`).
 
+Names of tensors are those of the package `gguf`, which is the converter's.
+"""
+
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, get_tensor_name_map
 from gguf.quants import quantize
 
-LLAMA = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+SLIDING = "sliding_attention"
+# Keys that most converters write, and attributes of the config that they are from
+KEYS = {
+    "context_length": ("max_position_embeddings",),
+    "embedding_length": ("hidden_size",),
+    "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": (
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_epsilon",
+        "norm_eps",
+    ),
+    "attention.key_length": ("head_dim",),
+    "attention.value_length": ("head_dim",),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    "expert_used_count": ("num_experts_per_tok", "top_k_experts", "moe_k"),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
 }
-HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-SANDWICH = {
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
+Stored = dict[str, np.ndarray]
+Change = Callable[[Any, str, np.ndarray], Stored | None]
 
 
 class Written(NamedTuple):
@@ -36,105 +45,369 @@ class Written(NamedTuple):
     Attributes:
         kind: its model type.
         config: attributes over the family's tiny config, such that the file can say them all.
-        names: of tensors, beside those of llama.
-        keys: metadata from the config, without the architecture's name.
-        permuted: rows of queries and keys are moved.
-        plus_one: norms have their one added.
+        keys: metadata from the config, without the architecture's name; None leaves one out.
+        change: a tensor's names and values in the file, given the config and its name in a layer;
+            None for the usual ones.
     """
 
     kind: str
     config: dict[str, Any] = {}  # noqa: RUF012
-    names: dict[str, str] = {}  # noqa: RUF012
     keys: Callable[[Any], dict[str, Any]] = lambda config: {}
-    permuted: bool = False
-    plus_one: bool = False
+    change: Change = lambda config, name, values: None
 
 
-def _gemma_keys(config: Any) -> dict[str, Any]:
+def permuted(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Rows of queries and keys, from halves to neighbours."""
+    found = re.fullmatch(r"self_attn\.([qk])_proj\.(weight|bias)", name)
+    if found is None:
+        return None
+    heads = config.num_attention_heads if found[1] == "q" else config.num_key_value_heads
+    halves = values.reshape(heads, 2, -1, *values.shape[1:])
+    return {f"attn_{found[1]}.{found[2]}": halves.swapaxes(1, 2).reshape(values.shape)}
+
+
+def plus_one(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Norms with their one."""
+    return {"": values + np.float32(1)} if name.endswith("norm.weight") else None
+
+
+def ungrouped(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Queries, keys and values of all heads, one after the other."""
+    if ".query_key_value." not in name:
+        return None
+    heads = config.num_attention_heads
+    keys = _falcon_heads(config) if config.model_type == "falcon" else heads
+    rows = values.reshape(keys, heads // keys + 2, -1, *values.shape[1:])
+    parts = [rows[:, :-2], rows[:, -2:-1], rows[:, -1:]]
+    return {"": np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])}
+
+
+def _falcon_heads(config: Any) -> int:
+    return config.num_kv_heads if config.new_decoder_architecture else 1
+
+
+def transposed(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Matrices of GPT-2."""
+    return {"": values.T} if values.ndim == 2 and ".c_" in name else None
+
+
+def granite_experts(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Gate and up of granitemoe, one behind the other."""
+    if not name.endswith("input_linear.weight"):
+        return permuted(config, name, values)
+    gate, up = np.split(values, 2, axis=1)
+    return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+
+
+def llama4_experts(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Experts [E, in, out] as [E, out, in]."""
+    if ".experts." not in name:
+        return None
+    turned = values.swapaxes(1, 2)
+    if name.endswith("down_proj"):
+        return {"ffn_down_exps.weight": turned}
+    gate, up = np.split(turned, 2, axis=1)
+    return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+
+
+def gpt_oss_experts(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Experts of gpt-oss [E, in, out] as [E, out, in]; gate and up alternate in one tensor."""
+    if ".experts." not in name:
+        return None
+    kind = "bias" if name.endswith("bias") else "weight"
+    if "down_proj" in name:
+        return {f"ffn_down_exps.{kind}": values if kind == "bias" else values.swapaxes(1, 2)}
+    gate, up = values[..., ::2], values[..., 1::2]
+    if kind == "weight":
+        gate, up = gate.swapaxes(1, 2), up.swapaxes(1, 2)
+    return {f"ffn_gate_exps.{kind}": gate, f"ffn_up_exps.{kind}": up}
+
+
+def absorbed(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Latent keys, transposed per head, and values."""
+    if not name.endswith("kv_b_proj.weight"):
+        return None
+    rows = values.reshape(config.num_attention_heads, -1, values.shape[1])
+    n = config.qk_nope_head_dim
+    return {"attn_k_b.weight": rows[:, :n].swapaxes(1, 2), "attn_v_b.weight": rows[:, n:]}
+
+
+def gemma4_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Scales of gemma4's router."""
+    special = {
+        "layer_scalar": "layer_output_scale.weight",
+        "router.scale": "ffn_gate_inp.scale",
+        "router.per_expert_scale": "ffn_down_exps.scale",
+        "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight",
+    }
+    return {special[name]: values} if name in special else None
+
+
+def _expert_width(config: Any) -> dict[str, Any]:
+    return {"expert_feed_forward_length": config.moe_intermediate_size}
+
+
+def _window(config: Any) -> dict[str, Any]:
+    return {"attention.sliding_window": config.sliding_window or 0}
+
+
+def _window_layers(config: Any) -> dict[str, Any]:
+    types = [kind == SLIDING for kind in config.layer_types]
+    if config.sliding_window is None:
+        return {}
+    return {**_window(config), "attention.sliding_window_pattern": types}
+
+
+def _multipliers(config: Any) -> dict[str, Any]:
     return {
-        "attention.sliding_window": config.sliding_window,
+        "attention.scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
     }
 
 
-def _expert_keys(config: Any) -> dict[str, Any]:
-    count = getattr(config, "num_local_experts", None) or config.num_experts
-    return {"expert_count": count, "expert_used_count": config.num_experts_per_tok}
+def _shared(config: Any) -> dict[str, Any]:
+    return {
+        **_expert_width(config),
+        "expert_shared_count": config.n_shared_experts,
+        "leading_dense_block_count": config.first_k_dense_replace,
+        "expert_weights_scale": config.routed_scaling_factor,
+    }
 
+
+def _deepseek(config: Any) -> dict[str, Any]:
+    log = config.rope_parameters.get("mscale_all_dim")
+    v3 = config.model_type == "deepseek_v3"
+    return {
+        **_shared(config),
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        **({"attention.q_lora_rank": config.q_lora_rank} if config.q_lora_rank else {}),
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "expert_gating_func": 2 if v3 else 1,
+        **({"expert_weights_norm": True} if v3 and config.norm_topk_prob else {}),
+        **({"rope.scaling.yarn_log_multiplier": 0.1 * log} if log else {}),
+    }
+
+
+def _old_deepseek(config: Any) -> dict[str, Any]:
+    """As before the latent keys were absorbed."""
+    return {
+        **_deepseek(config),
+        "attention.head_count_kv": config.num_attention_heads,
+        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length": config.v_head_dim,
+        "attention.key_length_mla": None,
+        "attention.value_length_mla": None,
+    }
+
+
+def _full_heads(config: Any) -> dict[str, int]:
+    return config.per_layer_config[str(config.layer_types.index("full_attention"))]
+
+
+def _gemma4(config: Any) -> dict[str, Any]:
+    n, shared = config.num_hidden_layers, config.num_kv_shared_layers
+    full = _full_heads(config)
+    heads = full.get("num_key_value_heads", config.num_key_value_heads)
+    keys = {
+        **_window_layers(config),
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": config.head_dim,
+        "attention.value_length_swa": config.head_dim,
+        "attention.shared_kv_layers": shared,
+        "attention.head_count_kv": [
+            config.num_key_value_heads if kind == SLIDING else heads for kind in config.layer_types
+        ],
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input or 0,
+        "rope.dimension_count": full["head_dim"],
+        "rope.dimension_count_swa": config.head_dim,
+        "final_logit_softcapping": config.final_logit_softcapping,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+    if config.use_double_wide_mlp:
+        width = config.intermediate_size
+        keys["feed_forward_length"] = [width] * (n - shared) + [2 * width] * shared
+    return keys
+
+
+def _streams(config: Any) -> dict[str, Any]:
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return {"rope.dimension_sections": [1, 1, width // 2 - 2, 0]}
+
+
+NO_THETA = {"rope.freq_base": None}
+FOUR_LAYERS = {"num_hidden_layers": 4}
+ONE_GROUP = {"n_group": 1, "topk_group": 1}
 
 ARCHITECTURES = {
-    "llama": Written("llama", permuted=True),
-    "llama, experts": Written(
-        "mixtral",
-        names={"block_sparse_moe.gate": "ffn_gate_inp", "mlp.gate": "ffn_gate_inp"},
-        keys=_expert_keys,
-        permuted=True,
-    ),
+    "llama": Written("llama", change=permuted),
+    "llama, experts": Written("mixtral", change=permuted),
     "smollm3": Written(
         "smollm3",
         {"no_rope_layers": None, "no_rope_layer_interval": 4, "num_hidden_layers": 5},
-        permuted=True,
+        change=permuted,
     ),
-    "granite": Written(
-        "granite",
-        keys=lambda config: {
-            "attention.scale": config.attention_multiplier,
-            "embedding_scale": config.embedding_multiplier,
-            "residual_scale": config.residual_multiplier,
-            "logit_scale": config.logits_scaling,
-        },
-        permuted=True,
-    ),
+    "granite": Written("granite", keys=_multipliers, change=permuted),
     "qwen2": Written("qwen2"),
-    "qwen3": Written(
-        "qwen3",
-        names=HEAD_NORMS,
-    ),
-    "qwen3moe": Written(
-        "qwen3_moe",
-        {"norm_topk_prob": True},
-        HEAD_NORMS | {"mlp.gate": "ffn_gate_inp"},
-        lambda config: {
-            "expert_feed_forward_length": config.moe_intermediate_size,
-            **_expert_keys(config),
-        },
-    ),
+    "qwen3": Written("qwen3"),
+    "qwen3moe": Written("qwen3_moe", {"norm_topk_prob": True}, _expert_width),
     "gemma2": Written(
         "gemma2",
         {"query_pre_attn_scalar": 12, "head_dim": 12},
-        SANDWICH,
         lambda config: {
             "attn_logit_softcapping": config.attn_logit_softcapping,
             "final_logit_softcapping": config.final_logit_softcapping,
-            **_gemma_keys(config),
+            **_window(config),
         },
-        plus_one=True,
+        plus_one,
     ),
     "gemma3": Written(
         "gemma3_text",
         {"query_pre_attn_scalar": 12, "head_dim": 12},
-        SANDWICH | HEAD_NORMS,
-        lambda config: {"attention.sliding_window_pattern": 2, **_gemma_keys(config)},
-        plus_one=True,
+        lambda config: {"attention.sliding_window_pattern": 2, **_window(config)},
+        plus_one,
     ),
-    "phi3": Written(
-        "phi3",
-        names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
-        keys=lambda config: {"attention.sliding_window": config.sliding_window or 0},
-    ),
+    "phi3": Written("phi3", keys=_window),
     "gpt-oss": Written(
         "gpt_oss",
         {"swiglu_limit": 7.0},
-        {
-            "self_attn.sinks": "attn_sinks",
-            "mlp.router": "ffn_gate_inp",
-            "post_attention_layernorm": "post_attention_norm",
-        },
         lambda config: {
-            "attention.sliding_window": config.sliding_window,
+            **_window(config),
             "expert_feed_forward_length": config.intermediate_size,
-            **_expert_keys(config),
+        },
+        gpt_oss_experts,
+    ),
+    "apertus": Written("apertus", {"rope_scaling": None, "rope_theta": 300.0}),
+    "arcee": Written("arcee", change=permuted),
+    "bloom": Written(
+        "bloom",
+        keys=lambda config: {
+            "context_length": 2048,
+            "feed_forward_length": 4 * config.hidden_size,
+            "attention.head_count_kv": config.n_head,
+        },
+        change=ungrouped,
+    ),
+    "cohere2": Written(
+        "cohere2", keys=lambda config: {**_window(config), "logit_scale": config.logit_scale}
+    ),
+    "command-r": Written(
+        "cohere",
+        {"use_qk_norm": True},
+        lambda config: {"logit_scale": config.logit_scale, "rope.scaling.type": "none"},
+    ),
+    "deepseek2": Written("deepseek_v2", ONE_GROUP, _deepseek, absorbed),
+    "deepseek2, v3": Written("deepseek_v3", {"rope_interleave": True}, _deepseek, absorbed),
+    "deepseek2, old": Written("deepseek_v3", {"rope_interleave": True}, _old_deepseek),
+    "ernie4_5": Written("ernie4_5"),
+    "ernie4_5-moe": Written(
+        "ernie4_5_moe",
+        keys=lambda config: {
+            **_expert_width(config),
+            "expert_shared_count": config.moe_num_shared_experts,
+            "expert_shared_feed_forward_length": 28,
+            "leading_dense_block_count": config.moe_layer_start_index,
+            "interleave_moe_layer_step": config.moe_layer_interval,
         },
     ),
+    "exaone4": Written("exaone4", keys=_window_layers),
+    "falcon": Written(
+        "falcon",
+        keys=lambda config: {
+            **NO_THETA,
+            "tensor_data_layout": "jploski",
+            "attention.head_count_kv": _falcon_heads(config),
+        },
+        change=ungrouped,
+    ),
+    "gemma": Written("gemma", {"hidden_act": "gelu_pytorch_tanh"}, change=plus_one),
+    "gemma4": Written("gemma4_text", {}, _gemma4, gemma4_tensors),
+    "glm4": Written("glm4"),
+    "glm4moe": Written(
+        "glm4_moe",
+        {"use_qk_norm": True},
+        lambda config: {
+            **_shared(config),
+            "expert_gating_func": 2,
+            "expert_weights_norm": config.norm_topk_prob,
+        },
+    ),
+    "gpt2": Written("gpt2", keys=lambda config: {"feed_forward_length": 128}, change=transposed),
+    "gptneox": Written(
+        "gpt_neox",
+        keys=lambda config: {
+            **NO_THETA,
+            "use_parallel_residual": config.use_parallel_residual,
+        },
+        change=ungrouped,
+    ),
+    "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
+    "hunyuan-dense": Written("hunyuan_v1_dense"),
+    "llama4": Written(
+        "llama4_text",
+        {
+            **FOUR_LAYERS,
+            "no_rope_layers": [1, 1, 1, 0],
+            "attention_chunk_size": 8192,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+        },
+        lambda config: {
+            "feed_forward_length": config.intermediate_size_mlp,
+            "expert_feed_forward_length": config.intermediate_size,
+            "interleave_moe_layer_step": config.interleave_moe_layer_step,
+        },
+        llama4_experts,
+    ),
+    "minimax-m2": Written(
+        "minimax_m2",
+        keys=lambda config: {
+            "expert_gating_func": 2,
+            "expert_feed_forward_length": config.intermediate_size,
+        },
+    ),
+    "mistral3": Written(
+        "ministral3",
+        keys=lambda config: {
+            "rope.scaling.yarn_log_multiplier": config.rope_parameters.get("mscale_all_dim"),
+            "attention.temperature_scale": config.rope_parameters.get("llama_4_scaling_beta"),
+        },
+        change=permuted,
+    ),
+    "nemotron": Written("nemotron", change=plus_one),
+    "olmo2": Written("olmo2"),
+    "olmo2, windows": Written("olmo3", keys=_window_layers),
+    "olmoe": Written("olmoe"),
+    "phi2": Written("phi", keys=lambda config: NO_THETA),
+    "phimoe": Written(
+        "phimoe",
+        {"attention_bias": True, "lm_head_bias": True, "rope_theta": 10_000.0},
+        lambda config: {**_window(config), "attention.layer_norm_epsilon": None},
+    ),
+    "qwen2moe": Written(
+        "qwen2_moe",
+        keys=lambda config: {
+            **_expert_width(config),
+            "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+        },
+    ),
+    "qwen2vl": Written("qwen2", keys=_streams),
+    "qwen3vl": Written("qwen3", keys=lambda config: {**_streams(config), "n_deepstack_layers": 3}),
+    "seed_oss": Written("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
+    "stablelm": Written(
+        "stablelm",
+        {"qk_layernorm": True, "use_qkv_bias": True},
+        lambda config: {**NO_THETA, "use_parallel_residual": config.use_parallel_residual},
+    ),
+    "starcoder2": Written("starcoder2", {"sliding_window": 4096}),
 }
 
 
@@ -157,21 +430,13 @@ def write(
     """
     family = ARCHITECTURES[name]
     architecture = name.partition(",")[0]
+    if architecture == "gemma4":  # whose class refuses attributes that differ by layer
+        config = SimpleNamespace(**config.to_dict())
     writer = GGUFWriter(path, architecture)
-    keys = {
-        "block_count": config.num_hidden_layers,
-        "context_length": config.max_position_embeddings,
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
-        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
-        **rope_keys(config),
-        **head_keys(config),
-        **family.keys(config),
-    }
-    every = {f"{architecture}.{key}": value for key, value in keys.items()} | dict(metadata or {})
-    for key, value in every.items():
+    keys = {"block_count": config.num_hidden_layers, **_usual(config), **rope_keys(config)}
+    keys |= family.keys(config)
+    every = {f"{architecture}.{key}": value for key, value in keys.items() if value is not None}
+    for key, value in (every | xielu(tensors) | dict(metadata or {})).items():
         add = {
             bool: writer.add_bool,
             float: writer.add_float32,
@@ -180,7 +445,7 @@ def write(
             str: writer.add_string,
         }[type(value)]
         add(key, value)
-    stored = converted(family, config, tensors) | rope_tensors(config)
+    stored = converted(family, architecture, config, tensors) | rope_tensors(config)
     for theirs, values in stored.items():
         kind = (types or {}).get(theirs)
         if kind is None:
@@ -193,53 +458,67 @@ def write(
     writer.close()
 
 
-def head_keys(config: Any) -> dict[str, Any]:
-    """Widths of heads, if the config says them."""
-    width = getattr(config, "head_dim", None)
-    return (
-        {}
-        if width is None
-        else dict.fromkeys(("attention.key_length", "attention.value_length"), width)
-    )
+def _usual(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, names in KEYS.items():
+        values = (getattr(config, name, None) for name in names)
+        value = next((value for value in values if value is not None), None)
+        if value is not None:
+            found[key] = float(value) if "epsilon" in key else value
+    return found
 
 
 def rope_keys(config: Any) -> dict[str, Any]:
     """Keys of the rotary parameters."""
-    rope = config.rope_parameters
-    if "full_attention" in rope:
-        return {
-            "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
-            "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
-        }
+    rope = getattr(config, "rope_parameters", None)
+    if rope is None:
+        return {}
+    found: dict[str, Any] = {}
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    found: dict[str, Any] = {
-        "rope.freq_base": float(rope["rope_theta"]),
-        "rope.dimension_count": int(width * rope.get("partial_rotary_factor", 1)),
-    }
+    if "full_attention" in rope:
+        found["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+    else:
+        turned = int(width * rope.get("partial_rotary_factor", 1))
+        found["rope.dimension_count"] = turned
+    found["rope.freq_base"] = float(rope["rope_theta"])
     if rope["rope_type"] in ("linear", "yarn"):
         found |= {
             "rope.scaling.type": rope["rope_type"],
             "rope.scaling.factor": float(rope["factor"]),
         }
-    if rope["rope_type"] == "longrope":
+    if rope["rope_type"] in ("longrope", "yarn"):
         length = rope["original_max_position_embeddings"]
         found["rope.scaling.original_context_length"] = length
     if rope["rope_type"] == "yarn":
-        length = rope["original_max_position_embeddings"]
-        found["rope.scaling.original_context_length"] = length
         found["rope.scaling.yarn_beta_fast"] = float(rope.get("beta_fast") or 32)
         found["rope.scaling.yarn_beta_slow"] = float(rope.get("beta_slow") or 1)
     return found
 
 
+def xielu(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays of the parameters of Apertus' activation."""
+    found: dict[str, list[float]] = {}
+    for name in sorted(tensors):
+        if ".act_fn." in name:
+            found.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensors[name].item())
+    return dict(found)
+
+
 def rope_tensors(config: Any) -> dict[str, np.ndarray]:
     """Factors of frequencies, which some kinds of scaling store."""
-    rope = config.rope_parameters
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
     if rope.get("rope_type") == "longrope":
         return {
             f"rope_factors_{length}.weight": np.array(rope[f"{length}_factor"], np.float32)
             for length in ("long", "short")
         }
+    if rope.get("rope_type") == "proportional":
+        full = _full_heads(config)["head_dim"]
+        turned = int(full * rope["partial_rotary_factor"] / 2)
+        factors = [1.0] * turned + [1e30] * (full // 2 - turned)
+        return {"rope_freqs.weight": np.array(factors, np.float32)}
     if rope.get("rope_type") != "llama3":
         return {}
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -259,52 +538,37 @@ def rope_tensors(config: Any) -> dict[str, np.ndarray]:
 
 
 def converted(
-    family: Written, config: Any, tensors: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+    family: Written, architecture: str, config: Any, tensors: Mapping[str, np.ndarray]
+) -> Stored:
     """Tensors by the file's names, in its layouts."""
-    found: dict[str, np.ndarray] = {}
-    experts: dict[str, dict[int, np.ndarray]] = {}
-    names = LLAMA | family.names
+    [kind] = [kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture]
+    names = get_tensor_name_map(kind, config.num_hidden_layers)
+    found: Stored = {}
+    stacks: dict[str, dict[int, np.ndarray]] = {}
     for theirs, values in tensors.items():
-        stem, _, kind = theirs.rpartition(".")
-        if kind not in ("weight", "bias"):
-            stem, kind = theirs, "weight"
-        layer, part = "", stem
-        if stem.startswith("model.layers."):
-            number, part = stem.removeprefix("model.layers.").split(".", 1)
-            layer = f"blk.{number}."
-        if family.kind == "gpt_oss" and ".experts." in theirs:
-            found |= gpt_oss_experts(layer, theirs.rpartition(".")[2], values)
+        if ".act_fn." in theirs:
             continue
-        if ".experts." in part:
-            number, own = part.split(".experts.")[1].split(".")
-            place = {"w1": "gate", "w3": "up", "w2": "down"}.get(own, own.removesuffix("_proj"))
-            experts.setdefault(f"{layer}ffn_{place}_exps.weight", {})[int(number)] = values
+        match = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", theirs)
+        block = f"blk.{match[1]}." if match else ""
+        stacked = re.fullmatch(r"(.+\.(?:experts|norms))\.(\d+)\.?(.*)", theirs)
+        if stacked:
+            whole = f"{stacked[1].removesuffix('.norms')}.{stacked[3]}"
+            if architecture == "llama":  # the converter's own name
+                whole = f"layers.{match[1]}.feed_forward.experts.{stacked[3]}"
+            stacks.setdefault(whole, {})[int(stacked[2])] = values
             continue
-        if family.permuted and part in ("self_attn.q_proj", "self_attn.k_proj"):
-            heads = (
-                config.num_attention_heads
-                if part.endswith("q_proj")
-                else config.num_key_value_heads
-            )
-            halves = values.reshape(heads, 2, -1, *values.shape[1:])
-            values = halves.swapaxes(1, 2).reshape(values.shape)
-        if family.plus_one and part.endswith("norm"):
-            values = values + np.float32(1)
-        found[f"{layer}{names[part]}.{kind}"] = values
-    for name, stack in experts.items():
-        found[name] = np.stack([stack[number] for number in range(len(stack))])
+        changed = family.change(config, match[2] if match else theirs, values)
+        for own, array in (changed or {"": values}).items():
+            found[block + own if own else _name(names, theirs)] = array
+    for whole, stack in stacks.items():
+        values = np.stack([stack[number] for number in range(len(stack))])
+        found[_name(names, whole)] = values
     return found
 
 
-def gpt_oss_experts(layer: str, name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """Experts of gpt-oss [E, in, out] as [E, out, in]; gate and up alternate in one tensor."""
-    if name == "down_proj":
-        return {f"{layer}ffn_down_exps.weight": values.swapaxes(1, 2)}
-    if name == "down_proj_bias":
-        return {f"{layer}ffn_down_exps.bias": values}
-    gate, up = values[..., ::2], values[..., 1::2]
-    kind = "bias" if name.endswith("bias") else "weight"
-    if kind == "weight":
-        gate, up = gate.swapaxes(1, 2), up.swapaxes(1, 2)
-    return {f"{layer}ffn_gate_exps.{kind}": gate, f"{layer}ffn_up_exps.{kind}": up}
+def _name(names: Any, theirs: str) -> str:
+    theirs = theirs.replace("e_score_correction_bias", "e_score_correction.bias")
+    for name in (theirs, theirs.removeprefix("transformer.")):
+        if found := names.get_name(name, try_suffixes=(".weight", ".bias")):
+            return found if found.endswith((".weight", ".bias")) else f"{found}.weight"
+    raise KeyError(theirs)

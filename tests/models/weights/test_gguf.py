@@ -4,14 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter, quants
+from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import load_file
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
+from jaxscore.models import native
 from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, fingerprint, gguf
-from tests.models import gguf_files
+from jaxscore.models.weights.gguf import architectures
+from tests.models import gguf_files, published
+from tests.models import test_published_configs as configs
 from tests.models.checkpoints import random_model
 
 # Types that the package gguf can write
@@ -27,12 +30,20 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+DEEP = {"mscale": 0.707, "mscale_all_dim": 0.707}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 LONGROPE = {
     "type": "longrope",
     "short_factor": [1.0, 1.5, 2.0, 2.5],
     "long_factor": [2.0, 3.0, 4.0, 5.0],
 }
+LLAMA4 = LLAMA3 | {"high_freq_factor": 1.0, "factor": 16.0}
+MSCALED = LONGROPE | {
+    "short_mscale": 1.1,
+    "long_mscale": 1.3,
+    "original_max_position_embeddings": 16,
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
 VARIANTS = [
     *((name, {}) for name in gguf_files.ARCHITECTURES),
     ("llama", {"tie_word_embeddings": True}),
@@ -41,6 +52,30 @@ VARIANTS = [
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
     ("qwen2", {"rope_scaling": YARN}),
     ("phi3", {"rope_scaling": LONGROPE, "original_max_position_embeddings": 16}),
+    ("apertus", {"head_dim": 64, "rope_scaling": LLAMA3}),
+    ("command-r", {"use_qk_norm": False}),
+    ("deepseek2", {"q_lora_rank": None, "rope_scaling": YARN | DEEP}),
+    ("deepseek2", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}),
+    ("deepseek2, v3", {"n_group": 1, "topk_group": 1, "rope_scaling": YARN | DEEP}),
+    ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
+    ("exaone4", {"sliding_window": None, "layer_types": [FULL] * 4}),
+    ("exaone4", {"head_dim": 64, "rope_scaling": LLAMA3 | {"factor": 16.0}}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    ("gemma4", {"enable_moe_block": True, "hidden_size_per_layer_input": 0}),
+    ("gemma4", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}),
+    ("gemma4", {"attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+    ("glm4moe", {"use_qk_norm": False, "attention_bias": True, "n_group": 2, "topk_group": 1}),
+    ("gptneox", {"use_parallel_residual": False, "attention_bias": False}),
+    ("granite", {"attention_bias": True, "mlp_bias": True}),
+    ("llama4", {"head_dim": 64, "rope_scaling": LLAMA4}),
+    ("mistral3", {"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}}),
+    ("nemotron", {"attention_bias": True, "mlp_bias": True}),
+    ("olmo2, windows", {"rope_scaling": YARN}),
+    ("phimoe", {"sliding_window": 7, "lm_head_bias": False}),
+    ("qwen2moe", {"qkv_bias": False}),
+    ("seed_oss", {"attention_bias": False, "mlp_bias": False}),
+    ("stablelm", {"qk_layernorm": False, "use_parallel_residual": True}),
+    ("starcoder2", {"use_bias": False}),
 ]
 
 
@@ -58,24 +93,81 @@ def written(folder, name, types=None, metadata=None, **config):
 
 
 @pytest.mark.parametrize(("name", "config"), VARIANTS, ids=lambda part: str(part)[:40])
-def test_a_gguf_file_has_the_parameters_of_its_checkpoint(tmp_path, name, config):
+def test_a_gguf_file_has_the_decoder_and_parameters_of_its_checkpoint(tmp_path, name, config):
     folder, path = written(tmp_path, name, **config)
-    expected, found = load(folder, dtype="float32"), load(path, dtype="float32")
-    assert found.model_type == expected.model_type
-    assert found.max_positions == expected.max_positions
-    most = NORM_ROUNDING if gguf_files.ARCHITECTURES[name].plus_one else 0
+    norms_minus_one = gguf_files.ARCHITECTURES[name].change is gguf_files.plus_one
+    assert_same(folder, path, NORM_ROUNDING if norms_minus_one else 0)
+
+
+def assert_same(folder, path, most=0.0):
+    """Assert that a checkpoint and a file have the same decoder, and parameters up to `most`."""
+    (expected, params), (found, own) = loaded(folder), loaded(path)
+    assert found == expected
     different = jax.tree.map(
-        lambda a, b: float(np.abs(np.float64(a) - np.float64(b)).max()),
-        expected.params,
-        found.params,
+        lambda a, b: float(np.abs(np.float64(a) - np.float64(b)).max()), params, own
     )
     assert max(jax.tree.leaves(different)) <= most
-    states = [hidden_states(model) for model in (expected, found)]
-    np.testing.assert_allclose(*states, rtol=0, atol=1e-5 if most else 0)
+
+
+def loaded(path):
+    """The decoder's config, which with the parameters decides every score, and those."""
+    _, config = native.translate(path, checkpoint.read_config(path))
+    return config, load(path, dtype="float32").params
+
+
+# Published configs, with what is needed of tiny ones
+PUBLISHED = {
+    "bloom": (configs.BLOOM, {}),
+    "cohere2": (configs.COMMAND_R7B, {}),
+    "command-r": (configs.COMMAND_R, {}),
+    "deepseek2": (published.DEEPSEEK_V2, {"n_group": 4, "topk_group": 2}),
+    "ernie4_5-moe": (published.ERNIE_4_5_21B, {}),
+    "falcon": (configs.FALCON_40B, {}),
+    "gemma2": (configs.GEMMA_2_9B, {"head_dim": 12, "query_pre_attn_scalar": 12}),
+    "glm4moe": (published.GLM_4_5, {}),
+    "gpt-oss": (published.GPT_OSS_20B, {}),
+    "gpt2": (configs.GPT2, {}),
+    "gptneox": (configs.PYTHIA, {}),
+    "llama4": (
+        published.SCOUT_TEXT,
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "head_dim": 64},
+    ),
+    "minimax-m2": (published.MINIMAX_M2, {}),
+    "mistral3": (published.DEVSTRAL_SMALL_2["text_config"], {}),
+    "nemotron": (configs.MINITRON_4B, {}),
+    "olmo2, windows": (configs.OLMO_3, {}),
+    "olmoe": (configs.OLMOE, {}),
+    "qwen2moe": (configs.QWEN1_5_MOE, {}),
+    "qwen3moe": (configs.QWEN3_30B, {}),
+    "smollm3": (configs.SMOLLM3, {}),
+    "stablelm": (configs.STABLELM_2, {}),
+    "starcoder2": (configs.STARCODER_2, {}),
+}
+LENGTHS = "sliding_window attention_chunk_size floor_scale max_position_embeddings rope_theta"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_files_leave_out_is_as_in_published_configs(tmp_path, name):
+    raw, tiny = PUBLISHED[name]
+    attributes = {
+        key: value
+        for key, value in raw.items()
+        if (isinstance(value, bool | str | float | dict) or key in LENGTHS.split())
+        and not key.startswith("_")
+        and key not in ("model_type", "quantization_config", "torch_dtype", "dtype")
+    }
+    folder, path = written(tmp_path, name, **attributes | tiny)
+    assert loaded(path)[0] == loaded(folder)[0]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "deepseek2", "gpt-oss"])
+def test_a_gguf_file_has_the_states_of_its_checkpoint(tmp_path, name):
+    states = [hidden_states(load(path, dtype="float32")) for path in written(tmp_path, name)]
+    np.testing.assert_allclose(*states, rtol=0, atol=1e-5 if name == "gemma2" else 0)
 
 
 def hidden_states(model):
-    """States of a random text of 16 tokens, which the attributes of a config decide too."""
+    """States of a random text of 16 tokens."""
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (1, 16), np.int32)
     position = np.arange(16, dtype=np.int32)[None]
     args = (jnp.asarray(a) for a in (ids, position, np.full((1, 16), 16, np.int32)))
@@ -145,10 +237,139 @@ def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
         load(path)
 
 
-def test_a_granite_model_without_rotary_positions_is_refused(tmp_path):
-    _, path = written(tmp_path, "granite", metadata={"granite.rope.scaling.finetuned": False})
-    with pytest.raises(InputError, match="a model without rotary positions"):
+@pytest.mark.parametrize(
+    ("name", "metadata", "config", "message"),
+    [
+        ("granite", {"rope.scaling.finetuned": False}, {}, "a model without rotary positions"),
+        ("llama4", {"attention.sliding_window": 0}, {}, "a llama4 without chunks"),
+        ("qwen2vl", {"rope.dimension_sections": [1, 1, 1, 0]}, {}, "expected numbers that come to"),
+        (
+            "glm4moe",
+            {"expert_gating_func": 1},
+            {},
+            "gating_func is 1, expected 2",
+        ),
+        ("deepseek2", {"expert_weights_norm": True}, {}, "norm_topk_prob is True"),
+        ("gemma4", {"rope.dimension_count": 4}, {}, "rope.dimension_count is 4, expected 16"),
+        ("glm4moe", {"nextn_predict_layers": 3}, {}, "nextn_predict_layers is 3 of 3 layers"),
+        ("phimoe", {}, {"rope_scaling": MSCALED}, "short_mscale and long_mscale"),
+        ("deepseek2", {}, {"n_group": None}, "has no key deepseek2.expert_group_count"),
+        (
+            "falcon",
+            {},
+            {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+            "has no key falcon.rope.freq_base",
+        ),
+    ],
+)
+def test_what_a_file_cannot_say_is_refused_by_name(tmp_path, name, metadata, config, message):
+    architecture = name.partition(",")[0]
+    keys = {f"{architecture}.{key}": value for key, value in metadata.items()}
+    _, path = written(tmp_path, name, metadata=keys, **config)
+    with pytest.raises(InputError, match=message):
         load(path)
+
+
+def test_old_mixtrals_have_a_tensor_for_each_expert(tmp_path, monkeypatch):
+    folder, _ = written(tmp_path, "llama, experts")
+    whole = gguf_files.converted
+
+    def unstacked(*args):
+        found = {}
+        for name, values in whole(*args).items():
+            if "_exps" not in name:
+                found[name] = values
+                continue
+            for expert, matrix in enumerate(values):
+                found[name.replace("_exps", f".{expert}")] = matrix
+        return found
+
+    monkeypatch.setattr(gguf_files, "converted", unstacked)
+    _, path = written(tmp_path / "old", "llama, experts")
+    assert "blk.0.ffn_gate.0.weight" in read_gguf(path).tensors
+    assert_same(folder, path)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi2"])
+def test_queries_keys_and_values_may_be_one_tensor(tmp_path, monkeypatch, name):
+    folder, _ = written(tmp_path, name)
+    whole = gguf_files.converted
+
+    def fused(*args):
+        found, parts = {}, {}
+        for own, values in whole(*args).items():
+            block, _, part = own.rpartition("attn_")
+            if part.partition(".")[0] in ("q", "k", "v"):
+                key = f"{block}attn_qkv.{part.partition('.')[2]}"
+                parts.setdefault(key, {})[part[0]] = values
+            else:
+                found[own] = values
+        return found | {key: np.concatenate([of[p] for p in "qkv"]) for key, of in parts.items()}
+
+    monkeypatch.setattr(gguf_files, "converted", fused)
+    _, path = written(tmp_path / "fused", name)
+    assert "blk.0.attn_qkv.weight" in read_gguf(path).tensors
+    assert_same(folder, path)
+
+
+def test_gates_and_ups_of_gemma4_may_be_two_tensors(tmp_path, monkeypatch):
+    config = {"enable_moe_block": True, "hidden_size_per_layer_input": 0}
+    folder, _ = written(tmp_path, "gemma4", **config)
+    whole = gguf_files.converted
+
+    def split(*args):
+        found = {}
+        for name, values in whole(*args).items():
+            if "gate_up" in name:
+                gate, up = np.split(values, 2, axis=1)
+                found[name.replace("gate_up", "gate")], found[name.replace("gate_up", "up")] = (
+                    gate,
+                    up,
+                )
+            else:
+                found[name] = values
+        return found
+
+    monkeypatch.setattr(gguf_files, "converted", split)
+    _, path = written(tmp_path / "split", "gemma4", **config)
+    assert "blk.0.ffn_gate_exps.weight" in read_gguf(path).tensors
+    assert_same(folder, path)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path, monkeypatch):
+    folder, _ = written(tmp_path, "glm4moe")
+    more = {
+        "blk.3.attn_norm.weight": np.zeros(4, np.float32),
+        "blk.3.nextn.eh_proj.weight": np.zeros((4, 8), np.float32),
+    }
+    monkeypatch.setattr(gguf_files, "rope_tensors", lambda config: more)
+    keys = {"glm4moe.block_count": 4, "glm4moe.nextn_predict_layers": 1}
+    _, path = written(tmp_path / "further", "glm4moe", metadata=keys)
+    assert_same(folder, path)
+
+
+def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path):
+    alpha = {"type": "dynamic", "factor": 1.0, "alpha": 50.0}
+    width = 12
+    folder, _ = written(tmp_path, "hunyuan-dense", rope_scaling=alpha)
+    keys = {
+        "rope.freq_base": 10_000.0 * 50.0 ** (width / (width - 2)),
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+        "rope.scaling.original_context_length": 262_144,
+    }
+    keys = {f"hunyuan-dense.{name}": value for name, value in keys.items()}
+    _, path = written(tmp_path / "scaled", "hunyuan-dense", metadata=keys)
+    tables = [loaded(source)[0].rotary[0].frequencies for source in (folder, path)]
+    np.testing.assert_allclose(*tables, rtol=2e-7)
+
+
+def test_every_architecture_of_llama_cpp_is_read_or_refused_with_a_reason():
+    read, refused = set(architectures.ARCHITECTURES), architectures.REFUSED
+    assert not read & set(refused)
+    assert set(MODEL_ARCH_NAMES.values()) <= read | set(refused)
+    assert all(refused.values())
+    assert {name.partition(",")[0] for name in gguf_files.ARCHITECTURES} == read
 
 
 def test_a_dense_file_that_counts_no_experts_is_read(tmp_path):
@@ -195,7 +416,7 @@ def test_an_architecture_that_is_not_read_is_refused_with_its_reason(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(InputError, match=f"{architecture}.*{reason}.*read are llama"):
+    with pytest.raises(InputError, match=f"{architecture}.*{reason}.*read are .*llama"):
         load(tmp_path / "a.gguf")
 
 
