@@ -23,6 +23,7 @@ without --model, on stdout:
     whose PyTorch class it, or one of these texts, is compared with
   refused, by reason: known model types, with what scores them instead; all
     others are refused as unknown
+  architectures of GGUF files that are read, by the name in the file
 
 with --model, a folder with config.json, or config.json alone:
   family, text model of a wrapper, stored type of the weights
@@ -72,14 +73,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from jaxscore.models.model_types import REFUSED, covered, reason
+    from jaxscore.models.weights.gguf import architectures
 
+    in_gguf = sorted(architectures.ARCHITECTURES)
     known = list(covered())
     if args.json:
         refused = [
             {"model_type": name, "kind": entry.kind.name, "why": reason(name, entry)}
             for name, entry in sorted(REFUSED.items())
         ]
-        listed = {"covered": [entry._asdict() for entry in known], "refused": refused}
+        listed = {
+            "covered": [entry._asdict() for entry in known],
+            "refused": refused,
+            "gguf": {"read": in_gguf, "refused": dict(sorted(architectures.REFUSED.items()))},
+        }
         print(json_text(listed), end="")
         return 0
     rows = [("model_type", "runs", "text", "since", "transformers")]
@@ -95,6 +102,8 @@ def _list(args: argparse.Namespace) -> int:
             print(messages.format_columns([("model_type", "layers", "text"), *cells]))
         else:
             print(textwrap.fill(", ".join(entries), WIDTH, break_on_hyphens=False))
+    print("\nread from GGUF files")
+    print(textwrap.fill(", ".join(in_gguf), WIDTH, break_on_hyphens=False))
     print()
     done = f"{len(known)} model types covered, {len(REFUSED)} known and refused"
     return messages.print_closing_block(done=done)

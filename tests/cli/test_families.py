@@ -9,6 +9,7 @@ import pytest
 
 from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 from jaxscore.models.model_types import REFUSED, covered, reason
+from jaxscore.models.weights.gguf.architectures import ARCHITECTURES
 from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -36,7 +37,7 @@ def test_the_list_has_every_model_type(run):
         assert f" {', '.join(one.implementations)} " in line
         assert f" {VERSION}  {', '.join(one.lines)}" in line
     words = out.replace(",", " ").split()
-    assert set(REFUSED) <= set(words)
+    assert set(REFUSED) | set(ARCHITECTURES) <= set(words)
     assert first[-1] == "done"
 
 
@@ -48,6 +49,8 @@ def test_the_list_as_json(run):
     assert {one["model_type"]: one["why"] for one in told["refused"]} == {
         kind: reason(kind, one) for kind, one in REFUSED.items()
     }
+    assert set(told["gguf"]["read"]) == set(ARCHITECTURES)
+    assert told["gguf"]["refused"]["mamba2"] == "recurrent state"
 
 
 @pytest.mark.parametrize("model", ["demo", QWEN, f"{QWEN}/config.json"])
