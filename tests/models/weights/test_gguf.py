@@ -252,6 +252,8 @@ def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
         ("deepseek2", {"expert_weights_norm": True}, {}, "norm_topk_prob is True"),
         ("gemma4", {"rope.dimension_count": 4}, {}, "rope.dimension_count is 4, expected 16"),
         ("glm4moe", {"nextn_predict_layers": 3}, {}, "nextn_predict_layers is 3 of 3 layers"),
+        ("stablelm", {"context_length": 16_384}, {}, "has no key stablelm.rope.freq_base"),
+        ("nemotron", {}, {"head_dim": 12}, "heads of 12 channels and a width of 32 over 4 heads"),
         ("phimoe", {}, {"rope_scaling": MSCALED}, "short_mscale and long_mscale"),
         ("deepseek2", {}, {"n_group": None}, "has no key deepseek2.expert_group_count"),
         (
@@ -334,6 +336,26 @@ def test_gates_and_ups_of_gemma4_may_be_two_tensors(tmp_path, monkeypatch):
     _, path = written(tmp_path / "split", "gemma4", **config)
     assert "blk.0.ffn_gate_exps.weight" in read_gguf(path).tensors
     assert_same(folder, path)
+
+
+def test_the_width_of_experts_may_be_that_of_their_tensors(tmp_path, monkeypatch):
+    family = gguf_files.ARCHITECTURES["qwen3moe"]._replace(keys=lambda config: {})
+    monkeypatch.setitem(gguf_files.ARCHITECTURES, "qwen3moe", family)
+    folder, path = written(tmp_path, "qwen3moe")
+    assert_same(folder, path)
+
+
+def test_parts_of_other_shapes_are_one_message(tmp_path, monkeypatch):
+    whole = gguf_files.converted
+
+    def cut(*args):
+        found = whole(*args)
+        return found | {"blk.0.attn_v_b.weight": found["blk.0.attn_v_b.weight"][..., 1:]}
+
+    monkeypatch.setattr(gguf_files, "converted", cut)
+    _, path = written(tmp_path, "deepseek2")
+    with pytest.raises(InputError, match=r"tensors that do not fit: blk.0.attn_k_b.weight \["):
+        load(path)
 
 
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path, monkeypatch):

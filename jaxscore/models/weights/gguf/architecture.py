@@ -203,13 +203,19 @@ def _join(file: GgufFile, joined: Joined, parts: list[str]) -> Computed:
     if any(len(shape) != n_axes for shape in shapes):
         raise InputError(f"{file.path}: tensor {parts[0]} has shape {list(shapes[0])}")
 
-    def of_piece(index: int) -> np.ndarray:
-        return joined.join([piece_of(file, part, index).astype(dtype) for part in parts])
+    def join(values: list[np.ndarray]) -> np.ndarray:
+        try:
+            return joined.join([part.astype(dtype) for part in values])
+        except ValueError:
+            listed = ", ".join(f"{part} {list(file.tensors[part].shape)}" for part in parts)
+            raise InputError(f"{file.path}: tensors that do not fit: {listed}") from None
 
     return Computed(
         tensors[0].where,
         joined.shape(shapes),
         dtype,
-        lambda: joined.join([values_of(file, part).astype(dtype) for part in parts]),
-        of_piece if joined.has_pieces else None,
+        lambda: join([values_of(file, part) for part in parts]),
+        (lambda index: join([piece_of(file, part, index) for part in parts]))
+        if joined.has_pieces
+        else None,
     )

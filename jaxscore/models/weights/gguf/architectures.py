@@ -581,6 +581,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         layouts=layouts.minus_one("attn_norm", "ffn_norm"),
         ignored=("attention.layer_norm_rms_epsilon",),
+        checks=(at.check_quotient,),
     ),
     "olmo2": _olmo,
     "olmoe": Architecture(
@@ -687,7 +688,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "use_parallel_residual": at.flag("use_parallel_residual"),
             "use_qkv_bias": at.has("attn_q.bias"),
             "qk_layernorm": at.has("attn_q_norm.weight"),
-            "rope_parameters": at.rope(is_partial=True),
+            "rope_parameters": at.stablelm_rope,
         },
         {
             **BLOCK,

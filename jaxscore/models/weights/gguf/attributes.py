@@ -6,8 +6,6 @@ An attribute is a constant, or a function of `Keys` that these functions make.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from jaxscore.errors import InputError
 from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
 from jaxscore.models.weights.gguf.values import values_of
@@ -142,7 +140,14 @@ def plain_first_layers(attribute: str = "first_k_dense_replace") -> dict[str, Va
     return {attribute: lambda keys: keys.get("leading_dense_block_count", int, 0)}
 
 
-EXPERT_WIDTH: Mapping[str, Value] = {"moe_intermediate_size": size("expert_feed_forward_length")}
+def expert_width(keys: Keys) -> int:
+    """Inner width of an expert, which files of old converters say by its tensors alone."""
+    names = (f"blk.{layer}.ffn_up_exps.weight" for layer in range(keys.n_layers()))
+    found = next((keys.file.tensors[name] for name in names if keys.has(name)), None)
+    return keys.size("expert_feed_forward_length", found and found.shape[-2])
+
+
+EXPERT_WIDTH: Mapping[str, Value] = {"moe_intermediate_size": expert_width}
 
 
 def gemma_scale(n_layers_27b: int) -> Value:
@@ -171,6 +176,28 @@ def gate(value: int) -> Value:
 
 
 GATES = {1: "softmax", 2: "sigmoid"}
+
+
+def stablelm_rope(keys: Keys) -> dict[str, Any]:
+    """`rope_parameters` of stablelm.
+
+    The converter does not write the base, which is 10,000 in all published models but Stable Code,
+    the only ones for more than 4,096 tokens.
+    """
+    if keys.size("context_length") > 4096:
+        keys.single_precision("rope.freq_base")
+    found: dict[str, Any] = rope(is_partial=True)(keys)
+    return found
+
+
+def check_quotient(keys: Keys) -> None:
+    """Require heads of width over heads, by which nemotron's converter computes the rotary part."""
+    heads, width = keys.heads().queries, keys.size("embedding_length")
+    if heads * keys.head_width() != width:
+        raise InputError(
+            f"{keys.file.path}: heads of {keys.head_width()} channels and a width of {width} over "
+            f"{heads} heads; rope.dimension_count is not the model's then, so it is not read"
+        )
 
 
 def phi_rope(keys: Keys) -> dict[str, Any]:
@@ -314,7 +341,9 @@ def gemma4_rope(keys: Keys) -> dict[str, Any]:
     """`rope_parameters` of gemma4: factors of 1 for the channels that rotate, 1e30 for others."""
     full = keys.single_precision("rope.freq_base", 1_000_000.0)
     local = keys.single_precision("rope.freq_base_swa", 10_000.0)
-    factors = values_of(keys.file, ROPE_FACTORS) if keys.has(ROPE_FACTORS) else np.ones(1)
+    if not keys.has(ROPE_FACTORS):
+        raise InputError(f"{keys.file.path}: has no tensor {ROPE_FACTORS}")
+    factors = values_of(keys.file, ROPE_FACTORS)
     n_turned = int((factors == 1).sum())
     wide, narrow = (keys.size(f"attention.key_length{kind}") for kind in ("", "_swa"))
     for kind, width in (("", wide), ("_swa", narrow)):
