@@ -11,9 +11,11 @@ from jaxscore.errors import InputError
 SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
-WITHOUT_4 = frozenset("gemma4_text lfm2_moe minimax_m2 ministral3 nanochat".split())
+WITHOUT_4 = frozenset(
+    "gemma4_text lfm2_moe minimax_m2 ministral3 nanochat qwen3_5_moe_text qwen3_5_text".split()
+)
 # and one that computes something else, or fails, for these
-NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text".split())
+NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text qwen3_next".split())
 
 PAGE = "jaxscore/models/README.md"
 
@@ -120,9 +122,6 @@ _LAYERS = {
     "minimax": "lightning attention",
     "nemotron_h": MAMBA2,
     "olmo_hybrid": DELTA,
-    "qwen3_5_moe_text": DELTA,
-    "qwen3_5_text": DELTA,
-    "qwen3_next": DELTA,
     "qwen4_exp_text": DELTA,
     "recurrent_gemma": "the RG-LRU",
     "rwkv": "WKV",
@@ -137,8 +136,6 @@ _WRAPPED = {
     "inkling_mm_model": "inkling_text",
     "lfm3_vl": "lfm3",
     "nemotron_h_omni": "nemotron_h",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen4_exp": "qwen4_exp_text",
 }
 _ENCODER_DECODERS = (

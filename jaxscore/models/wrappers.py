@@ -65,6 +65,12 @@ QWEN: dict[str, int | None] = {
     "vision_start_token_id": 151652,
     "vision_token_id": None,
 }
+QWEN3_5: dict[str, int | None] = {
+    "image_token_id": 248056,
+    "video_token_id": 248057,
+    "vision_end_token_id": 248054,
+    "vision_start_token_id": 248053,
+}
 WRAPPERS: dict[str, Wrapper] = {
     "gemma3": Wrapper(
         ("gemma3_text",),
@@ -110,6 +116,8 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "qwen2_5_vl": Wrapper(("qwen2_5_vl_text",), frozenset({"visual"}), QWEN, flat=True),
     "qwen2_vl": Wrapper(("qwen2_vl_text",), frozenset({"visual"}), QWEN, flat=True),
+    "qwen3_5": Wrapper(("qwen3_5_text",), frozenset({"visual", "mtp"}), QWEN3_5),
+    "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
 }
 

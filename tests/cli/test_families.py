@@ -85,9 +85,9 @@ def test_a_model_that_would_not_load(run, config):
 
 
 def test_a_hybrid(run, config):
-    code, out, err = run("families", "--model", config(model_type="qwen3_next"))
+    code, out, err = run("families", "--model", config(model_type="olmo_hybrid"))
     assert code == 2
-    assert "a qwen3_next has layers that carry a recurrent state" in err
+    assert "a olmo_hybrid has layers that carry a recurrent state" in err
     assert "read as     native\n" in out
 
 

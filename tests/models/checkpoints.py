@@ -40,9 +40,15 @@ NOT_BY_4 = {
     "minimax_m2": MISSING,
     "ministral3": MISSING,
     "nanochat": MISSING,
+    "qwen3_5_moe_text": MISSING,
+    "qwen3_5_text": MISSING,
+    "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
 }
 
-LESS_ONE = {"gemma", "gemma2", "gemma3_text", "nemotron"}  # how norms are stored
+# How norms are stored
+LESS_ONE = set(
+    "gemma gemma2 gemma3_text nemotron qwen3_5 qwen3_5_moe_text qwen3_5_text qwen3_next".split()
+)
 OLD_ROTARY = set("rope_theta rope_scaling partial_rotary_factor rotary_pct".split())
 
 torch.set_num_threads(1)  # models this small lose more to the threads than they win
@@ -90,7 +96,9 @@ def redrawn(model: torch.nn.Module, kind: str) -> torch.nn.Module:
             if value.ndim > 1 and "_norm" not in name:
                 value.normal_(std=0.25)
             else:
-                zero = name.endswith("bias") or kind in LESS_ONE
+                # Those of a delta rule are stored as they are.
+                less_one = kind in LESS_ONE and "linear_attn" not in name
+                zero = name.endswith("bias") or less_one
                 value.normal_(mean=0.0 if zero else 1.0, std=0.3)
         for name, value in model.named_buffers():
             if name.endswith("layer_scalar"):

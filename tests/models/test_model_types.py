@@ -15,7 +15,7 @@ from tests.models.checkpoints import loaded
 HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
 NAMED = (
     "falcon_h1 granitemoehybrid jamba kimi_linear lfm3 mamba mamba2 minimax nemotron_h "
-    "qwen3_5 qwen3_5_moe qwen3_5_text qwen3_next recurrent_gemma rwkv zamba2"
+    "olmo_hybrid qwen4_exp recurrent_gemma rwkv zamba2"
 ).split()
 STATE = "and are not covered yet; score it with transformers"
 
@@ -50,8 +50,8 @@ def test_the_hybrids_are_refused_for_their_state():
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "mistral3", "gemma3", "no_such_wrapper"])
 def test_a_hybrid_in_any_wrapper(tmp_path, kind):
-    raw = {"model_type": kind, "text_config": {"model_type": "qwen3_next", "hidden_size": 64}}
-    with pytest.raises(InputError, match=f"'{kind}' is not .*: its text model qwen3_next has lay"):
+    raw = {"model_type": kind, "text_config": {"model_type": "olmo_hybrid", "hidden_size": 64}}
+    with pytest.raises(InputError, match=f"'{kind}' is not .*: its text model olmo_hybrid has lay"):
         translate(tmp_path, raw)
 
 

@@ -33,6 +33,7 @@ from tests.models.checkpoints import (
     torch_scores,
 )
 from tests.models.families import GATED, OWN_HEADS, VOCABULARY
+from tests.models.recurrent_families import DELTA
 
 pytestmark = pytest.mark.lines
 
@@ -72,6 +73,17 @@ CONFIGS = {
         VISUAL | {"deepstack_visual_indexes": [0]},
     ),
 }
+if "qwen3_5" in CONFIG_MAPPING:
+    CONFIGS["qwen3_5"] = (
+        "qwen3_5",
+        IDS,
+        DELTA
+        | {
+            "head_dim": 32,
+            "rope_parameters": INTERLEAVED | {"rope_theta": 300.0, "mrope_section": [1, 1, 2]},
+        },
+        VISUAL,
+    )
 for _name in ("mistral3", "qwen2_vl", "qwen3_vl"):
     _kind, _top, *_parts = CONFIGS[_name]
     CONFIGS[f"{_name} tied"] = _kind, _top | {"tie_word_embeddings": True}, *_parts

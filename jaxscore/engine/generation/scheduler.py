@@ -61,8 +61,8 @@ class Scheduler:
     def _one_by_one(self, states: Sequence[TextState]) -> Iterator[list[TextState]]:
         """Generate with transformers' own `generate`."""
         write = self.engine.model.write
-        assert write is not None  # a model without KV-cache functions has it
         for state in states:
+            assert write is not None  # requests to models with recurrent layers are refused
             if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
             state.append(write(self.engine.model.params, state.request), self.decoder)

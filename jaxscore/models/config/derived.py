@@ -228,6 +228,20 @@ def _lfm2(config: Any) -> None:
         config.layer_types = [FULL if i in config.full_attn_idxs else "conv" for i in layers]
 
 
+def _qwen_hybrid(config: Any) -> None:
+    """Attention in every n-th layer, the gated delta rule in the others."""
+    if getattr(config, "mlp_only_layers", []) is None:
+        config.mlp_only_layers = []
+    if config.layer_types is None:
+        interval = getattr(config, "full_attention_interval", 4)
+        if type(interval) is not int or interval < 1:
+            raise InputError(
+                f"full_attention_interval is {interval!r}, expected a number of at least 1"
+            )
+        layers = range(1, config.num_hidden_layers + 1)
+        config.layer_types = ["linear_attention" if i % interval else FULL for i in layers]
+
+
 def _opt(config: Any) -> None:
     if config.word_embed_proj_dim is None:
         config.word_embed_proj_dim = config.hidden_size
@@ -254,7 +268,10 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen2_vl_text": _last_layers,
     "qwen3": _last_layers,
+    "qwen3_5_moe_text": _qwen_hybrid,
+    "qwen3_5_text": _qwen_hybrid,
     "qwen3_moe": _mixture,
+    "qwen3_next": _qwen_hybrid,
     "qwen3_vl_text": _no_windows,
     "smollm3": _smollm3,
 }

@@ -23,7 +23,9 @@ SHARES = {"gpt_neox": ("partial_rotary_factor", "rotary_pct")}
 RIDING = {"ministral3": frozenset({"llama_4_scaling_beta"})}
 # With position streams of images and videos. Those of a text token are equal, so the division of
 # channels among them changes nothing.
-STREAMS = frozenset({"qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_text"})
+STREAMS = frozenset(
+    "qwen2_5_vl_text qwen2_vl_text qwen3_5_moe_text qwen3_5_text qwen3_vl_text".split()
+)
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 
 
@@ -160,7 +162,7 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
     rope_type = out.get("rope_type", older)
     if kind in STREAMS:
         rope_type = "default" if rope_type == "mrope" else rope_type
-        _check_streams(out, sizes)
+        _check_streams(out, sizes, 0.25 if kind.startswith("qwen3_5") else 1.0)
     if kind == "phi3" and rope_type in ("su", "yarn"):
         rope_type = "longrope"  # as its first releases call it
     if rope_type == ALPHA:
@@ -189,8 +191,12 @@ def _check_whole(given: Mapping[str, Any]) -> None:
         )
 
 
-def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any]) -> None:
-    """Drop the numbers of channel pairs for time, height and width, which must be all pairs."""
+def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any], share: float) -> None:
+    """Drop the numbers of channel pairs for time, height and width, which must be all pairs.
+
+    Args:
+        share: of a head that rotates, if `out` has none.
+    """
     section = out.pop("mrope_section", None)
     interleaved = out.pop("mrope_interleaved", False)
     if type(interleaved) is not bool:
@@ -198,11 +204,12 @@ def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any]) -> None:
     if section is None:
         return
     width = sizes.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"]
+    width = int(width * out.get("partial_rotary_factor", share))
     whole = isinstance(section, list) and all(type(n) is int and n > 0 for n in section)
     if not whole or len(section) != 3 or 2 * sum(section) != width:
         raise InputError(
             f"mrope_section is {str(section)[:60]}, expected three numbers that come to half of "
-            f"the head width {width}"
+            f"the {'head width' if share == 1 else 'rotary channels'} {width}"
         )
 
 

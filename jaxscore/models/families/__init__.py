@@ -23,6 +23,7 @@ MODULES = {
     "mixtral": "minimax_m2 mixtral olmoe",
     "phi3": "phi3 phimoe",
     "post_norm": "exaone4 glm4 olmo2 olmo3",
+    "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "shared_experts": "ernie4_5_moe glm4_moe",
 }

@@ -36,6 +36,7 @@ class Source:
         skip: number of leading rows to drop.
         plus: added to the values in float32 (Gemma stores the scales of norms minus one).
         layers: layers that `{i}` runs over; None for all.
+        otherwise: where the parameter is if the checkpoint does not have `name`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Source:
     skip: int = 0
     plus: float = 0.0
     layers: tuple[int, ...] | None = None
+    otherwise: "Source | None" = None
 
 
 Table = dict[Path, Source]

@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, Recurrent, ShortConvolution
 from jaxscore.errors import InputError
-from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Part, Source, Table, layer_norms, linear, norm
+from jaxscore.models.families import fields, hybrid, llama, mixtures
+from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
 
 CONV, FULL = "conv", "full_attention"
@@ -63,39 +63,27 @@ def _lfm2_moe(config: Any) -> DecoderConfig:
     )
 
 
-def _attention_sources(config: DecoderConfig) -> Table:
-    recurrent = config.recurrent
-    at: tuple[str, ...] = ("layers", "attention")
-    layers = None
-    if recurrent is not None:
-        at = ("attentions", "main")
-        layers = tuple(i for i in range(config.n_layers) if i not in recurrent.layers)
-        if not layers:
-            return {}
-    name = "layers.{i}.self_attn."
+def _attention_sources() -> Table:
+    at, name = hybrid.ATTENTION, "layers.{i}.self_attn."
     table: Table = {}
     for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
-        table |= linear((*at, ours), name + theirs, False, layers=layers)
+        table |= linear((*at, ours), name + theirs, False)
     for ours in ("q", "k"):
-        scale = Source(f"{name}{ours}_layernorm.weight", layers=layers)
-        table[*at, f"{ours}_norm", "scale"] = scale
+        table |= norm((*at, f"{ours}_norm"), f"{name}{ours}_layernorm", False)
     return table
 
 
 def _convolution_sources(config: DecoderConfig) -> Table:
     if config.recurrent is None:
         return {}
-    layers, mixer = config.recurrent
-    assert isinstance(mixer, ShortConvolution)
-    name = "layers.{i}.conv."
-    table = linear(("recurrent", "out"), name + "out_proj", mixer.bias, layers=layers)
-    for k, ours in enumerate(("before", "after", "value")):
-        part = Part(1, 3, k, k + 1)
-        table |= linear(("recurrent", ours), name + "in_proj", mixer.bias, part=part, layers=layers)
-    table["recurrent", "conv", "taps"] = Source(name + "conv.weight", layers=layers)
-    if mixer.bias:
-        table["recurrent", "conv", "bias"] = Source(name + "conv.bias", layers=layers)
-    return table
+    at, name = hybrid.RECURRENT, "layers.{i}.conv."
+    assert isinstance(config.recurrent.mixer, ShortConvolution)
+    bias = config.recurrent.mixer.bias
+    table = linear((*at, "out"), name + "out_proj", bias)
+    for ours, part in zip(("before", "after", "value"), hybrid.parts(1, 1, 1, 1), strict=True):
+        table |= linear((*at, ours), name + "in_proj", bias, part=part)
+    table[*at, "conv", "taps"] = Source(name + "conv.weight")
+    return table | ({(*at, "conv", "bias"): Source(name + "conv.bias")} if bias else {})
 
 
 def _mlp_sources(config: DecoderConfig) -> Table:
@@ -116,8 +104,7 @@ def _sources(config: DecoderConfig) -> Table:
         | norm(("final_norm",), "embedding_norm", False)
         | head_sources(config)
         | layer_norms({"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"})
-        | _attention_sources(config)
-        | _convolution_sources(config)
+        | hybrid.by_kind(config, _attention_sources() | _convolution_sources(config))
         | _mlp_sources(config)
     )
 

@@ -33,7 +33,8 @@ def llama_config(config: Any, **own: Any) -> DecoderConfig:
         own["norm_eps"] = config.rms_norm_eps
     if "activation" not in own:
         own["activation"] = fields.activation(config)
-    own = {"mlp_width": config.intermediate_size} | own
+    if "mlp_width" not in own:
+        own["mlp_width"] = config.intermediate_size
     return fields.decoder_config(config, max_positions=config.max_position_embeddings, **own)
 
 

@@ -75,7 +75,7 @@ def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[i
     return tuple(i for i in range(config.n_layers) if i not in plain), plain
 
 
-def _mlp_path(config: DecoderConfig) -> tuple[str, ...]:
+def mlp_path(config: DecoderConfig) -> tuple[str, ...]:
     """Path of the config's own MLP."""
     return ("layers", "mlp") if config.other_mlp is None else ("mlps", "main")
 
@@ -157,7 +157,7 @@ def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTIO
     if config.experts is None:
         return {}
     layers, _ = split_layers(config)
-    at = _mlp_path(config)
+    at = mlp_path(config)
     table = linear((*at, "router"), name, config.experts.router_bias, layers=layers)
     if config.experts.corrected:
         table[*at, "correction"] = Source(correction, layers=layers)
@@ -168,7 +168,7 @@ def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
     """MLP that every token runs beside its experts."""
     if config.experts is None or not config.experts.shared_width:
         return {}
-    return gated_mlp_sources(config, (*_mlp_path(config), "shared"), name, split_layers(config)[0])
+    return gated_mlp_sources(config, (*mlp_path(config), "shared"), name, split_layers(config)[0])
 
 
 def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTION) -> Table:

@@ -218,6 +218,10 @@ def _leaf(
     reader: _Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
 ) -> tuple[Leaf, set[str]]:
     """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
+    if source.otherwise is not None:
+        at = {"i": (source.layers or (0,))[0], "j": 0}
+        if source.name.format(**at).partition("[")[0] not in reader.stored:
+            source = source.otherwise
     letters = [letter for letter in "ij" if f"{{{letter}}}" in source.name]
     names = []  # of the tensors, with an index along the first axis for names such as `down[3]`
     for place in itertools.product(*map(range, shape[: len(letters)])):

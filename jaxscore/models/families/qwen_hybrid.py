@@ -1,0 +1,180 @@
+"""qwen3_next, qwen3_5_text and qwen3_5_moe_text: the gated delta rule in most layers.
+
+Attention has partial rotary embeddings and gated outputs. Norms are stored minus one, except those
+of the delta rule's outputs.
+"""
+
+import dataclasses
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, Experts, GatedDelta, Recurrent
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, hybrid, llama, mixtures
+from jaxscore.models.families.family import Part, Source, Table, linear, norm
+
+LINEAR, FULL = "linear_attention", "full_attention"
+PLUS = 1.0  # added to the scale of every norm but the delta rule's
+QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
+
+
+def _config(config: Any, **own: Any) -> DecoderConfig:
+    types = fields.per_layer_values(config, "layer_types")
+    if unknown := sorted(set(types) - {LINEAR, FULL}):
+        raise InputError(f"layer_types has {unknown}, which is not handled")
+    layers = tuple(i for i, kind in enumerate(types) if kind == LINEAR)
+    n_keys, n_values = config.linear_num_key_heads, config.linear_num_value_heads
+    if n_keys < 1 or n_values % n_keys:
+        raise InputError(
+            f"linear_num_value_heads {n_values} is no multiple of linear_num_key_heads {n_keys}"
+        )
+    mixer = GatedDelta(
+        n_keys,
+        n_values,
+        config.linear_key_head_dim,
+        config.linear_value_head_dim,
+        config.linear_conv_kernel_dim,
+        fields.activation(config),  # type: ignore[arg-type]
+    )
+    for name in ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"):
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} is {getattr(config, name)}, expected at least 1")
+    return llama.llama_config(
+        config,
+        recurrent=Recurrent(layers, mixer) if layers else None,
+        qk_norm="head",
+        query_gate=True,
+        **fields.biases(config),
+        **own,
+    )
+
+
+def _mixture(config: Any, renormalised: bool, plain: tuple[int, ...], width: int) -> DecoderConfig:
+    """Experts beside a gated shared MLP, and plain MLPs of this width in some layers."""
+    experts = Experts(
+        config.num_experts,
+        config.num_experts_per_tok,
+        renormalised,
+        config.shared_expert_intermediate_size,
+    )
+    inner = config.moe_intermediate_size
+    return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width))
+
+
+def _qwen3_next(config: Any) -> DecoderConfig:
+    step, only = config.decoder_sparse_step, fields.layer_indices(config, "mlp_only_layers")
+    if step < 1:
+        raise InputError(f"decoder_sparse_step is {step}, expected at least 1")
+    layers = range(config.num_hidden_layers)
+    plain = tuple(i for i in layers if i in only or (i + 1) % step or not config.num_experts)
+    return _mixture(config, config.norm_topk_prob, plain, config.intermediate_size)
+
+
+def _qwen3_5_moe(config: Any) -> DecoderConfig:
+    return _mixture(config, True, (), 0)
+
+
+def _attention_sources(config: DecoderConfig) -> Table:
+    """The rows of a head's query and gate lie beside each other."""
+    table = llama.attention_sources(config) | llama.qk_norm_sources(config, PLUS)
+    for ours, part in {"q": QUERY, "gate": GATE}.items():
+        path = (*hybrid.ATTENTION, ours)
+        own = part._replace(groups=config.n_heads)
+        table |= linear(path, "layers.{i}.self_attn.q_proj", config.qkv_bias, part=own)
+    return table
+
+
+def _delta_sources(config: DecoderConfig, *, grouped: bool) -> Table:
+    """The delta rule; `grouped` tensors have all rows of a key head beside each other."""
+    if config.recurrent is None:
+        return {}
+    mixer = config.recurrent.mixer
+    assert isinstance(mixer, GatedDelta)
+    at, name = hybrid.RECURRENT, "layers.{i}.linear_attn."
+    n_keys, group = mixer.n_key_heads, mixer.n_value_heads // mixer.n_key_heads
+    keys, values = mixer.key_width, group * mixer.value_width  # rows of a key head
+    flat = dict(
+        zip("qkv", hybrid.parts(1, n_keys * keys, n_keys * keys, n_keys * values), strict=True)
+    )
+    table: Table = {}
+    rows: list[tuple[str, str, Part | None]]
+    if grouped:
+        qkvz = zip("qkvz", hybrid.parts(n_keys, keys, keys, values, values), strict=True)
+        rows = [(ours, "in_proj_qkvz", part) for ours, part in qkvz]
+        rate, step = hybrid.parts(n_keys, group, group)
+        rows += [("rate", "in_proj_ba", rate), ("step", "in_proj_ba", step)]
+    else:
+        rows = [(ours, "in_proj_qkv", part) for ours, part in flat.items()]
+        rows += [("z", "in_proj_z", None), ("rate", "in_proj_b", None), ("step", "in_proj_a", None)]
+    for ours, theirs, part in rows:
+        table |= linear((*at, ours), name + theirs, False, part=part)
+    for ours, part in flat.items():
+        table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
+    table[*at, "log_rate"] = Source(name + "A_log")
+    table[*at, "step_bias"] = Source(name + "dt_bias")
+    table |= norm((*at, "norm"), name + "norm", False)
+    return table | linear((*at, "out"), name + "out_proj", False)
+
+
+def _mlp_sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}.mlp."
+    table = mixtures.plain_mlp_sources(config) | mixtures.router_sources(config, layer + "gate")
+    if config.experts is None:
+        return table
+    table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
+    if config.experts.shared_width:
+        at = mixtures.mlp_path(config)
+        layers, _ = mixtures.split_layers(config)
+        gate = layer + "shared_expert_gate"
+        table |= linear((*at, "shared_gate"), gate, False, layers=layers)
+    # Released files of Qwen3.5 have all experts of a layer in two tensors.
+    fused = mixtures.fused_expert_sources(
+        config, layer + "experts.gate_up_proj", layer + "experts.down_proj", transposed=False
+    )
+    return table | {
+        path: dataclasses.replace(source, otherwise=fused[path])
+        for path, source in mixtures.separate_expert_sources(config, layer).items()
+    }
+
+
+def _sources(config: DecoderConfig, *, grouped: bool = False) -> Table:
+    mixers = _attention_sources(config) | _delta_sources(config, grouped=grouped)
+    return (
+        llama.embedding_sources(config, PLUS)
+        | llama.pre_norm_sources(config, PLUS)
+        | hybrid.by_kind(config, mixers)
+        | _mlp_sources(config)
+    )
+
+
+def _grouped_sources(config: DecoderConfig) -> Table:
+    return _sources(config, grouped=True)
+
+
+DELTA = (
+    "attention_bias head_dim layer_types full_attention_interval linear_conv_kernel_dim "
+    "linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim"
+)
+EXPERTS = (
+    "moe_intermediate_size num_experts num_experts_per_tok shared_expert_intermediate_size "
+    f"{mixtures.TRAINING}"
+)
+MTP = (r"mtp\..*",)  # multi-token-prediction layers of released files
+
+
+def _unread(config: DecoderConfig) -> tuple[str, ...]:
+    return MTP
+
+
+_MOE = llama.family(_qwen3_5_moe, DELTA, EXPERTS, sources=_sources, unread=_unread)
+FAMILIES = {
+    "qwen3_5_moe_text": dataclasses.replace(_MOE, reads=_MOE.reads - {"intermediate_size"}),
+    "qwen3_5_text": llama.family(_config, DELTA, sources=_sources, unread=_unread),
+    "qwen3_next": llama.family(
+        _qwen3_next,
+        DELTA,
+        EXPERTS,
+        "decoder_sparse_step mlp_only_layers norm_topk_prob",
+        sources=_grouped_sources,
+        unread=_unread,
+    ),
+}
