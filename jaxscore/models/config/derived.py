@@ -70,6 +70,12 @@ def _optional_window(config: Any) -> None:
         config.sliding_window = None
 
 
+def _ministral(config: Any) -> None:
+    """A window in all layers."""
+    if config.layer_types is None:
+        config.layer_types = [SLIDING] * config.num_hidden_layers
+
+
 def _last_layers(config: Any) -> None:
     """A window from layer `max_window_layers` on."""
     _optional_window(config)
@@ -260,7 +266,9 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
     "lfm2": _lfm2,
+    "helium": _check_quotient,
     "llama4_text": _llama4,
+    "ministral": _ministral,
     "olmo3": _olmo3,
     "opt": _opt,
     "qwen2": _last_layers,

@@ -19,6 +19,7 @@ MODULES = {
     "lfm2": "lfm2 lfm2_moe",
     "llama": "llama ministral3 mistral",
     "llama4": "llama4_text",
+    "llama_relatives": "glm helium ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 hunyuan_v1_dense nanochat seed_oss smollm3",
     "mixtral": "minimax_m2 mixtral olmoe",
     "phi3": "phi3 phimoe",

@@ -3,9 +3,9 @@
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama, mixtures
 from jaxscore.models.families.family import Table
+from jaxscore.models.families.llama_relatives import clip_limit
 
 # Attributes of MiniMax-M2's released config, at the values that transformers' class computes
 MINIMAX_RELEASED: dict[str, Any] = {
@@ -64,14 +64,11 @@ def _minimax_sources(config: DecoderConfig) -> Table:
 
 def _olmoe(config: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads, then a limit on queries, keys and values."""
-    limit = config.clip_qkv
-    if limit is not None and limit <= 0:
-        raise InputError(f"clip_qkv is {limit!r}, expected null or a number above 0")
     experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
     return llama.llama_config(
         config,
         qk_norm="flat",
-        qkv_limit=limit,
+        qkv_limit=clip_limit(config),
         experts=mixtures.check_counts(experts),
         **fields.biases(config),
     )
