@@ -12,7 +12,8 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "gemma4_text lfm2_moe minimax_m2 ministral3 nanochat qwen3_5_moe_text qwen3_5_text".split()
+    "exaone_moe gemma4_text glm4_moe_lite hy_v3 internlm3 jais2 lfm2_moe minimax_m2 ministral3 "
+    "nanochat qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text qwen3_next".split())

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from jaxscore import Scorer
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
+from jaxscore.models.model_types import WITHOUT_4
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from tests.models.case_parts import POSITIONS, VOCABULARY
 from tests.models.families import BASE
@@ -30,24 +31,18 @@ EXPERTS = {"experts_implementation": "eager"} if FIFTH else {}
 NO_INIT = contextlib.nullcontext if FIFTH else transformers.modeling_utils.no_init_weights
 
 MISSING = "transformers 4.57 does not have it"
-NOT_BY_4 = {
+NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
     "deepseek_v2": "transformers 4.57 forgets mscale_all_dim in the scale of its scores",
     "ernie4_5_moe": "transformers 4.57 has a router that fails in bfloat16",
-    "gemma4_text": MISSING,
     "gpt_oss": "transformers 4.57 reads neither swiglu_limit nor swiglu_alpha",
-    "lfm2_moe": MISSING,
     "llama4_text": "transformers 4.57 takes no attention_bias from the file",
-    "minimax_m2": MISSING,
-    "ministral3": MISSING,
-    "nanochat": MISSING,
-    "qwen3_5_moe_text": MISSING,
-    "qwen3_5_text": MISSING,
     "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
 }
 
 # How norms are stored
 LESS_ONE = set(
-    "gemma gemma2 gemma3_text nemotron qwen3_5 qwen3_5_moe_text qwen3_5_text qwen3_next".split()
+    "gemma gemma2 gemma3_text nemotron qwen3_5 qwen3_5_moe_text qwen3_5_text qwen3_next "
+    "vaultgemma".split()
 )
 OLD_ROTARY = set("rope_theta rope_scaling partial_rotary_factor rotary_pct".split())
 

@@ -2,28 +2,234 @@
 
 from typing import Any
 
+from jaxscore.models.families import hunyuan
 from tests.models.case_parts import (
     FULL,
     GATED,
     LINEAR,
+    LLAMA3,
     LLAMALIKE,
     LLAMALIKE_NAMES,
+    NOT_READ,
     OWN_HEADS,
     SLIDING,
     SLOW_YARN,
+    TRAINING,
     YARN,
     case,
     scaled,
 )
+from tests.models.llamalike_families import NTK_ALPHA
+from tests.models.mixture_families import DEEP_YARN, DERIVED, LATENT, OF_NEXT_TOKENS
+
+SPARSE = {**GATED, "num_hidden_layers": 3, "moe_intermediate_size": 24}
+# Experts are chosen in three groups of two.
+GROUPED = {"n_group": 3, "topk_group": 2}
+UNGROUPED = ({"n_group": 2, "topk_group": 1}, {"topk_group": 1})
+UNSCALED = "norm_topk_prob routed_scaling_factor"
+ROUTED = {"norm_topk_prob": False, "routed_scaling_factor": 0.8}
 
 BASE: dict[str, dict[str, Any]] = {
     "glm": OWN_HEADS | {"head_dim": 16},
     "helium": {**GATED, "head_dim": 8},
     "ministral": {**OWN_HEADS, "sliding_window": 5},
     "olmo": GATED,
+    "dots1": {**SPARSE, "num_experts_per_tok": 2, "n_routed_experts": 6, "n_shared_experts": 1}
+    | {"first_k_dense_replace": 1, "sliding_window": 5, "max_window_layers": 2},
+    "exaone_moe": {**SPARSE, "num_experts": 6, "num_experts_per_tok": 2, "sliding_window": 5}
+    | {"sliding_window_pattern": 3},
+    "flex_olmo": {**GATED, "num_experts": 5, "num_experts_per_tok": 2},
+    "glm4_moe_lite": {
+        name: value for name, value in LATENT.items() if name != "first_k_dense_replace"
+    }
+    | {"num_experts_per_tok": 2},
+    "granitemoeshared": {**GATED, "num_local_experts": 5, "num_experts_per_tok": 2}
+    | {"attention_multiplier": 0.35, "residual_multiplier": 0.5, "shared_intermediate_size": 40},
+    "hunyuan_v1_moe": {**OWN_HEADS, "num_experts": 5, "moe_topk": 2},
+    "hy_v3": {**SPARSE, "head_dim": 12, "num_experts": 6, "num_experts_per_tok": 2},
+    "internlm3": OWN_HEADS,
+    "jais2": OWN_HEADS,
+    "solar_open": {**SPARSE, "head_dim": 12, "n_routed_experts": 6, "num_experts_per_tok": 2},
+    "vaultgemma": {
+        **OWN_HEADS,
+        "sliding_window": 5,
+        "query_pre_attn_scalar": 10,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+    },
 }
 
 CASES = [
+    case("dots1", "sliding_window", {"num_experts_per_tok": 3}),
+    case(
+        "dots1",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob routed_scaling_factor max_window_layers rope_scaling",
+        *UNGROUPED,
+        norm_topk_prob=True,
+        routed_scaling_factor=0.8,
+        attention_bias=True,
+        max_window_layers=1,
+        head_dim=12,
+        tie_word_embeddings=True,
+        **GROUPED,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    case("dots1", "layer_types", layer_types=[SLIDING, FULL, FULL], first_k_dense_replace=0),
+    case("exaone_moe", "sliding_window", {"num_experts_per_tok": 3}),
+    case(
+        "exaone_moe",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "layer_types",
+        *UNGROUPED,
+        layer_types=[FULL, SLIDING, FULL],
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        num_shared_experts=2,
+        head_dim=12,
+        tie_word_embeddings=True,
+        **ROUTED,
+        **GROUPED,
+        **LLAMALIKE,
+    ),
+    case(
+        "exaone_moe",
+        "rope_scaling sliding_window_pattern",
+        sliding_window_pattern=2,
+        first_k_dense_replace=2,
+        **scaled(LLAMA3),
+    ),
+    case("flex_olmo", {"num_experts_per_tok": 3}),
+    case(
+        "flex_olmo",
+        LLAMALIKE_NAMES,
+        "rope_scaling norm_topk_prob",
+        norm_topk_prob=True,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        num_key_value_heads=1,
+        **LLAMALIKE,
+        **scaled(LINEAR),
+    ),
+    case("glm4_moe_lite", {"num_experts_per_tok": 3}),
+    case(
+        "glm4_moe_lite",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "rope_interleave rope_scaling",
+        *UNGROUPED,
+        q_lora_rank=None,
+        n_group=4,
+        topk_group=2,
+        rope_interleave=False,
+        attention_bias=True,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        tie_word_embeddings=True,
+        **ROUTED,
+        **LLAMALIKE,
+        **scaled(DEEP_YARN),
+    ),
+    case("granitemoeshared", {"num_experts_per_tok": 1}),
+    case(
+        "granitemoeshared",
+        LLAMALIKE_NAMES,
+        "embedding_multiplier logits_scaling residual_multiplier attention_multiplier",
+        "num_experts_per_tok rope_scaling",
+        embedding_multiplier=3.0,
+        logits_scaling=1.7,
+        residual_multiplier=0.4,
+        attention_multiplier=0.2,
+        num_experts_per_tok=3,
+        shared_intermediate_size=0,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+        **scaled(LINEAR),
+    ),
+    case("hunyuan_v1_moe", {"moe_topk": 3}),
+    case(
+        "hunyuan_v1_moe",
+        LLAMALIKE_NAMES,
+        "rope_scaling",
+        moe_topk=[2, 2],
+        attention_bias=True,
+        head_dim=8,
+        tie_word_embeddings=True,
+        num_key_value_heads=1,
+        **LLAMALIKE,
+        **scaled(NTK_ALPHA),
+    ),
+    case("hy_v3", {"num_experts_per_tok": 3}),
+    case(
+        "hy_v3",
+        LLAMALIKE_NAMES,
+        "router_scaling_factor rope_scaling",
+        router_scaling_factor=0.8,
+        num_shared_experts=2,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    case("internlm3"),
+    case(
+        "internlm3",
+        LLAMALIKE_NAMES,
+        "rope_scaling",
+        tie_word_embeddings=True,
+        num_key_value_heads=1,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    case("jais2"),
+    case(
+        "jais2",
+        "layer_norm_eps hidden_act rope_theta rope_scaling",
+        attention_bias=False,
+        mlp_bias=False,
+        tie_word_embeddings=True,
+        num_key_value_heads=1,
+        layer_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_theta=300.0,
+        **scaled(YARN),
+    ),
+    case("solar_open", {"num_experts_per_tok": 3}),
+    case(
+        "solar_open",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "rope_scaling",
+        *UNGROUPED,
+        n_shared_experts=2,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        **ROUTED,
+        **GROUPED,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    case(
+        "vaultgemma",
+        "sliding_window query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping",
+    ),
+    case(
+        "vaultgemma",
+        "rms_norm_eps hidden_activation rope_theta layer_types",
+        {"attn_logit_softcapping": 2.0},
+        {"final_logit_softcapping": 3.0},
+        attention_bias=True,
+        tie_word_embeddings=False,
+        rms_norm_eps=0.1,
+        hidden_activation="relu",
+        rope_theta=300.0,
+        layer_types=[FULL, SLIDING],
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+    ),
     case("glm", {"partial_rotary_factor": 1.0}),
     case(
         "glm",
@@ -74,14 +280,53 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("exaone_moe", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+    ("exaone_moe", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
+    ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace is 2"),
+    ("glm4_moe_lite", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
+    ("granitemoeshared", {"position_embedding_type": "nope"}, "position_embedding_type is 'nope'"),
+    ("hunyuan_v1_moe", {"attention_head_dim": 8}, "attention_head_dim is 8"),
+    ("hunyuan_v1_moe", {"moe_intermediate_size": [24, 24]}, "moe_intermediate_size is [24, 24]"),
+    ("hunyuan_v1_moe", {"moe_layer_num_skipped": 1}, "moe_layer_num_skipped is 1"),
+    ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, "moe_topk is [1, 2]"),
+    ("hunyuan_v1_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),
+    ("hunyuan_v1_moe", {"norm_type": "layer"}, "norm_type is 'layer'"),
+    ("hunyuan_v1_moe", {"num_shared_expert": [2, 2]}, "num_shared_expert is [2, 2]"),
+    ("hunyuan_v1_moe", {"routed_scaling_factor": 2.0}, "routed_scaling_factor is 2.0"),
+    ("hunyuan_v1_moe", {"use_mixed_mlp_moe": False}, "use_mixed_mlp_moe is False"),
+    ("hunyuan_v1_moe", {"use_qk_norm": False}, "use_qk_norm is False"),
+    ("hunyuan_v1_moe", {"use_rotary_pos_emb": False}, "use_rotary_pos_emb is False"),
+    ("internlm3", {"attention_bias": True, "mlp_bias": True}, "attention_bias is True"),
+    ("solar_open", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     ("helium", {"head_dim": 12}, "head_dim is 12"),  # its class makes no output of it
     # Its class has a fixed one.
     ("olmo", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
+    ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
     ("ministral", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
     ("ministral", {"sliding_window": None}, "sliding_window is None"),
     ("olmo", {"clip_qkv": 0.0}, "clip_qkv is 0.0"),
 ]
 ALIKE: dict[str, set[str]] = {}
-WITHOUT_EFFECT: dict[str, dict[str, str]] = {}
+NEXT = {"num_nextn_predict_layers": OF_NEXT_TOKENS}
+OF_MIXTURES = {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING}
+WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "dots1": {"output_router_logits": TRAINING},
+    "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
+    "flex_olmo": OF_MIXTURES,
+    "glm4_moe_lite": {"output_router_logits": TRAINING, "qk_head_dim": DERIVED, **NEXT},
+    "granitemoeshared": OF_MIXTURES,
+    "hunyuan_v1_moe": {"output_router_logits": TRAINING}
+    | dict.fromkeys(hunyuan.UNREAD.split(), NOT_READ),
+    "hy_v3": {
+        "output_router_logits": TRAINING,
+        "enable_moe_fp32_combine": "other sums in half precision alone",
+        **NEXT,
+    },
+    "solar_open": {
+        "output_router_logits": TRAINING,
+        "intermediate_size": "of dense layers, of which there are none",
+    },
+}

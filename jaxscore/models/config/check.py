@@ -54,6 +54,8 @@ MAY_BE_NULL = frozenset(
 # A pattern such as "LLLG" is refused if it is needed, see `derived`; EXAONE 4's files have it
 # beside `layer_types`.
 MAY_BE_STRING = frozenset({"sliding_window_pattern"})
+# A list with an entry per layer, which the family takes if all are the same.
+MAY_BE_LIST = frozenset({"moe_topk"})
 # For these null means "derived from other sizes", as for every attribute whose default is null.
 MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
 # Real numbers, though the defaults of some classes are integers.
@@ -62,15 +64,17 @@ REALS = frozenset(
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
-    "ffn_hidden_size head_dim intermediate_size moe_intermediate_size n_group n_inner num_experts "
-    "num_experts_per_tok num_global_key_value_heads num_key_value_heads num_kv_heads "
+    "ffn_hidden_size head_dim intermediate_size moe_intermediate_size n_group n_inner "
+    "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
+    "num_global_key_value_heads num_key_value_heads num_kv_heads "
     "num_ln_in_parallel_attn q_lora_rank qk_head_dim sliding_window top_k_experts topk_group "
     "word_embed_proj_dim".split(),
     int,
 ) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types full_attn_idxs layer_types mlp_only_layers moe_layers "
+    "attention_layers attention_types full_attn_idxs layer_types mlp_layer_types mlp_only_layers "
+    "moe_layers "
     "no_rope_layers".split(),
     list,
 )
@@ -115,6 +119,8 @@ def _is_off(value: Any) -> bool:
 def _has_type_of_default(name: str, value: Any, default: Any) -> bool:
     """Whether a value has the type of its default; integers are floats too."""
     if value is None and (default is None or name in MAY_BE_NULL | MAY_BE_DERIVED):
+        return True
+    if isinstance(value, list) and name in MAY_BE_LIST:
         return True
     if isinstance(value, str) and name in MAY_BE_STRING:
         return True

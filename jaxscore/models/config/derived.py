@@ -79,10 +79,7 @@ def _ministral(config: Any) -> None:
 def _last_layers(config: Any) -> None:
     """A window from layer `max_window_layers` on."""
     _optional_window(config)
-    if config.layer_types is None:
-        first, n = config.max_window_layers, config.num_hidden_layers
-        first = n if config.sliding_window is None else first
-        config.layer_types = [SLIDING if i >= first else FULL for i in range(n)]
+    _windows_from(config)
 
 
 def _mixture(config: Any) -> None:
@@ -142,6 +139,28 @@ def _llama4(config: Any) -> None:
         config.moe_layers = list(range(step - 1, config.num_hidden_layers, step))
 
 
+def _windows_from(config: Any) -> None:
+    """A window, if there is one, from layer `max_window_layers` on."""
+    if config.layer_types is None:
+        first, n = config.max_window_layers, config.num_hidden_layers
+        first = n if config.sliding_window is None else first
+        config.layer_types = [SLIDING if i >= first else FULL for i in range(n)]
+
+
+def _first_dense(config: Any) -> None:
+    """Experts in all layers but the first."""
+    if config.mlp_layer_types is None:
+        config.mlp_layer_types = ["dense"] + ["sparse"] * (config.num_hidden_layers - 1)
+
+
+def _exaone_moe(config: Any) -> None:
+    """Experts in all layers but the first `first_k_dense_replace`."""
+    if config.mlp_layer_types is None:
+        first, n = config.first_k_dense_replace, config.num_hidden_layers
+        config.mlp_layer_types = ["dense" if i < first else "sparse" for i in range(n)]
+    _exaone4(config)
+
+
 def _exaone4(config: Any) -> None:
     """No windows if `sliding_window` is null."""
     if config.layer_types is None and config.sliding_window is None:
@@ -172,6 +191,11 @@ def _latent(config: Any) -> None:
         if (found := getattr(config, name)) not in (None, value):
             raise InputError(f"{name} is {found!r}, expected {value} of qk_rope_head_dim")
         setattr(config, name, value)
+
+
+def _glm4_moe_lite(config: Any) -> None:
+    _first_dense(config)
+    _latent(config)
 
 
 def _gemma4(config: Any) -> None:
@@ -257,16 +281,20 @@ RULES: dict[str, Callable[[Any], None]] = {
     "cohere2": _cohere2,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
+    "dots1": _windows_from,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
+    "exaone_moe": _exaone_moe,
     "falcon": _falcon,
     "gemma2": _alternating,
     "gemma3_text": _pattern,
     "gemma4_text": _gemma4,
+    "glm4_moe_lite": _glm4_moe_lite,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
     "lfm2": _lfm2,
     "helium": _check_quotient,
+    "hy_v3": _first_dense,
     "llama4_text": _llama4,
     "ministral": _ministral,
     "olmo3": _olmo3,
@@ -282,4 +310,5 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen3_next": _qwen_hybrid,
     "qwen3_vl_text": _no_windows,
     "smollm3": _smollm3,
+    "vaultgemma": _alternating,
 }

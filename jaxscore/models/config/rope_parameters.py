@@ -21,6 +21,8 @@ BASES = {"gpt_neox": ("rope_theta", "rotary_emb_base")}
 SHARES = {"gpt_neox": ("partial_rotary_factor", "rotary_pct")}
 # model type -> keys that change no frequency: the family reads them, or they repeat others
 RIDING = {"ministral3": frozenset({"llama_4_scaling_beta"})}
+# Types whose "dynamic" scaling is by a base that `alpha` makes larger
+WITH_ALPHA = frozenset({"hunyuan_v1_dense", "hunyuan_v1_moe"})
 # With position streams of images and videos. Those of a text token are equal, so the division of
 # channels among them changes nothing.
 STREAMS = frozenset(
@@ -167,7 +169,7 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
         rope_type = "longrope"  # as its first releases call it
     if rope_type == ALPHA:
         raise InputError(f"rope_type is {ALPHA!r}, which is not handled")
-    if kind == "hunyuan_v1_dense" and rope_type == "dynamic" and out.get("alpha"):
+    if kind in WITH_ALPHA and rope_type == "dynamic" and out.get("alpha"):
         rope_type = ALPHA
     if rope_type is not None:
         out["rope_type"] = rope_type

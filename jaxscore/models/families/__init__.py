@@ -7,26 +7,28 @@ from jaxscore.models.families.family import Family, Source
 
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
-    "deepseek": "deepseek_v2 deepseek_v3",
+    "deepseek": "deepseek_v2 deepseek_v3 glm4_moe_lite",
     "fairseq": "opt xglm",
     "fused_qkv": "bloom falcon gpt_neox",
-    "gemma": "gemma gemma2 gemma3_text",
+    "gemma": "gemma gemma2 gemma3_text vaultgemma",
     "gemma4": "gemma4_text",
     "gpt": "gpt2 gpt_neo gptj",
     "gpt_oss": "gpt_oss",
-    "granite": "granite granitemoe",
+    "granite": "granite granitemoe granitemoeshared",
+    "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
     "lfm2": "lfm2 lfm2_moe",
     "llama": "llama ministral3 mistral",
     "llama4": "llama4_text",
-    "llama_relatives": "glm helium ministral olmo",
-    "llama_variants": "apertus arcee ernie4_5 hunyuan_v1_dense nanochat seed_oss smollm3",
-    "mixtral": "minimax_m2 mixtral olmoe",
+    "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
+    "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
+    "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "phi3 phimoe",
     "post_norm": "exaone4 glm4 olmo2 olmo3",
     "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "shared_experts": "ernie4_5_moe glm4_moe",
+    "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 

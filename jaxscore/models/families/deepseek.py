@@ -1,4 +1,4 @@
-"""deepseek_v2 and deepseek_v3: latent attention, mixtures behind some plain layers."""
+"""Latent attention, mixtures behind some plain layers: deepseek_v2, deepseek_v3, glm4_moe_lite."""
 
 import dataclasses
 import math
@@ -12,12 +12,14 @@ from jaxscore.models.families.family import Part, Table, linear, norm
 NORM_EPS = 1e-6  # of the norms within attention, independent of `rms_norm_eps`
 
 
-def _deepseek(config: Any, experts: Experts, **own: Any) -> DecoderConfig:
+def _deepseek(
+    config: Any, experts: Experts, plain: tuple[int, ...] | None = None, **own: Any
+) -> DecoderConfig:
     fields.require(config, moe_layer_freq=1)
+    plain = mixtures.first_layers(config) if plain is None else plain
     width = config.moe_intermediate_size
     shared_width = (config.n_shared_experts or 0) * width
     experts = dataclasses.replace(experts, shared_width=shared_width, shared_gated=False)
-    plain = tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
@@ -82,19 +84,17 @@ def _v2(config: Any) -> DecoderConfig:
 
 def _v3(config: Any) -> DecoderConfig:
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc")
-    experts = Experts(
-        config.n_routed_experts,
-        config.num_experts_per_tok,
-        config.norm_topk_prob,
-        scores="sigmoid",
-        corrected=True,
-        groups=config.n_group,
-        groups_per_token=config.topk_group,
-        group_rank=2,
-        scale=config.routed_scaling_factor,
-        least_sum=1e-20,
-    )
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
     return _deepseek(config, experts, interleaved=config.rope_interleave)
+
+
+def _glm4_moe_lite(config: Any) -> DecoderConfig:
+    """deepseek_v3 with a type of MLP for each layer."""
+    plain = mixtures.dense_layers(config)
+    # GLM-4.7-Flash has these; PyTorch's class reads neither.
+    fields.require(config, first_k_dense_replace=len(plain), topk_method="noaux_tc")
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
+    return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
 
 
 def _attention_sources(config: DecoderConfig) -> Table:
@@ -131,5 +131,15 @@ FAMILIES = {
     "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=_sources, next_tokens=True),
     "deepseek_v3": llama.family(
         _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=_sources, next_tokens=True
+    ),
+    "glm4_moe_lite": llama.family(
+        _glm4_moe_lite,
+        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
+        "mlp_layer_types moe_intermediate_size n_routed_experts n_shared_experts n_group",
+        "topk_group num_experts_per_tok norm_topk_prob routed_scaling_factor rope_interleave",
+        "first_k_dense_replace topk_method qk_head_dim output_router_logits",
+        mixtures.NEXT_TOKENS,
+        sources=_sources,
+        next_tokens=True,
     ),
 }

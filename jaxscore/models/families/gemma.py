@@ -1,4 +1,4 @@
-"""gemma, gemma2 and gemma3_text: norms stored minus one, scaled embeddings, GELU gates."""
+"""gemma, gemma2, gemma3_text, vaultgemma: norms stored minus one, scaled embeddings, GELU gates."""
 
 import math
 from typing import Any
@@ -40,10 +40,10 @@ def _gemma1(config: Any) -> DecoderConfig:
 def _gemma2(config: Any, **own: Any) -> DecoderConfig:
     """Norms before and after, soft caps on scores and logits, windows in some layers."""
     fields.require(config, sliding_window_size=config.sliding_window)  # an older name
+    own = {"norm_place": "both"} | own
     return _gemma(
         config,
         activation=fields.activation(config, "hidden_activation"),
-        norm_place="both",
         windows=fields.windows_by_layer_type(config),
         attention_scale=config.query_pre_attn_scalar**-0.5,
         attention_softcap=config.attn_logit_softcapping,
@@ -57,6 +57,16 @@ def _gemma3(config: Any) -> DecoderConfig:
     # PyTorch's class accepts the cap without applying it.
     fields.require(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
     return _gemma2(config, qk_norm="head", **fields.rotary_by_layer_type(config))
+
+
+def _vaultgemma(config: Any) -> DecoderConfig:
+    """gemma2 without the norms after each half."""
+    return _gemma2(config, norm_place="before")
+
+
+def _vaultgemma_sources(config: DecoderConfig) -> Table:
+    norms = {"attention_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm"}
+    return _sources(config) | layer_norms(norms, plus=PLUS)
 
 
 def _sources(config: DecoderConfig) -> Table:
@@ -83,5 +93,12 @@ FAMILIES = {
         GEMMA2_READS,
         "use_bidirectional_attention sliding_window_pattern",
         sources=_sources,
+    ),
+    "vaultgemma": llama.family(
+        _vaultgemma,
+        READS,
+        GEMMA2_READS,
+        sources=_vaultgemma_sources,
+        lacks="hidden_act cache_implementation sliding_window_size",
     ),
 }

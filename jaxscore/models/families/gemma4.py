@@ -1,6 +1,5 @@
 """gemma4_text: heads of two sizes, shared keys, per-layer embeddings, experts beside an MLP."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -216,16 +215,16 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
     return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
 
 
-FAMILY = llama.family(
-    _gemma4,
-    "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v",
-    "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers",
-    "use_double_wide_mlp hidden_size_per_layer_input vocab_size_per_layer_input",
-    "final_logit_softcapping use_bidirectional_attention enable_moe_block num_experts",
-    "top_k_experts moe_intermediate_size",
-    sources=_sources,
-    unread=_unread,
-)
 FAMILIES = {
-    "gemma4_text": dataclasses.replace(FAMILY, reads=FAMILY.reads - {"hidden_act"}),
+    "gemma4_text": llama.family(
+        _gemma4,
+        "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v",
+        "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers",
+        "use_double_wide_mlp hidden_size_per_layer_input vocab_size_per_layer_input",
+        "final_logit_softcapping use_bidirectional_attention enable_moe_block num_experts",
+        "top_k_experts moe_intermediate_size",
+        sources=_sources,
+        unread=_unread,
+        lacks="hidden_act",
+    )
 }

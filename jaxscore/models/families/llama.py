@@ -68,14 +68,16 @@ def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
     return table
 
 
-def fused_mlp_sources() -> Table:
+def fused_mlp_sources(
+    at: tuple[str, ...] = ("layers", "mlp"),
+    gate_up: str = "layers.{i}.mlp.gate_up_proj",
+    down: str = "layers.{i}.mlp.down_proj",
+) -> Table:
     """Gated MLP without biases; one tensor holds the rows of gate, then those of up."""
-    path, layer = ("layers", "mlp"), "layers.{i}.mlp."
-    gate, up = Part(1, 2, 0, 1), Part(1, 2, 1, 2)
     return (
-        linear((*path, "gate"), layer + "gate_up_proj", False, part=gate)
-        | linear((*path, "up"), layer + "gate_up_proj", False, part=up)
-        | linear((*path, "down"), layer + "down_proj", False)
+        linear((*at, "gate"), gate_up, False, part=Part(1, 2, 0, 1))
+        | linear((*at, "up"), gate_up, False, part=Part(1, 2, 1, 2))
+        | linear((*at, "down"), down, False)
     )
 
 
@@ -111,6 +113,7 @@ def family(
     *reads: str,
     sources: Callable[[DecoderConfig], Table] = sources,
     norm_eps: str = "rms_norm_eps",
+    lacks: str = "",
     **own: Any,
 ) -> Family:
     """Llama-like family.
@@ -118,9 +121,10 @@ def family(
     Args:
         reads: names of attributes that it reads beside those of all llama-like families.
         norm_eps: its attribute for the epsilon of norms.
+        lacks: names of attributes of all llama-like families that it does not have.
         own: further fields of `Family`.
     """
-    names = READS | fields.reads(norm_eps, *reads)
+    names = (READS | fields.reads(norm_eps, *reads)) - fields.reads(lacks)
     return Family(names, translate, sources, buffers=(fields.INV_FREQ,), **own)
 
 

@@ -1,4 +1,4 @@
-"""Llama with other norms, layouts or windows: glm, helium, ministral, olmo."""
+"""Llama with other norms, layouts or windows: glm, helium, internlm3, jais2, ministral, olmo."""
 
 from typing import Any
 
@@ -42,6 +42,24 @@ def _helium(config: Any) -> DecoderConfig:
     return llama.llama_config(config, interleaved=True, **own)
 
 
+def _internlm3(config: Any) -> DecoderConfig:
+    """Released models have no biases, and PyTorch's class has only all of them or none."""
+    fields.require(config, attention_bias=False, mlp_bias=False)
+    return llama.llama_config(config)
+
+
+def _jais2(config: Any) -> DecoderConfig:
+    """Layer norms; an ungated MLP."""
+    return llama.llama_config(
+        config,
+        norm="layer",
+        norm_bias=True,
+        norm_eps=config.layer_norm_eps,
+        gated=False,
+        **fields.biases(config),
+    )
+
+
 def _ministral(config: Any) -> DecoderConfig:
     """Some layers have a window, whose size PyTorch's class needs in any case."""
     fields.window_size(config)
@@ -72,6 +90,8 @@ def _olmo_sources(config: DecoderConfig) -> Table:
 FAMILIES = {
     "glm": llama.family(_glm, "head_dim attention_bias", sources=_glm_sources),
     "helium": llama.family(_helium, "head_dim attention_bias mlp_bias"),
+    "internlm3": llama.family(_internlm3, "head_dim attention_bias mlp_bias"),
+    "jais2": llama.family(_jais2, "head_dim attention_bias mlp_bias", norm_eps="layer_norm_eps"),
     "ministral": llama.family(_ministral, "head_dim layer_types sliding_window"),
     "olmo": llama.family(_olmo, "attention_bias clip_qkv", sources=_olmo_sources, norm_eps=""),
 }

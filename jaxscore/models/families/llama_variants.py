@@ -1,6 +1,6 @@
 """Llama with other biases, activations, positions or norms of queries and keys.
 
-apertus, arcee, ernie4_5, hunyuan_v1_dense, nanochat, seed_oss, smollm3.
+apertus, arcee, ernie4_5, nanochat, seed_oss, smollm3.
 """
 
 import dataclasses
@@ -8,15 +8,10 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Rotary
 from jaxscore.models.families import fields, llama
-from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm, unembedding
+from jaxscore.models.families.family import Source, Table, layer_norms, linear, unembedding
 
 # Parameters of the xIELU activation (arXiv 2411.13010): our names and the checkpoint's
 XIELU = {"above": "alpha_p", "below": "alpha_n", "slope": "beta", "least": "eps"}
-# Attributes of published HunYuan configs that PyTorch's class does not read
-HUNYUAN_UNREAD = (
-    "cla_share_factor class_num dense_list eod_token_id im_end_id im_newline_id im_start_id "
-    "mask_init_id num_media_embeds org_vocab_size pad_id pool_type text_end_id text_start_id"
-)
 
 
 def _apertus(config: Any) -> DecoderConfig:
@@ -54,28 +49,6 @@ def _arcee(config: Any) -> DecoderConfig:
 def _ernie4_5(config: Any) -> DecoderConfig:
     """Rotary pairs of adjacent channels; biases everywhere or nowhere."""
     return llama.llama_config(config, interleaved=True, **fields.biases_everywhere(config.use_bias))
-
-
-def _hunyuan(config: Any) -> DecoderConfig:
-    """Norms of queries and keys after the rotation."""
-    # Published configs have these values; PyTorch's class reads none of them.
-    fields.require(
-        config,
-        attention_head_dim=fields.head_width(config),
-        norm_type="rms",
-        use_qk_norm=True,
-        use_rotary_pos_emb=True,
-    )
-    return llama.llama_config(config, qk_norm="head", qk_norm_turned=True, **fields.biases(config))
-
-
-def _hunyuan_sources(config: DecoderConfig) -> Table:
-    at, layer = ("layers", "attention"), "layers.{i}.self_attn."
-    return (
-        llama.sources(config)
-        | norm((*at, "q_norm"), layer + "query_layernorm", False)
-        | norm((*at, "k_norm"), layer + "key_layernorm", False)
-    )
 
 
 def _nanochat(config: Any) -> DecoderConfig:
@@ -138,12 +111,6 @@ FAMILIES = {
     ),
     "arcee": llama.family(_arcee, "head_dim attention_bias mlp_bias"),
     "ernie4_5": llama.family(_ernie4_5, "head_dim use_bias"),
-    "hunyuan_v1_dense": llama.family(
-        _hunyuan,
-        "head_dim attention_bias attention_head_dim norm_type use_qk_norm use_rotary_pos_emb",
-        HUNYUAN_UNREAD,
-        sources=_hunyuan_sources,
-    ),
     "nanochat": llama.family(
         _nanochat, "head_dim attention_bias final_logit_softcapping", sources=_nanochat_sources
     ),

@@ -1,4 +1,4 @@
-"""Mixtures of experts in every layer: minimax_m2, mixtral, olmoe."""
+"""Mixtures of experts in every layer: flex_olmo, minimax_m2, mixtral, olmoe."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.models.families import fields, llama, mixtures
 from jaxscore.models.families.family import Table
 from jaxscore.models.families.llama_relatives import clip_limit
+from jaxscore.models.families.post_norm import after_norm_sources
 
 # Attributes of MiniMax-M2's released config, at the values that transformers' class computes
 MINIMAX_RELEASED: dict[str, Any] = {
@@ -62,6 +63,30 @@ def _minimax_sources(config: DecoderConfig) -> Table:
     return mixtral_sources(config) | llama.qk_norm_sources(config)
 
 
+def _flex_olmo(config: Any) -> DecoderConfig:
+    """olmo2 with experts."""
+    experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
+    return llama.llama_config(
+        config,
+        norm_place="after",
+        qk_norm="flat",
+        experts=mixtures.check_counts(experts),
+        **fields.biases(config),
+    )
+
+
+def _flex_olmo_sources(config: DecoderConfig) -> Table:
+    mlp = "layers.{i}.mlp."
+    return (
+        llama.embedding_sources(config)
+        | llama.attention_sources(config)
+        | llama.qk_norm_sources(config)
+        | after_norm_sources()
+        | mixtures.router_sources(config, mlp + "gate")
+        | mixtures.separate_expert_sources(config, mlp)
+    )
+
+
 def _olmoe(config: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads, then a limit on queries, keys and values."""
     experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
@@ -80,6 +105,12 @@ def _olmoe_sources(config: DecoderConfig) -> Table:
 
 
 FAMILIES = {
+    "flex_olmo": llama.family(
+        _flex_olmo,
+        "attention_bias num_experts num_experts_per_tok norm_topk_prob",
+        mixtures.TRAINING,
+        sources=_flex_olmo_sources,
+    ),
     "minimax_m2": llama.family(
         _minimax_m2,
         "head_dim num_local_experts num_experts_per_tok router_jitter_noise attn_type_list",

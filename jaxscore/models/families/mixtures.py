@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherMlp
 from jaxscore.errors import InputError
-from jaxscore.models.families import llama
+from jaxscore.models.families import fields, llama
 from jaxscore.models.families.family import Part, Source, Table, linear
 
 # Multi-token-prediction layers, which released checkpoints have and no score depends on
@@ -44,6 +44,43 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
             f"{count} experts"
         )
     return experts
+
+
+def sigmoid_experts(config: Any, count: int, **own: Any) -> Experts:
+    """Experts chosen by corrected sigmoid scores, with an ungated shared MLP (arXiv 2412.19437).
+
+    Args:
+        count: number of experts.
+        own: fields that differ from what the config's usual attributes say.
+    """
+    if "renormalised" not in own:
+        own["renormalised"] = config.norm_topk_prob
+    if "scale" not in own:
+        own["scale"] = config.routed_scaling_factor
+    if "groups" not in own:
+        own |= {"groups": config.n_group, "groups_per_token": config.topk_group, "group_rank": 2}
+    return Experts(
+        count,
+        config.num_experts_per_tok,
+        shared_gated=False,
+        scores="sigmoid",
+        corrected=True,
+        least_sum=1e-20,
+        **own,
+    )
+
+
+def dense_layers(config: Any) -> tuple[int, ...]:
+    """Layers without experts, from `mlp_layer_types`."""
+    types = fields.per_layer_values(config, "mlp_layer_types")
+    if unknown := sorted(set(types) - {"dense", "sparse"}):
+        raise InputError(f"mlp_layer_types has {unknown}, expected 'dense' and 'sparse'")
+    return tuple(i for i, kind in enumerate(types) if kind == "dense")
+
+
+def first_layers(config: Any) -> tuple[int, ...]:
+    """The first `first_k_dense_replace` layers, which have no experts."""
+    return tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
 
 
 def mlp_fields(

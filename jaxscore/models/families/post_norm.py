@@ -33,18 +33,23 @@ def _olmo3(config: Any) -> DecoderConfig:
     return _olmo2(config, windows=windows, **fields.rotary_by_layer_type(config))
 
 
+def after_norm_sources() -> Table:
+    """Norms after attention and MLP, under the names of exaone4 and olmo2."""
+    return layer_norms(
+        {
+            "attention_after_norm": "post_attention_layernorm",
+            "mlp_after_norm": "post_feedforward_layernorm",
+        }
+    )
+
+
 def _sources(config: DecoderConfig) -> Table:
     return (
         llama.embedding_sources(config)
         | llama.attention_sources(config)
         | llama.mlp_sources(config)
         | llama.qk_norm_sources(config)
-        | layer_norms(
-            {
-                "attention_after_norm": "post_attention_layernorm",
-                "mlp_after_norm": "post_feedforward_layernorm",
-            }
-        )
+        | after_norm_sources()
     )
 
 

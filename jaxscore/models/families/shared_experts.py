@@ -50,21 +50,9 @@ def _ernie_sources(config: DecoderConfig) -> Table:
 def _glm4_moe(config: Any) -> DecoderConfig:
     """Sigmoid router with corrected choice, plain first layers, partial rotary embeddings."""
     width = config.moe_intermediate_size
-    experts = Experts(
-        config.n_routed_experts,
-        config.num_experts_per_tok,
-        config.norm_topk_prob,
-        shared_width=(config.n_shared_experts or 0) * width,
-        shared_gated=False,
-        scores="sigmoid",
-        corrected=True,
-        groups=config.n_group,
-        groups_per_token=config.topk_group,
-        group_rank=2,
-        scale=config.routed_scaling_factor,
-        least_sum=1e-20,
-    )
-    plain = tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
+    shared_width = (config.n_shared_experts or 0) * width
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, shared_width=shared_width)
+    plain = mixtures.first_layers(config)
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),

@@ -102,6 +102,7 @@ def test_what_a_class_writes_is_known(kind):
 # Defaults of which the class itself makes no model
 UNUSABLE = {
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8},
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv"] * 32},
 }

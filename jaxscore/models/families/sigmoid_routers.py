@@ -1,0 +1,145 @@
+"""Mixtures with a sigmoid router and corrected choice: dots1, exaone_moe, hy_v3, solar_open."""
+
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Table
+
+
+def _dots1(config: Any) -> DecoderConfig:
+    """Norms of each head's queries and keys; windows in some layers."""
+    width = config.moe_intermediate_size
+    shared_width = (config.n_shared_experts or 0) * width
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, shared_width=shared_width)
+    plain = mixtures.first_layers(config)
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        qk_norm="head",
+        windows=fields.windows_by_layer_type(config),
+        **fields.biases(config),
+    )
+
+
+def _exaone_moe(config: Any) -> DecoderConfig:
+    """Layers with a window have rotary embeddings; the others are NoPE."""
+    fields.window_size(config)  # which PyTorch's class needs in any case
+    # PyTorch's class reads neither.
+    fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc")
+    width = config.moe_intermediate_size
+    shared_width = config.num_shared_experts * width
+    experts = mixtures.sigmoid_experts(config, config.num_experts, shared_width=shared_width)
+    plain = mixtures.dense_layers(config)
+    windows = fields.windows_by_layer_type(config)
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        qk_norm="head",
+        windows=windows,
+        **fields.rotary_in_layers(config, map(bool, windows)),
+    )
+
+
+def _exaone_moe_sources(config: DecoderConfig) -> Table:
+    return _normed_sources(config, "layers.{i}.mlp.e_score_correction_bias")
+
+
+def _normed_sources(config: DecoderConfig, correction: str = mixtures.CORRECTION) -> Table:
+    attention = llama.attention_sources(config) | llama.qk_norm_sources(config)
+    return mixtures.sources(config, attention, correction)
+
+
+def _hy_v3(config: Any) -> DecoderConfig:
+    """Norms of each head's queries and keys; weights of experts always sum to the scale."""
+    width = config.moe_intermediate_size
+    experts = mixtures.sigmoid_experts(
+        config,
+        config.num_experts,
+        renormalised=True,
+        groups=1,
+        scale=config.router_scaling_factor,
+        shared_width=config.num_shared_experts * width,
+    )
+    plain = mixtures.dense_layers(config)
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        qk_norm="head",
+        **fields.biases(config),
+    )
+
+
+def _hy_v3_sources(config: DecoderConfig) -> Table:
+    mlp = "layers.{i}.mlp."
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | llama.attention_sources(config)
+        | llama.qk_norm_sources(config)
+        | mixtures.plain_mlp_sources(config)
+        | mixtures.router_sources(config, mlp + "router.gate", mlp + "expert_bias")
+        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.shared_expert_sources(config, mlp + "shared_mlp.")
+    )
+
+
+def _solar_open(config: Any) -> DecoderConfig:
+    """Experts in every layer."""
+    if (share := config.rope_parameters["partial_rotary_factor"]) != 1:
+        raise InputError(f"partial_rotary_factor is {share!r}, which is not handled; handled is 1")
+    width = config.moe_intermediate_size
+    shared_width = config.n_shared_experts * width
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, shared_width=shared_width)
+    return llama.llama_config(
+        config,
+        mlp_width=width,
+        experts=mixtures.check_counts(experts),
+        qkv_bias=config.attention_bias,
+    )
+
+
+def _solar_open_sources(config: DecoderConfig) -> Table:
+    return mixtures.sources(config, llama.attention_sources(config))
+
+
+CHOICE = "num_experts_per_tok moe_intermediate_size output_router_logits"
+DEEPSEEK = "n_group topk_group norm_topk_prob routed_scaling_factor"
+
+FAMILIES = {
+    "dots1": llama.family(
+        _dots1,
+        CHOICE,
+        DEEPSEEK,
+        "head_dim attention_bias layer_types sliding_window max_window_layers",
+        "n_routed_experts n_shared_experts first_k_dense_replace",
+        sources=_normed_sources,
+    ),
+    "exaone_moe": llama.family(
+        _exaone_moe,
+        CHOICE,
+        DEEPSEEK,
+        "head_dim layer_types sliding_window sliding_window_pattern mlp_layer_types",
+        "first_k_dense_replace num_experts num_shared_experts scoring_func topk_method",
+        mixtures.NEXT_TOKENS,
+        sources=_exaone_moe_sources,
+        unread=lambda config: (r"mtp\..+",),
+    ),
+    "hy_v3": llama.family(
+        _hy_v3,
+        CHOICE,
+        "head_dim attention_bias mlp_bias mlp_layer_types num_experts num_shared_experts",
+        "router_scaling_factor enable_moe_fp32_combine",
+        mixtures.NEXT_TOKENS,
+        sources=_hy_v3_sources,
+        next_tokens=True,
+    ),
+    "solar_open": llama.family(
+        _solar_open,
+        CHOICE,
+        DEEPSEEK,
+        "head_dim attention_bias n_routed_experts n_shared_experts",
+        sources=_solar_open_sources,
+    ),
+}
