@@ -58,29 +58,43 @@ class Split(NamedTuple):
 _DIGITS = Split((r"\p{N}", _GPT2))
 _PLAIN = Split((_GPT2,))
 _LLAMA_BPE = Split((_LLAMA3,), whole_words=True, adds_bos=True)
+_GPT4O = Split((rf"{_cased(f'(?i:{_CONTRACTIONS})?')}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",))
+# llama.cpp does not take the tilde for a symbol.
+_SYMBOL = r"[\p{S}&&[^~]]"
+_DEEPSEEK_V3 = Split(
+    (
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+        rf"|[^\r\n\p{{L}}\p{{P}}{_SYMBOL}]?[\p{{L}}\p{{M}}]+"
+        rf"| ?[\p{{P}}{_SYMBOL}]+[\r\n]*|{_BLANKS}",
+    )
+)
 SPLITS = {
     "codeshell": _DIGITS,
     "command-r": _DIGITS,
     "dbrx": Split((_LLAMA3,)),
     "deepseek-r1-qwen": Split((_QWEN2,)),
-    "deepseek-v3": Split(
-        (
-            r"\p{N}{1,3}",
-            "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-            r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-            rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BLANKS}",
-        )
-    ),
+    "deepseek-v3": _DEEPSEEK_V3,
     "exaone4": _PLAIN,
+    "falcon": Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    "falcon3": _LLAMA_BPE,
     "glm4": Split((_LLAMA3,)),
     "gpt-2": _PLAIN,
-    "gpt-4o": Split((rf"{_cased(f'(?i:{_CONTRACTIONS})?')}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",)),
+    "gpt-4o": _GPT4O,
+    "hunyuan-dense": _DEEPSEEK_V3,
     "llama-bpe": _LLAMA_BPE,
     "llama-v3": _LLAMA_BPE,
     "llama3": _LLAMA_BPE,
+    "llama4": _GPT4O,
+    "minimax-m2": _GPT4O,
+    "mpt": _PLAIN,
     "olmo": _PLAIN,
+    "phi-2": _PLAIN,
+    "pixtral": _LLAMA_BPE,
     "qwen2": Split((_QWEN2,)),
     "refact": _DIGITS,
+    "seed-coder": Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)),
     "smaug-bpe": Split((_LLAMA3,)),
     "smollm": _DIGITS,
     "stablelm2": Split((_QWEN2,)),

@@ -1,7 +1,7 @@
 """Tokenizers of GGUF files against ids of llama.cpp.
 
-tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0
-gives for each split of `tokenizer.ggml.pre`.
+tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0,
+or b9190, gives for each split of `tokenizer.ggml.pre`.
 """
 
 import json
@@ -34,6 +34,20 @@ def ids(tokenizer):
 @pytest.mark.parametrize("pre", SPLITS)
 def test_byte_bpe_gives_the_ids_of_llama_cpp(pre):
     assert ids(read_gguf_tokenizer(file(pre=pre))) == CASES["ids"][pre]
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("deepseek-v3", ["+", "Ġ", "~", "Ċ", "%"]),  # a tilde is no symbol for llama.cpp
+        ("gpt-4o", ["+", "Ġ~Ċ", "%"]),
+        ("seed-coder", ["+", "Ġ~", "Ċ", "%"]),
+        ("falcon", ["+", "Ġ", "~", "Ċ", "%"]),
+    ],
+)
+def test_symbols_are_split_as_llama_cpp_does(pre, pieces):
+    found = read_gguf_tokenizer(file(pre=pre)).backend.pre_tokenizer.pre_tokenize_str("+ ~\n%")
+    assert [piece for piece, _ in found] == pieces
 
 
 @pytest.mark.parametrize(
