@@ -240,7 +240,8 @@ def _gemma4(config: Any) -> dict[str, Any]:
 
 def _streams(config: Any) -> dict[str, Any]:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return {"rope.dimension_sections": [1, 1, width // 2 - 2, 0]}
+    third = width // 6
+    return {"rope.dimension_sections": [width // 2 - 2 * third, third, third, 0]}
 
 
 NO_THETA = {"rope.freq_base": None}
@@ -313,7 +314,9 @@ ARCHITECTURES = {
         keys=lambda config: {
             **_expert_width(config),
             "expert_shared_count": config.moe_num_shared_experts,
-            "expert_shared_feed_forward_length": 28,
+            "expert_shared_feed_forward_length": (
+                config.moe_intermediate_size * config.moe_num_shared_experts
+            ),
             "leading_dense_block_count": config.moe_layer_start_index,
             "interleave_moe_layer_step": config.moe_layer_interval,
         },
