@@ -119,8 +119,11 @@ def _inspect(args: argparse.Namespace, source: Path) -> int:
         family = f", family {found.family}" if found.family else ""
         text = f", a wrapper; its text is {found.text}" if found.text else ""
         facts = [("config", found.config), ("model_type", found.model_type + text)]
-        verb = "read as" if found.refused else "runs as"
-        facts += [(verb, found.implementation + family)]
+        if found.refused and not family:
+            facts.append(("covered", "no"))
+        else:
+            verb = "read as" if found.refused else "runs as"
+            facts.append((verb, found.implementation + family))
         facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
         facts += [("stored as", found.stored)] if found.stored else []
         facts += [("weights", found.weights)]

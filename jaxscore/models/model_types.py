@@ -87,11 +87,20 @@ class Refused(NamedTuple):
     text: str | None = None
 
 
+_BY_TRANSFORMERS = (
+    "score it with transformers, or with lm-evaluation-harness (`lm_eval --model hf`), one "
+    f"sequence per row; see 'What is refused' in {PAGE}"
+)
 RECURRENT = Kind(
     "recurrent state",
     "has layers that carry a recurrent state ({layers}) and are not covered yet",
-    "score it with transformers, or with lm-evaluation-harness (`lm_eval --model hf`), one "
-    f"sequence per row; see 'What is refused' in {PAGE}",
+    _BY_TRANSFORMERS,
+)
+OTHER_LAYERS = Kind("other layers", "has {layers}, which the decoder does not", _BY_TRANSFORMERS)
+NOT_COMPARED = Kind(
+    "not compared",
+    "has not been translated and compared with PyTorch yet",
+    _BY_TRANSFORMERS,
 )
 ENCODER_DECODER = Kind(
     "encoder-decoder",
@@ -113,10 +122,12 @@ _LAYERS = {
     "falcon_mamba": MAMBA,
     "glm5_next_text": "linear attention",
     "granitemoehybrid": MAMBA2,
+    "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
     "jamba": MAMBA,
     "kimi_linear": "Kimi delta attention",
+    "lara_mini": DELTA,
     "lfm3": CONVOLUTIONS,
     "mamba": MAMBA,
     "mamba2": MAMBA2,
@@ -129,6 +140,7 @@ _LAYERS = {
     "xlstm": "mLSTM",
     "zamba": MAMBA,
     "zamba2": MAMBA2,
+    "zaya": "convolutions before attention",
 }
 # Wrapper -> model type of its text, unless its `text_config` names another one
 _WRAPPED = {
@@ -139,20 +151,62 @@ _WRAPPED = {
     "nemotron_h_omni": "nemotron_h",
     "qwen4_exp": "qwen4_exp_text",
 }
+GATED, INDEXER = "a gate on the output of attention", "an indexer that chooses keys"
+TWO_INPUTS = "attention to another network's states"
+_OTHER_LAYERS = {
+    "afmoe": GATED,
+    "axk2": INDEXER,
+    "blt": "patches of bytes",
+    "deepseek_v32": INDEXER,
+    "deepseek_v4": "compressed keys",
+    "diffllama": "differences of two attentions",
+    "doge": "a learned mask of keys",
+    "dory": GATED,
+    "dots3_note_text": INDEXER,
+    "gemma3n_text": "several residual streams",
+    "gemma4_assistant": TWO_INPUTS,
+    "gemma4_unified_assistant": TWO_INPUTS,
+    "glm_moe_dsa": INDEXER,
+    "hrm_text": "layers that run several times",
+    "hy_v4": INDEXER,
+    "jetmoe": "mixtures of attention heads",
+    "laguna": GATED,
+    "longcat_flash": "experts beside two attentions",
+    "mimo_v2_flash": "values of another width than keys",
+    "minimax_m3_vl_text": INDEXER,
+    "mllama": TWO_INPUTS,
+    "moshi": "several codebooks of sound",
+    "reformer": "attention within hashed buckets",
+    "xlnet": "attention in permuted orders",
+}
+_NOT_COMPARED = (
+    "apertus1p5_text aria_text axk1 beam biogpt bitnet codegen cohere2_moe cohere_compass_text "
+    "cpmant ctrl cwm dbrx emu3 exaone flint fuyu gemma4_unified gemma4_unified_text git got_ocr2 "
+    "gpt-sw3 gpt_bigcode gpt_neox_japanese granite_swa granitemoe_swa hyperclovax iquestcoder "
+    "kolibri1 mellum minicpm3 modernbert-decoder moss_transcribe_diarize mpt openai-gpt persimmon "
+    "phi4_multimodal sarvam_mla sarvam_moe xlm youtu"
+)
 _ENCODER_DECODERS = (
     "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "
-    "marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet switch_transformers t5 "
-    "t5gemma t5gemma2 umt5 whisper"
+    "marian mbart mt5 musicgen musicgen_melody mvp nllb-moe pegasus pegasus_x plbart prophetnet "
+    "switch_transformers t5 t5gemma t5gemma2 trocr umt5 whisper"
 )
 _MASKED = (
-    "albert bert big_bird camembert convbert deberta deberta-v2 distilbert electra esm eurobert "
-    "flaubert fnet funnel longformer megatron-bert mobilebert modernbert mpnet nomic_bert "
-    "nystromformer rembert roberta roformer squeezebert xlm-roberta xlm-roberta-xl"
+    "albert bert bert-generation big_bird camembert convbert data2vec-text deberta deberta-v2 "
+    "distilbert electra ernie esm eurobert flaubert fnet funnel longformer megatron-bert "
+    "mobilebert modernbert mpnet nomic_bert nystromformer rembert roberta roberta-prelayernorm "
+    "roc_bert roformer squeezebert xlm-roberta xlm-roberta-xl xmod"
 )
 
 REFUSED: Mapping[str, Refused] = {
     **{kind: Refused(RECURRENT, layers) for kind, layers in _LAYERS.items()},
     **{kind: Refused(RECURRENT, _LAYERS[text], text) for kind, text in _WRAPPED.items()},
+    **{kind: Refused(OTHER_LAYERS, layers) for kind, layers in _OTHER_LAYERS.items()},
+    **{
+        kind: Refused(OTHER_LAYERS, _OTHER_LAYERS[text], text)
+        for kind, text in {"dots3_note": "dots3_note_text", "gemma3n": "gemma3n_text"}.items()
+    },
+    **dict.fromkeys(_NOT_COMPARED.split(), Refused(NOT_COMPARED)),
     **dict.fromkeys(_ENCODER_DECODERS.split(), Refused(ENCODER_DECODER)),
     **dict.fromkeys(_MASKED.split(), Refused(BOTH_SIDES)),
 }

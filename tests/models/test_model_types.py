@@ -3,14 +3,16 @@
 import re
 
 import pytest
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.model_types import RECURRENT, REFUSED, check, reason
+from jaxscore.models.inspect_checkpoint import inspect_checkpoint
+from jaxscore.models.model_types import RECURRENT, REFUSED, check, covered, reason
 from jaxscore.models.native import translate
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
-from tests.models.checkpoints import loaded
+from tests.models.checkpoints import FIFTH, loaded
 
 HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
 NAMED = (
@@ -58,6 +60,26 @@ def test_a_hybrid_in_any_wrapper(tmp_path, kind):
 @pytest.mark.parametrize("text", [None, [], {}, {"model_type": []}, {"model_type": "gemma3_text"}])
 def test_other_texts_are_left_to_their_wrapper(text):
     check({"model_type": "gemma3", "text_config": text}, "")
+
+
+def test_every_causal_model_type_of_transformers_is_covered_or_refused_by_name():
+    if not FIFTH:
+        pytest.skip("the list is of transformers 5")
+    known = {one.model_type for one in covered()}
+    assert set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) <= known | set(REFUSED)
+
+
+@pytest.mark.parametrize("kind", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+def test_a_check_says_the_same_as_the_list(tmp_path, kind):
+    """A model type that is refused does not run, whatever else the file says."""
+    if kind not in REFUSED:
+        return
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
+    found = inspect_checkpoint(tmp_path)
+    inside = REFUSED[kind].text or kind
+    assert found.family is None
+    assert len(found.refused) == 1
+    assert reason(inside, REFUSED[inside]) in found.refused[0]
 
 
 def test_nothing_is_both_covered_and_refused():
