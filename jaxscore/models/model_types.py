@@ -16,7 +16,9 @@ WITHOUT_4 = frozenset(
     "nanochat qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # and one that computes something else, or fails, for these
-NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text qwen3_next".split())
+NOT_BY_4 = frozenset(
+    "bamba deepseek_v2 ernie4_5_moe gpt_oss granitemoehybrid llama4_text qwen3_next".split()
+)
 
 PAGE = "jaxscore/models/README.md"
 
@@ -117,11 +119,9 @@ MAMBA, MAMBA2, DELTA = "Mamba", "Mamba-2", "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "bailing_hybrid": "the delta rule",
-    "bamba": MAMBA2,
     "falcon_h1": f"{MAMBA2} beside attention",
     "falcon_mamba": MAMBA,
     "glm5_next_text": "linear attention",
-    "granitemoehybrid": MAMBA2,
     "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,

@@ -32,9 +32,11 @@ NO_INIT = contextlib.nullcontext if FIFTH else transformers.modeling_utils.no_in
 
 MISSING = "transformers 4.57 does not have it"
 NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
+    "bamba": "transformers 4.57 norms all groups together and ignores time_step_limit",
     "deepseek_v2": "transformers 4.57 forgets mscale_all_dim in the scale of its scores",
     "ernie4_5_moe": "transformers 4.57 has a router that fails in bfloat16",
     "gpt_oss": "transformers 4.57 reads neither swiglu_limit nor swiglu_alpha",
+    "granitemoehybrid": "transformers 4.57 norms all groups together",
     "llama4_text": "transformers 4.57 takes no attention_bias from the file",
     "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
 }

@@ -29,8 +29,28 @@ DELTA = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 6,
 }
+MAMBA = {
+    **GATED,
+    "num_hidden_layers": 3,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_expand": 2,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 10,
+    "mamba_chunk_size": 16,
+}
 DELTA_MOE = {**DELTA, **MOE, "shared_expert_intermediate_size": 40}
 BASE: dict[str, dict[str, Any]] = {
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "granitemoehybrid": {
+        **MAMBA,
+        "mamba_n_heads": 4,
+        "mamba_expand": 1,
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 40,
+    },
     "lfm2": {**GATED, **LAYERS, "block_multiple_of": 8},
     "lfm2_moe": {**GATED, **LAYERS, **MOE, "num_dense_layers": 1},
     "qwen3_5_moe_text": {k: v for k, v in DELTA_MOE.items() if k != "intermediate_size"},
@@ -39,6 +59,54 @@ BASE: dict[str, dict[str, Any]] = {
 }
 
 CASES = [
+    case("bamba"),
+    case(
+        "bamba",
+        LLAMALIKE_NAMES,
+        {"time_step_limit": [0.0, 9.0]},
+        attention_bias=True,
+        mlp_bias=True,
+        mamba_proj_bias=True,
+        mamba_conv_bias=False,
+        tie_word_embeddings=True,
+        time_step_limit=[0.3, 0.9],
+        attn_layer_indices=[2],
+        mamba_d_conv=3,
+        mamba_d_state=6,
+        mamba_n_groups=1,
+        **LLAMALIKE,
+    ),
+    case("bamba", "rope_scaling", **scaled(SLOW_YARN)),
+    case("granitemoehybrid", {"num_experts_per_tok": 3}),
+    case(
+        "granitemoehybrid",
+        LLAMALIKE_NAMES,
+        {"time_step_limit": [0.0, 9.0]},
+        {"position_embedding_type": "nope"},
+        "attention_multiplier embedding_multiplier residual_multiplier logits_scaling",
+        attention_bias=True,
+        mamba_proj_bias=True,
+        mamba_conv_bias=False,
+        tie_word_embeddings=True,
+        time_step_limit=[0.3, 0.9],
+        position_embedding_type="rope",
+        layer_types=["mamba", "mamba", "attention"],
+        mamba_d_conv=3,
+        mamba_d_state=6,
+        mamba_n_groups=1,
+        attention_multiplier=0.3,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.5,
+        logits_scaling=2.0,
+        **LLAMALIKE,
+    ),
+    case(
+        "granitemoehybrid",
+        "rope_scaling",
+        num_local_experts=0,
+        position_embedding_type="rope",
+        **scaled(SLOW_YARN),
+    ),
     case("lfm2"),
     case(
         "lfm2",
@@ -130,6 +198,13 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("bamba", {"partial_rotary_factor": 0.25}, "partial_rotary_factor is 0.25"),
+    ("granitemoehybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
+    (
+        "granitemoehybrid",
+        {"position_embedding_type": "alibi"},
+        "position_embedding_type is 'alibi'",
+    ),
     ("lfm2", {"block_dim": 40}, "block_dim is 40"),
     ("lfm2", {"conv_dim": 40}, "conv_dim is 40"),
     ("lfm2", {"conv_dim_out": 40}, "conv_dim_out is 40"),
@@ -142,6 +217,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_5_text", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("bamba", {"mamba_d_head": 4}, "expected mamba_expand * hidden_size, 64"),
+    ("bamba", {"mamba_n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
+    ("bamba", {"time_step_limit": [0.5]}, "time_step_limit is [0.5]"),
+    ("bamba", {"mamba_d_conv": 0}, "expected at least 1"),
     ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0, expected at least 1"),
     ("qwen3_5_text", {"linear_num_key_heads": 3}, "linear_num_value_heads 4 is no multiple"),
     ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0"),
@@ -149,7 +228,18 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_next", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
 ]
 ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
+CHUNKS = "chunks do not change what is computed"
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "bamba": {
+        "mamba_chunk_size": CHUNKS,
+        "num_logits_to_keep": "of torch's generate",
+        "z_loss_coefficient": TRAINING,
+    },
+    "granitemoehybrid": {
+        "mamba_chunk_size": CHUNKS,
+        "output_router_logits": TRAINING,
+        "router_aux_loss_coef": TRAINING,
+    },
     "lfm2_moe": {"output_router_logits": TRAINING},
     "qwen3_5_moe_text": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "qwen3_next": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},

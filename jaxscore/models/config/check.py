@@ -73,9 +73,8 @@ KINDS: dict[str, type] = dict.fromkeys(
 ) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types full_attn_idxs layer_types mlp_layer_types mlp_only_layers "
-    "moe_layers "
-    "no_rope_layers".split(),
+    "attention_layers attention_types attn_layer_indices full_attn_idxs layer_types "
+    "mlp_layer_types mlp_only_layers moe_layers no_rope_layers".split(),
     list,
 )
 EXAMPLES: dict[type, Any] = {int: 1, float: 1.0, str: "silu", list: []}

@@ -4,6 +4,7 @@ The rules are those of the families' documentation. If a file has `layer_types`,
 intervals are ignored.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -272,12 +273,27 @@ def _qwen_hybrid(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % interval else FULL for i in layers]
 
 
+def _mamba2(config: Any) -> None:
+    """Step sizes without bounds, and Mamba in all layers.
+
+    transformers 5 writes an infinite bound as an object.
+    """
+    if config.time_step_limit is None:
+        config.time_step_limit = [0.0, math.inf]
+    if isinstance(limits := config.time_step_limit, list):
+        infinite = {"__float__": "Infinity"}
+        config.time_step_limit = [math.inf if limit == infinite else limit for limit in limits]
+    if getattr(config, "layer_types", []) is None:
+        config.layer_types = ["linear_attention"] * config.num_hidden_layers
+
+
 def _opt(config: Any) -> None:
     if config.word_embed_proj_dim is None:
         config.word_embed_proj_dim = config.hidden_size
 
 
 RULES: dict[str, Callable[[Any], None]] = {
+    "bamba": _mamba2,
     "cohere2": _cohere2,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
@@ -292,6 +308,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "glm4_moe_lite": _glm4_moe_lite,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
+    "granitemoehybrid": _mamba2,
     "lfm2": _lfm2,
     "helium": _check_quotient,
     "hy_v3": _first_dense,

@@ -22,6 +22,7 @@ MODULES = {
     "llama4": "llama4_text",
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
+    "mamba_hybrid": "bamba granitemoehybrid",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "phi3 phimoe",
     "post_norm": "exaone4 glm4 olmo2 olmo3",

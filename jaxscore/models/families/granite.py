@@ -9,7 +9,7 @@ from jaxscore.models.families.family import Table
 MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
 
 
-def _granite(config: Any, **own: Any) -> DecoderConfig:
+def granite_config(config: Any, **own: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         attention_scale=config.attention_multiplier,
@@ -32,7 +32,7 @@ def _granitemoe(config: Any) -> DecoderConfig:
         shared_width=getattr(config, "shared_intermediate_size", 0),
         shared_gated=False,
     )
-    return _granite(config, experts=mixtures.check_counts(experts))
+    return granite_config(config, experts=mixtures.check_counts(experts))
 
 
 def _granitemoe_sources(config: DecoderConfig) -> Table:
@@ -52,7 +52,7 @@ def _granitemoe_sources(config: DecoderConfig) -> Table:
 
 
 FAMILIES = {
-    "granite": llama.family(_granite, "attention_bias mlp_bias", MULTIPLIERS),
+    "granite": llama.family(granite_config, "attention_bias mlp_bias", MULTIPLIERS),
     "granitemoe": llama.family(
         _granitemoe,
         "attention_bias num_local_experts num_experts_per_tok position_embedding_type",

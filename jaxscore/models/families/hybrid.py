@@ -1,11 +1,16 @@
-"""Weight tables of decoders with recurrent layers: each kind of layer is stacked on its own."""
+"""Weight tables of decoders with recurrent layers, and Mamba-2's fields and tensors.
+
+Each kind of layer is stacked on its own.
+"""
 
 import dataclasses
 import itertools
 import math
+from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.models.families.family import Part, Table
+from jaxscore.device.decoder_config import DecoderConfig, StateSpace
+from jaxscore.errors import InputError
+from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 ATTENTION, RECURRENT = ("layers", "attention"), ("recurrent",)
 
@@ -38,3 +43,56 @@ def parts(groups: int, *rows: int) -> list[Part]:
     stops = [stop // piece for stop in itertools.accumulate(rows)]
     starts = [0, *stops[:-1]]
     return [Part(groups, stops[-1], start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def state_space(
+    n_heads: int,
+    head_width: int,
+    n_groups: int,
+    time_step_limit: Any,
+    **own: Any,
+) -> StateSpace:
+    """Mamba-2 mixer whose outputs are normed after their gate, except for the fields in `own`.
+
+    Args:
+        time_step_limit: least and most step size, as in a config.
+
+    Raises:
+        InputError: sizes that make no layer.
+    """
+    if n_groups < 1 or n_heads % n_groups:
+        raise InputError(f"{n_heads} Mamba heads are no multiple of {n_groups} groups")
+    limits = time_step_limit
+    is_pair = isinstance(limits, list | tuple) and len(limits) == 2
+    if not is_pair or not all(type(x) in (int, float) and x >= 0 for x in limits):
+        raise InputError(f"time_step_limit is {limits!r}, expected two numbers of at least 0")
+    fields = {"least_step": float(limits[0]), "most_step": float(limits[1]), "norm": "gated"}
+    mixer = StateSpace(
+        n_heads=n_heads, head_width=head_width, n_groups=n_groups, **{**fields, **own}
+    )
+    if min(mixer.taps, mixer.state_width, mixer.head_width) < 1:
+        raise InputError(f"sizes of Mamba layers are {mixer}, expected at least 1")
+    return mixer
+
+
+def state_space_sources(config: DecoderConfig, name: str) -> Table:
+    """Mamba-2 layers under `name`, whose projections and convolutions are fused."""
+    if config.recurrent is None:
+        return {}
+    mixer = config.recurrent.mixer
+    assert isinstance(mixer, StateSpace)
+    inner, shared = mixer.n_heads * mixer.head_width, mixer.n_groups * mixer.state_width
+    table: Table = {}
+    rows = parts(1, inner, inner, shared, shared, mixer.n_heads)
+    for ours, part in zip(("z", "x", "b", "c", "step"), rows, strict=True):
+        table |= linear((*RECURRENT, ours), name + "in_proj", mixer.bias, part=part)
+    for ours, part in zip("xbc", parts(1, inner, shared, shared), strict=True):
+        at = (*RECURRENT, f"{ours}_conv")
+        table[*at, "taps"] = Source(name + "conv1d.weight", part=part)
+        if mixer.conv_bias:
+            table[*at, "bias"] = Source(name + "conv1d.bias", part=part)
+    for ours, theirs in {"log_rate": "A_log", "step_bias": "dt_bias", "skip": "D"}.items():
+        table[*RECURRENT, ours] = Source(name + theirs)
+    if mixer.norm:
+        table |= norm((*RECURRENT, "norm"), name + "norm", False)
+    return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.bias)
