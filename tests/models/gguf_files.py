@@ -177,6 +177,14 @@ def _shared(config: Any) -> dict[str, Any]:
     }
 
 
+def _sigmoid(config: Any) -> dict[str, Any]:
+    return {
+        **_shared(config),
+        "expert_gating_func": 2,
+        "expert_weights_norm": config.norm_topk_prob,
+    }
+
+
 def _deepseek(config: Any) -> dict[str, Any]:
     log = config.rope_parameters.get("mscale_all_dim")
     v3 = config.model_type == "deepseek_v3"
@@ -308,6 +316,11 @@ ARCHITECTURES = {
     "deepseek2": Written("deepseek_v2", ONE_GROUP, _deepseek, absorbed),
     "deepseek2, v3": Written("deepseek_v3", {"rope_interleave": True}, _deepseek, absorbed),
     "deepseek2, old": Written("deepseek_v3", {"rope_interleave": True}, _old_deepseek),
+    "dots1": Written(
+        "dots1",
+        {"layer_types": ["full_attention"] * 3, "norm_topk_prob": True},
+        _sigmoid,
+    ),
     "ernie4_5": Written("ernie4_5"),
     "ernie4_5-moe": Written(
         "ernie4_5_moe",
@@ -322,6 +335,20 @@ ARCHITECTURES = {
         },
     ),
     "exaone4": Written("exaone4", keys=_window_layers),
+    "exaone-moe": Written(
+        "exaone_moe",
+        keys=lambda config: {
+            **_window_layers(config),
+            **_expert_width(config),
+            "expert_shared_count": config.num_shared_experts,
+            "expert_shared_feed_forward_length": config.moe_intermediate_size,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_gating_func": 2,
+            "leading_dense_block_count": 1,
+            "nextn_predict_layers": 0,
+        },
+    ),
     "falcon": Written(
         "falcon",
         keys=lambda config: {
@@ -337,11 +364,7 @@ ARCHITECTURES = {
     "glm4moe": Written(
         "glm4_moe",
         {"use_qk_norm": True},
-        lambda config: {
-            **_shared(config),
-            "expert_gating_func": 2,
-            "expert_weights_norm": config.norm_topk_prob,
-        },
+        _sigmoid,
     ),
     "gpt2": Written("gpt2", keys=lambda config: {"feed_forward_length": 128}, change=transposed),
     "gptneox": Written(
@@ -354,6 +377,7 @@ ARCHITECTURES = {
     ),
     "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
     "hunyuan-dense": Written("hunyuan_v1_dense"),
+    "jais2": Written("jais2"),
     "llama4": Written(
         "llama4_text",
         {
@@ -386,6 +410,12 @@ ARCHITECTURES = {
         change=permuted,
     ),
     "nemotron": Written("nemotron", change=plus_one),
+    "olmo": Written(
+        "olmo",
+        {"clip_qkv": 2.5},
+        lambda config: {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": 2.5},
+        permuted,
+    ),
     "olmo2": Written("olmo2"),
     "olmo2, windows": Written("olmo3", keys=_window_layers),
     "olmoe": Written("olmoe"),

@@ -426,7 +426,7 @@ def test_a_tensor_that_is_not_known_is_refused(tmp_path, monkeypatch):
     ("architecture", "reason"),
     [
         ("mamba2", "recurrent state"),
-        ("qwen35", "recurrent state"),
+        ("rwkv7", "recurrent state"),
         ("bert", "masked"),
         ("xyz", "not known"),
     ],

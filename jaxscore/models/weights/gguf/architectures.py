@@ -133,6 +133,15 @@ DEEPSEEK_V3 = dataclasses.replace(
     family="deepseek_v3",
     config={**DEEPSEEK_V2.config, "topk_method": "noaux_tc", "scoring_func": at.gate(2)},
 )
+# Of mixtures with a sigmoid router, beside the numbers of experts
+SIGMOID_MIXTURE = {
+    **at.EXPERT_WIDTH,
+    **at.plain_first_layers(),
+    "n_group": at.size("expert_group_count", 1),
+    "topk_group": at.size("expert_group_used_count", 1),
+    "norm_topk_prob": at.flag("expert_weights_norm"),
+    "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+}
 GEMMA = {
     **at.without(at.LLAMA, "hidden_act"),
     **at.HEAD_DIM,
@@ -236,6 +245,27 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         "cohere", {**COHERE, "use_qk_norm": at.has("attn_q_norm.weight")}, {**BLOCK, **HEAD_NORMS}
     ),
     "deepseek2": _deepseek,
+    "dots1": Architecture(
+        "dots1",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.ATTENTION_BIAS,
+            **SIGMOID_MIXTURE,
+            **at.experts("n_routed_experts"),
+            **at.shared_experts(),
+            "sliding_window": None,
+            "layer_types": at.full_attention,
+        },
+        {
+            **BLOCK,
+            **HEAD_NORMS,
+            **EXPERTS,
+            **CORRECTION,
+            **shared_experts("mlp.shared_experts"),
+        },
+        checks=(at.gate(2),),
+    ),
     "ernie4_5": Architecture(
         "ernie4_5", {**at.LLAMA, **at.HEAD_DIM, "use_bias": at.has("attn_q.bias")}
     ),
@@ -269,6 +299,27 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "layer_types": at.exaone_types,
         },
         OLMO2.names,
+    ),
+    "exaone-moe": Architecture(
+        "exaone_moe",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **SIGMOID_MIXTURE,
+            **at.experts(),
+            **at.shared_experts("num_shared_experts"),
+            "sliding_window": at.size(at.WINDOW),
+            "layer_types": at.layer_types(4),
+        },
+        {
+            **BLOCK,
+            **HEAD_NORMS,
+            **EXPERTS,
+            **shared_experts("mlp.shared_experts"),
+            "exp_probs_b": "mlp.e_score_correction_bias.",
+        },
+        ignored=("expert_shared_feed_forward_length",),
+        checks=(at.gate(2),),
     ),
     "falcon": _falcon,
     "gemma": Architecture(
@@ -387,14 +438,9 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             **at.HEAD_DIM,
             **at.ATTENTION_BIAS,
             "use_qk_norm": at.has("attn_q_norm.weight"),
+            **SIGMOID_MIXTURE,
             **at.experts("n_routed_experts"),
-            **at.EXPERT_WIDTH,
             **at.shared_experts(),
-            **at.plain_first_layers(),
-            "n_group": at.size("expert_group_count", 1),
-            "topk_group": at.size("expert_group_used_count", 1),
-            "norm_topk_prob": at.flag("expert_weights_norm"),
-            "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
             "rope_parameters": at.rope(is_partial=True),
         },
         {
@@ -518,6 +564,16 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "attn_k_norm": "self_attn.key_layernorm",
         },
     ),
+    "jais2": Architecture(
+        "jais2",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            **at.HEAD_DIM,
+            **at.BIASES,
+            "layer_norm_eps": at.LAYER_NORM,
+            "hidden_act": "relu2",
+        },
+    ),
     "llama4": Architecture(
         "llama4_text",
         {
@@ -582,6 +638,17 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         layouts=layouts.minus_one("attn_norm", "ffn_norm"),
         ignored=("attention.layer_norm_rms_epsilon",),
         checks=(at.check_quotient,),
+    ),
+    "olmo": Architecture(
+        "olmo",
+        {
+            **at.without(at.LLAMA, "rms_norm_eps"),
+            **at.ATTENTION_BIAS,
+            "clip_qkv": at.optional_real("attention.clamp_kqv"),
+        },
+        at.without(BLOCK, "attn_norm", "ffn_norm"),
+        layouts=layouts.PERMUTED,
+        ignored=("attention.layer_norm_epsilon",),
     ),
     "olmo2": _olmo,
     "olmoe": Architecture(
@@ -717,9 +784,9 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 # Architecture -> why it is not read
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        "arwkv7 bailingmoe3 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear lfm2 "
-        "lfm2moe mamba mamba2 minimax-01 nemotron_h nemotron_h_moe plamo2 qwen35 qwen35moe "
-        "qwen3next qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
+        "arwkv7 bailingmoe3 falcon-h1 glm5-next granitehybrid jamba kimi-k3 kimi-linear "
+        "mamba mamba2 minimax-01 nemotron_h nemotron_h_moe plamo2 "
+        "qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
     ),
     **dict.fromkeys(
@@ -735,13 +802,17 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("t5 t5encoder".split(), "an encoder-decoder"),
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
+    **dict.fromkeys(
+        "hunyuan-moe hy_v3 lfm2 lfm2moe qwen35 qwen35moe qwen3next".split(),
+        "its family is read from Hugging Face checkpoints alone",
+    ),
     "gptj": "llama.cpp does not convert it",
     **dict.fromkeys(
         "afmoe arctic baichuan bailingmoe bailingmoe2 bitnet chameleon chatglm codeshell cogvlm "
-        "cohere2moe dbrx deci deepseek deepseek2-ocr deepseek32 deepseek4 dots1 dots3note exaone "
-        "exaone-moe gemma3n glm-dsa granite_swa graniteswitch grok grovemoe hrm_text hunyuan-moe "
-        "hunyuan_vl hy_v3 hy_v4 internlm2 jais jais2 laguna maincoder maple mellum mimo2 minicpm "
-        "minicpm3 minimax-m3 mistral4 mpt muse-glimmer nanbeige olmo openelm orion paddleocr "
+        "cohere2moe dbrx deci deepseek deepseek2-ocr deepseek32 deepseek4 dots3note exaone "
+        "gemma3n glm-dsa granite_swa graniteswitch grok grovemoe hrm_text "
+        "hunyuan_vl hy_v4 internlm2 jais laguna maincoder maple mellum mimo2 minicpm "
+        "minicpm3 minimax-m3 mistral4 mpt muse-glimmer nanbeige openelm orion paddleocr "
         "pangu-embedded plamo plamo3 plm qwen qwen3vlmoe refact smallthinker spark2_5 starcoder "
         "step35 talkie xverse".split(),
         "no family of this decoder",

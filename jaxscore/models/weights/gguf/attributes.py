@@ -92,6 +92,11 @@ def layer_types(every: int) -> Value:
     return read
 
 
+def full_attention(keys: Keys) -> list[str]:
+    """No windows."""
+    return [FULL] * keys.n_layers()
+
+
 def every(interval: int) -> Value:
     """A list with 0 for each `interval`-th layer and 1 for the others."""
     return lambda keys: [int((layer + 1) % interval != 0) for layer in range(keys.n_layers())]
@@ -370,7 +375,7 @@ def exaone_window(keys: Keys) -> int | None:
 def exaone_types(keys: Keys) -> list[str]:
     """`layer_types` of exaone4."""
     types: list[str] = layer_types(4)(keys)
-    return types if _has_windows(keys) else [FULL] * keys.n_layers()
+    return types if _has_windows(keys) else full_attention(keys)
 
 
 def _has_windows(keys: Keys) -> bool:
