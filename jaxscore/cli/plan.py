@@ -111,6 +111,7 @@ def _add_programs(parser: argparse.ArgumentParser) -> None:
         shapes,
         "--row-lengths",
         nargs="+",
+        action="extend",
         type=model_flags.positive,
         metavar="N",
         help="rows to compile whole batches of (default: the shortest, the longest of which a "

@@ -66,6 +66,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     group.add_argument(
         "--served-model-name",
         type=_names,
+        action="extend",
+        default=[],
         metavar="NAME[,NAME]",
         help="what clients call the model (default: the folder's name, or the hub id)",
     )
@@ -146,7 +148,8 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
         group,
         "--allowed-hosts",
         type=_names,
-        default=(),
+        action="extend",
+        default=[],
         metavar="NAME[,NAME]",
         help="further names accepted in the Host header",
     )
@@ -181,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
             f"{KEY}: has characters that a header cannot carry; use printable ASCII without spaces"
         )
     template = None if args.chat_template is None else read_text(args.chat_template)
-    hosts = args.allowed_hosts
+    hosts = tuple(args.allowed_hosts)
     if address.is_loopback:  # the Host header is checked, and clients may use this name
         hosts = (*hosts, args.host, address.host)
     with lifecycle.listen(address) as listening:
@@ -192,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
         service = Service(
             scorer,
             Settings(
-                names=args.served_model_name or (_name(args.model),),
+                names=tuple(args.served_model_name) or (_name(args.model),),
                 gather=args.gather,
                 window_tokens=args.window_tokens or 8 * scorer.batch_tokens,
                 max_body=args.max_body,

@@ -73,12 +73,11 @@ def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
         elif field.flag.is_flag and hasattr(args, _dest(_name(field))):
             value = getattr(args, _dest(_name(field)))
             out[field.name] = value != field.default if field.kind is bool else value
-        if (file := field.flag.file) is None:
-            continue
-        if (path := getattr(args, _dest(file.name))) is not None:
+        file = field.flag.file
+        if file is not None and (path := getattr(args, _dest(file.name))) is not None:
             out[field.name] = _with_file(field, out.get(field.name), file, path)
         if field.is_list and not out.get(field.name):
-            out.pop(field.name, None)  # neither flag is given: the default holds
+            out.pop(field.name, None)  # no flag of it is given: the default holds
     return out
 
 
@@ -150,10 +149,11 @@ def _kind(field: SettingField) -> dict[str, Any]:
     options: dict[str, Any] = {"default": field.default, "metavar": field.flag.metavar}
     if field.is_required:
         options = {"required": True, "metavar": field.flag.metavar}
-    if field.is_list and field.flag.separator is not None:
-        return options | {"type": functools.partial(_split, field.flag.separator)}
     if field.is_list:
-        options |= {"nargs": "+", "default": [] if field.flag.file else list(field.default)}
+        options |= {"action": "extend", "default": []}  # it would extend the setting's default
+        if field.flag.separator is not None:
+            return options | {"type": functools.partial(_split, field.flag.separator)}
+        options["nargs"] = "+"
     if field.choices:
         del options["metavar"]
         options["choices"] = field.choices

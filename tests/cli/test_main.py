@@ -6,10 +6,10 @@ import sys
 import pytest
 
 import jaxscore
-from jaxscore.cli import demo
+from jaxscore.cli import demo, listing
 from jaxscore.cli import main as cli
 from jaxscore.errors import InputError
-from tests.conftest import CASES
+from tests.conftest import CASES, ROOT
 
 
 def test_underscores_and_hyphens_are_the_same_in_flags_and_texts_stay():
@@ -26,6 +26,22 @@ def test_the_parser_takes_both_spellings():
         args = cli.parse(["paths", "--model=m", "--input=i_1", "--output", "o_1", flag, "s_1"])
         assert (args.system_prompts_file.name, args.input.name) == ("s_1", "i_1")
         assert args.command == "paths"
+
+
+@pytest.mark.parametrize("name", listing.NAMES)
+def test_a_list_flag_that_is_repeated_adds(name):
+    """But for those whose words have places of their own, such as MODEL SHORT."""
+    config = str(ROOT / f"configs/{name}.yaml")
+    for action in listing.parser(name)._actions:
+        is_list = action.nargs == "+" or isinstance(action.default, list | tuple)
+        if not is_list or isinstance(action.metavar, tuple):
+            continue
+        flag, words = action.option_strings[0], ["1", "2", "3"]
+        if action.dest == "measures":
+            words = ["rank", "varentropy,renyi2"]
+        repeated = [word for given in words for word in (flag, given)]
+        found = getattr(cli.parse(["--config", config, *repeated]), action.dest)
+        assert [str(value) for value in found] == ",".join(words).split(","), flag
 
 
 def test_the_completion_script_completes_commands_and_flags(capsys):
