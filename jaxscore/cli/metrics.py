@@ -5,14 +5,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.cli import experiments, messages, model_flags, outputs
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io.json_input import read_json
 from jaxscore.io.printable import one_line
-from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.run_files import file_digest, read_manifest
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
 from jaxscore.systems.rag.experiment_folder import Experiment
@@ -153,7 +153,7 @@ class _MetricsRun:
         found: Evaluation,
         line: str,
         files: list[Path],
-        made_of: Mapping[str, str | None],
+        made_of: Mapping[str, Any],
     ) -> None:
         """Print what was found, and write a manifest for the last of the files."""
         print(one_line(f"{output.folder}: {line}"))
@@ -194,13 +194,7 @@ def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:
     Raises:
         InputError: an input has changed since the means were computed.
     """
-    manifest = manifest_path(path)
-    try:
-        stored = read_json(manifest, "a manifest") if manifest.is_file() else None
-    except InputError:
-        return
-    if not isinstance(stored, dict):
-        return
+    stored = read_manifest(path) or {}
     changed = [INPUTS[name] for name, value in made_of.items() if stored.get(name, value) != value]
     if changed:
         raise InputError(

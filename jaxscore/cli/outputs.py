@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -203,12 +203,16 @@ def write_manifest(
     scorer: "Scorer | None",
     output: Path,
     report: Report,
+    *,
+    earlier: Mapping[str, Any] | None = None,
     **more: int | str | None,
 ) -> Path:
     """Write an output's manifest beside it, with its noise if it was audited.
 
     Args:
         scorer: None for a command that computes nothing on a device.
+        earlier: the manifest of the run that computed all results, if this run computed none;
+            it keeps what this run does not know.
         more: further counts and facts.
 
     Returns:
@@ -217,12 +221,16 @@ def write_manifest(
     if is_stream(output):
         return NOWHERE
     found = report.evaluation
-    facts: dict[str, Any] = {"versions": provenance.of_run({})}
+    facts: dict[str, Any] = {
+        "versions": provenance.of_run({}),
+        "seconds": round(found.seconds, 3),
+        **(earlier or {}),
+    }
     if scorer is not None:
         facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
     if isinstance(source := getattr(args, "input", None), Path):
         facts["input_sha256"] = file_digest(source)
-    facts |= {**more, "failed": len(found.failures), "seconds": round(found.seconds, 3)}
+    facts |= {**more, "failed": len(found.failures)}
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:
         facts[run_files.RECORD_VERSION] = declared.version

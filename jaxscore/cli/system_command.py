@@ -21,10 +21,12 @@ from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.outputs import ReportFiles
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import run_declared
+from jaxscore.io import run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import read_previous_output
 from jaxscore.io.json_output import GrowingArray, array_writer
 from jaxscore.io.records import record_writer
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.resuming import Output, Work
@@ -85,6 +87,8 @@ def run(system: System, args: argparse.Namespace) -> int:
         args.model = _model(system, args, entries)
         entries = work = _work(system, args, entries, settings, output)
     is_done = work is not None and not work.missing
+    was_done = work is not None and is_done and bool(work.output.records)
+    before = file_digest(output) if was_done else None
     with (
         _writer(system, settings, output, work) as write,
         reports.opened() as write_reports,
@@ -110,10 +114,12 @@ def run(system: System, args: argparse.Namespace) -> int:
         write_reports(report)
     found = report.evaluation
     messages.print_findings(report)
-    if work is not None and is_done and work.output.records:  # its run has written the manifest
+    if was_done:
         print(f"nothing was left to do in {output}")
-    else:
-        files.append(outputs.write_manifest(args, scorer, output, report, **about, **found.counts))
+    if not was_done or file_digest(output) != before:
+        earlier = run_files.read_manifest(output) if was_done else None
+        more = {**about, **found.counts}
+        files.append(outputs.write_manifest(args, scorer, output, report, earlier=earlier, **more))
     for line in found.lines:
         print(line)
     code = messages.close_run(args, report, system.what, files, scorer)

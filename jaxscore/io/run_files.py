@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
+from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
 
@@ -142,6 +143,16 @@ def file_digest(path: Path) -> str | None:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def read_manifest(output: Path) -> dict[str, Any] | None:
+    """The manifest that lies beside an output, or None if none that can be read does."""
+    path = manifest_path(output)
+    try:
+        found = read_json(path, "a manifest") if path.is_file() else None
+    except InputError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
     """Write an output's manifest beside it.
 
@@ -156,12 +167,12 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
     Raises:
         InputError: as of `atomic`.
     """
-    record = {
+    own = {
         "command": flags["command"],
         "output": _flag_value(output),
         "flags": {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS},
-        **facts,
     }
+    record = {**own, **facts, **own}
     path = manifest_path(output)
     with atomic(path) as file:
         file.write(json_text(record))

@@ -12,6 +12,7 @@ from jaxscore.engine.generation import prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
+from jaxscore.io.run_files import file_digest
 from jaxscore.plan import decode_slots
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
@@ -164,6 +165,8 @@ def test_a_run_goes_on_where_another_ended(run, place, asked, monkeypatch):
     assert code == 0
     assert out.startswith(f"nothing was left to do in {folder / 'out.json'}\n")
     assert result(folder) == [{**whole[0], "answer": "4"}, *whole[1:]]
+    manifest = result(folder, "out.json.run.json")
+    assert manifest["input_sha256"] == file_digest(folder / "in.jsonl")
     for words, part in (
         (("--temperature", 0.8), "temperature 0.7, this run has temperature 0.8"),
         (("--stop", "x"), "stop None, this run has stop ['x']"),
@@ -179,6 +182,29 @@ def test_a_run_goes_on_where_another_ended(run, place, asked, monkeypatch):
     place({"prompt": "Why?"})
     code, _, err = run(*flags(folder))
     assert (code, "holds 3 items and the input 1" in err) == (2, True)
+
+
+def test_the_manifest_counts_unusable_prompts_that_were_added_to_a_finished_run(
+    run, place, asked, monkeypatch
+):
+    folder = place(*ASKED)
+    assert run(*flags(folder)).code == 0
+    before = result(folder, "out.json.run.json")
+    monkeypatch.setattr(model_flags, "load_scorer", None)
+    code, out, _ = run(*flags(folder, "--journal", "auto"))
+    assert (code, "run.json" in out) == (0, False)  # the file is the same, and so is its manifest
+    assert result(folder, "out.json.run.json") == before
+    place(*ASKED, {"id": "bad", "prompt": 7})
+    code, out, _ = run(*flags(folder))
+    assert (code, len(result(folder))) == (1, 4)
+    assert out.startswith(f"nothing was left to do in {folder / 'out.json'}\n")
+    assert f"{folder / 'out.json'}.run.json" in out
+    assert result(folder, "out.json.run.json") == {
+        **before,
+        "failed": 1,
+        "input_sha256": file_digest(folder / "in.jsonl"),
+        "samples_from_before": 12,
+    }
 
 
 def test_samples_of_two_precisions_are_not_mixed(run, place, asked):
