@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
@@ -126,7 +126,7 @@ class GenerationWork(Work[Generations]):
                 continue
             if lm.journal is None:  # which has what is not missing
                 places = [place for place in places if place in missing]
-            inputs = self._model_inputs(lm, places)
+            inputs = self._model_inputs(lm, places, missing)
             requests = [
                 request for place, text in inputs.items() for request in self.requests(place, text)
             ]
@@ -137,14 +137,17 @@ class GenerationWork(Work[Generations]):
                     self.pass_on(on_item)
         return int(lm.statistics.tokens_written) - before
 
-    def _model_inputs(self, lm: LocalLM, places: Sequence[int]) -> dict[int, str]:
-        """What the model reads of each entry; one that it cannot read fails alone."""
+    def _model_inputs(
+        self, lm: LocalLM, places: Sequence[int], missing: Collection[int]
+    ) -> dict[int, str]:
+        """What the model reads of each entry; a missing one that it cannot read fails alone."""
         out = {}
         for place in places:
             try:
                 out[place] = self.model_input(lm, place)
             except InputError as problem:
-                self.errors[place] = str(problem)
+                if place in missing:
+                    self.errors[place] = str(problem)
         return out
 
     def _by_entry(
@@ -162,15 +165,16 @@ class GenerationWork(Work[Generations]):
     def _take(
         self, place: int, generated: Sequence[Generated], model_input: str, made: Mapping[str, Any]
     ) -> None:
-        """Note the texts of an entry; those that were known stay as they are."""
-        known = self.known[place]
-        texts, finish = ([], []) if known is None else ([*known.texts], [*known.finish])
+        """Note the texts of an entry up to the first that failed; those that are known stay."""
+        known = self.known[place] or Generations(made, [], [], model_input)
+        texts, finish = [*known.texts], [*known.finish]
         for k, one in enumerate(generated[len(texts) :], start=len(texts) + 1):
             if one.error or one.finish is None:
                 # What is wrong with the prompt is wrong with every text of it.
                 is_shared = all(other.error == one.error for other in generated)
                 self.errors[place] = str(one.error) if is_shared else f"sample {k}: {one.error}"
-                return
+                break
             texts.append(self.text(one))
             finish.append(one.finish)
-        self.known[place] = Generations(made, texts, finish, model_input)
+        if texts:
+            self.known[place] = Generations(made, texts, finish, model_input)

@@ -1,5 +1,6 @@
 """`sample`: prompts in, samples out, on into the commands that read them; runs that go on."""
 
+import dataclasses
 import json
 import shlex
 
@@ -14,6 +15,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
 from jaxscore.io.run_files import file_digest
 from jaxscore.plan import decode_slots
+from jaxscore.systems.sample import prompts
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import ROOT
@@ -235,6 +237,51 @@ def test_prompts_that_fail(run, place, asked):
         assert [len(one["output"]) for one in records] == [4, 0, 0, 0]
         assert records[2] == {"id": 5, "prompt": "fails", "output": [], "error": "too long"}
         assert len(asked) == n_asked
+
+
+def test_a_prompt_that_fails_later_keeps_the_samples_that_it_has(run, place, asked, monkeypatch):
+    folder = place(*ASKED)
+    assert run(*flags(folder, n=2)).code == 0
+    before = result(folder)
+    made, fake = generator_module.Generator.stream, generator_module.Generator
+
+    def failing(self, requests):
+        for place, one in made(self, requests):
+            is_late = "(id 1), sample 4" in one.id
+            yield place, dataclasses.replace(one, error="gone", finish=None) if is_late else one
+
+    monkeypatch.setattr(fake, "stream", failing)
+    code, _, err = run(*flags(folder, "--quiet"))
+    assert (code, "(id 1): sample 4: gone" in err) == (1, True)
+    found = result(folder)[1]
+    assert (len(found["output"]), found["error"]) == (3, "sample 4: gone")
+    assert found["output"][:2] == before[1]["output"]
+    monkeypatch.setattr(fake, "stream", made)
+    assert run(*flags(folder)).code == 0
+    whole = result(folder)
+    assert whole[1]["output"][:3] == found["output"]
+    (folder / "out.json").unlink()
+    assert run(*flags(folder)).code == 0
+    assert result(folder) == whole
+
+
+def test_a_finished_prompt_that_the_model_cannot_read_keeps_its_samples(
+    run, place, asked, monkeypatch
+):
+    """A journal has finished prompts planned with the others."""
+    folder = place(*ASKED[:2])
+    assert run(*flags(folder)).code == 0
+    before = result(folder)
+    place(*ASKED)
+
+    def model_input(encoder, prompt, **_):
+        if prompt == ASKED[0]["prompt"]:
+            raise InputError("unreadable")
+        return prompt
+
+    monkeypatch.setattr(prompts, "model_input", model_input)
+    assert run(*flags(folder, "--journal", "auto")).code == 0
+    assert result(folder)[:2] == before
 
 
 def test_no_samples_at_all_leave_no_file(run, place, asked):

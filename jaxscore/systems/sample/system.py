@@ -44,6 +44,7 @@ output, a JSON array of the same items with
                 (--max-new-tokens, or the end of the model's positions)
   generator     the model
   configs       what it sampled with
+  error         why it has fewer than n responses
   Beside OUT lies OUT.run.json: what made it, and how many prompts failed.
 
 Each sample has a seed of its own, made of --seed, the item's prompt and id, and
@@ -231,26 +232,24 @@ class SampleWork(GenerationWork):
         ]
 
     def record(self, place: int) -> dict[str, Any] | None:
-        """A prompt with its samples, or None while it lacks some."""
-        prompt, known = self.prompts[place], self.known[place]
-        if place in self.errors:
-            own = {
-                name: value
-                for name, value in prompt.given.items()
-                if name not in Record.__annotations__
-            }
-            return {**own, "output": [], "error": self.errors[place]}
-        if known is None or len(known.texts) < self.n_texts:
+        """A prompt with its samples, or None while it lacks some and has not failed."""
+        prompt, known, error = self.prompts[place], self.known[place], self.errors.get(place)
+        if error is None and (known is None or len(known.texts) < self.n_texts):
             return None
-        return {
-            **prompt.given,
-            "chat_history": prompts.history(prompt.prompt),
-            "model_input": known.model_input,
-            "output": known.texts,
-            "finish": known.finish,
-            "generator": (known.made or {})["generator"],
-            "configs": self.configs(known),
-        }
+        own: dict[str, Any] = {"output": []}
+        if known is not None:
+            own = {
+                "chat_history": prompts.history(prompt.prompt),
+                "model_input": known.model_input,
+                "output": known.texts,
+                "finish": known.finish,
+                "generator": (known.made or {})["generator"],
+                "configs": self.configs(known),
+            }
+        if error is not None:
+            own["error"] = error
+        given = prompt.given.items()
+        return {**{k: v for k, v in given if k not in Record.__annotations__}, **own}
 
 
 def evaluate(
