@@ -104,7 +104,7 @@ class SettingField(NamedTuple):
         Raises:
             InputError: names the setting, the value and what is expected.
         """
-        if value is None and self.is_optional:
+        if (value is None and self.is_optional) or (self.kind is Any and not self.is_list):
             return
         if self.choices:
             check_setting(self.name, value, (None,) * self.is_optional + self.choices)

@@ -94,7 +94,6 @@ class Settings(IntervalSettings):
         evaluator: what is asked and which labels may answer: an `Evaluator`, the path of an
             evaluator file, or a name such as "default_qa".
         label_score: None is "first".
-        opponent: records of the same questions; the judge then says which response is better.
         metric: what the score is called.
     """
 
@@ -110,7 +109,11 @@ class Settings(IntervalSettings):
         help="what a label's probability is: its first token's (default), or the whole label's, "
         "for labels that share their first token",
     )
-    opponent: Iterable[Any] | None = None
+    opponent: Any = setting(
+        None,
+        is_flag=False,
+        help="records of the same questions; the judge then says which response is better",
+    )
     both_orders: bool = setting(False, help="ask twice, each response first once")
     metric: str = setting("LLMeval", is_flag=False)
 
