@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -196,8 +195,7 @@ def evaluate(
         raise InputError(f"no system {system!r}; {hint}")
     declared = declaration(system)
     chosen = settings_from(declared.settings, settings)
-    streams = "on_item" in inspect.signature(declared.evaluate).parameters
-    if on_item is not None and not streams:
+    if on_item is not None and not declared.streams:
         raise InputError(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,14 +98,13 @@ def run(system: System, args: argparse.Namespace) -> int:
             scorer = model_flags.load_scorer(args, args.model, *files)
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None
-        streams = "on_item" in inspect.signature(system.evaluate).parameters
         report = run_declared(
             system,
             endpoint or scorer,
             entries,
             settings,
             about={**(model or {}), **outputs.about_input(args), **about},
-            on_item=write if streams else None,
+            on_item=write if system.streams else None,
             with_page=reports.has_page,
         )
         for record in report.items:

@@ -11,6 +11,7 @@
 
 import dataclasses
 import functools
+import inspect
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -265,6 +266,11 @@ class System:
     def has_ids(self) -> bool:
         """Whether records have the item's id and its other fields; otherwise both are ignored."""
         return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
+
+    @functools.cached_property
+    def streams(self) -> bool:
+        """Whether `evaluate` takes `on_item`, and then retains no record."""
+        return "on_item" in inspect.signature(self.evaluate).parameters
 
     @functools.cached_property
     def item_fields(self) -> tuple[str, ...]:

@@ -43,8 +43,6 @@ from jaxscore.systems.selection.report import report
 from jaxscore.systems.selection.symbolic import TIME_LIMIT, SymbolicComparison
 from jaxscore.systems.system import System
 
-MOST_REMARKS = 20  # notes on items that are printed; all are in the report's data
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
