@@ -33,6 +33,7 @@ class Covered(NamedTuple):
         since: version of jaxscore that first covers it.
         lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of
             any of its texts.
+        refuses: what is refused beside scoring, see `WITHOUT_STATES`.
     """
 
     model_type: str
@@ -40,11 +41,20 @@ class Covered(NamedTuple):
     texts: tuple[str, ...]
     since: str
     lines: tuple[str, ...]
+    refuses: tuple[str, ...] = ()
+
+
+# What families with recurrent layers refuse, and why
+WITHOUT_STATES = ("generation", "--quantize", "--lora", "--mesh with model above 1")
+WHY_WITHOUT = (
+    "their recurrent states are not kept from token to token, and are not compared with rounded, "
+    "merged or split weights"
+)
 
 
 def covered() -> Iterator[Covered]:
     """Every model type that loads, by name."""
-    from jaxscore.models.families import FAMILIES
+    from jaxscore.models.families import FAMILIES, MODULE_OF, RECURRENT
     from jaxscore.models.transformers_flax.guards import GUARDS
     from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS
 
@@ -58,7 +68,10 @@ def covered() -> Iterator[Covered]:
         flax = ("transformers",) if kind in GUARDS else ()
         texts = texts_of.get(kind, ())
         by_5_only = (WITHOUT_4 | NOT_BY_4).issuperset(texts or (kind,))
-        yield Covered(kind, ("native", *flax), texts, SINCE, LINES[1:] if by_5_only else LINES)
+        lines = LINES[1:] if by_5_only else LINES
+        is_recurrent = any(MODULE_OF.get(text) in RECURRENT for text in texts or (kind,))
+        refuses = WITHOUT_STATES if is_recurrent else ()
+        yield Covered(kind, ("native", *flax), texts, SINCE, lines, refuses)
 
 
 class Kind(NamedTuple):

@@ -1,11 +1,13 @@
 """The table of coverage is what loads."""
 
+import importlib
 import importlib.metadata
+import inspect
 
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from jaxscore.models.families import FAMILIES
+from jaxscore.models.families import FAMILIES, MODULES
 from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, covered
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
@@ -51,3 +53,12 @@ def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
     by_5_alone = {kind for kind, one in KNOWN.items() if one.lines == ("5",)}
     assert by_5_alone == WITHOUT_4 | NOT_BY_4 | set("gemma4 llama4 qwen3_5 qwen3_5_moe".split())
     assert KNOWN["mistral3"].lines == ("4.57", "5")  # ministral3 by 5 alone, mistral by both
+
+
+def test_families_with_recurrent_layers_say_what_they_refuse():
+    limited = {kind for kind, one in KNOWN.items() if one.refuses}
+    for module, kinds in MODULES.items():
+        page = importlib.import_module(f"jaxscore.models.families.{module}")
+        is_recurrent = "recurrent=" in inspect.getsource(page)
+        assert {kind in limited for kind in kinds.split()} == {is_recurrent}, module
+    assert limited - set(FAMILIES) == {"qwen3_5", "qwen3_5_moe"}

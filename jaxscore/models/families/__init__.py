@@ -31,6 +31,7 @@ MODULES = {
     "shared_experts": "ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
+RECURRENT = frozenset({"lfm2", "mamba_hybrid", "qwen_hybrid"})  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
 
