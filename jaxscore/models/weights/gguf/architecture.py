@@ -46,7 +46,8 @@ class Architecture:
         layouts: changes to undo, by part and kind (`attn_q.weight`).
         joined: tensors that are made of several stored ones, by their names in a layer.
         of_config: tensors that are read as attributes.
-        given: numbers of each layer that are tensors elsewhere, by their names in a layer.
+        given: keys with a number for each layer that is a tensor elsewhere, by its name in a layer;
+            with `[1]` behind the name it is a vector.
         ignored: keys that the shapes of tensors say too, or that decide no number.
         checks: of what only one value is handled.
     """
