@@ -142,3 +142,16 @@ def test_a_small_model_does_not_judge_apart_right_and_wrong_responses(commands):
         [found[kind]] = [value for name, value in metrics.items() if "LLMeval" in name]
     assert 0 < found["right"] < 1
     assert abs(found["right"] - found["wrong"]) < 0.05
+
+
+def test_samples_are_graded_and_have_confidences(commands):
+    commands.run("sample")
+    assert [len(item["output"]) for item in commands.json("samples.json")] == [4] * 8
+    commands.run("self-certainty")
+    confident = commands.json("confidences.json")
+    assert 0.1 < mean(right for item in confident for right in item["right"]) < 0.9
+    assert all(value > 0 for item in confident for value in item["confidence_list"])
+
+
+def test_families_says_that_the_file_would_load(commands):
+    assert "it would load" in commands.run("families")
