@@ -50,8 +50,9 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
     Matrices are of `dtype`, or int8 if they have scales; vectors are float32.
     """
-    make = functools.partial(init_params, config=config)
-    leaves, tree = jax.tree_util.tree_flatten_with_path(jax.eval_shape(make, jax.random.key(0)))
+    # The key is made inside, where it is traced: outside it would compile and run two programs.
+    made = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(made)
     shapes = {keys_of(path): leaf.shape for path, leaf in leaves}
     out = []
     for keys, shape in shapes.items():
