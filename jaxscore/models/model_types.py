@@ -12,12 +12,13 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "exaone_moe gemma4_text glm4_moe_lite hy_v3 internlm3 jais2 lfm2_moe minimax_m2 ministral3 "
-    "nanochat qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "exaone_moe gemma4_text glm4_moe_lite hy_v3 internlm3 jais2 lfm2_moe minicpm3 minimax_m2 "
+    "ministral3 nanochat qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
-    "bamba deepseek_v2 ernie4_5_moe gpt_oss granitemoehybrid llama4_text qwen3_next".split()
+    "bamba deepseek_v2 ernie4_5_moe gpt_bigcode gpt_oss granitemoehybrid llama4_text "
+    "qwen3_next".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -193,11 +194,11 @@ _OTHER_LAYERS = {
     "xlnet": "attention in permuted orders",
 }
 _NOT_COMPARED = (
-    "apertus1p5_text aria_text axk1 beam biogpt bitnet codegen cohere2_moe cohere_compass_text "
-    "cpmant ctrl cwm dbrx emu3 exaone flint fuyu gemma4_unified gemma4_unified_text git got_ocr2 "
-    "gpt-sw3 gpt_bigcode gpt_neox_japanese granite_swa granitemoe_swa hyperclovax iquestcoder "
-    "kolibri1 mellum minicpm3 modernbert-decoder moss_transcribe_diarize mpt openai-gpt persimmon "
-    "phi4_multimodal sarvam_mla sarvam_moe xlm youtu"
+    "apertus1p5_text aria_text axk1 beam biogpt bitnet cohere2_moe cohere_compass_text cpmant "
+    "ctrl cwm dbrx emu3 exaone flint fuyu gemma4_unified gemma4_unified_text git got_ocr2 gpt-sw3 "
+    "gpt_neox_japanese granite_swa granitemoe_swa hyperclovax iquestcoder kolibri1 mellum "
+    "modernbert-decoder moss_transcribe_diarize mpt openai-gpt phi4_multimodal sarvam_mla "
+    "sarvam_moe xlm youtu"
 )
 _ENCODER_DECODERS = (
     "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "

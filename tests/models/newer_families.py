@@ -6,12 +6,14 @@ from jaxscore.models.families import hunyuan
 from tests.models.case_parts import (
     FULL,
     GATED,
+    GPT,
     LINEAR,
     LLAMA3,
     LLAMALIKE,
     LLAMALIKE_NAMES,
     NOT_READ,
     OWN_HEADS,
+    SIZES,
     SLIDING,
     SLOW_YARN,
     TRAINING,
@@ -50,6 +52,12 @@ BASE: dict[str, dict[str, Any]] = {
     "internlm3": OWN_HEADS,
     "jais2": OWN_HEADS,
     "solar_open": {**SPARSE, "head_dim": 12, "n_routed_experts": 6, "num_experts_per_tok": 2},
+    "codegen": {**GPT, "rotary_dim": 4},
+    "gpt_bigcode": GPT,
+    "minicpm3": {**GATED, "num_key_value_heads": 4}
+    | {name: LATENT[name] for name in LATENT if "lora_rank" in name or name.endswith("head_dim")}
+    | {"dim_model_base": 16, "scale_emb": 3},
+    "persimmon": {**SIZES, "intermediate_size": 56, "rope_theta": 25000.0},
     "vaultgemma": {
         **OWN_HEADS,
         "sliding_window": 5,
@@ -60,6 +68,66 @@ BASE: dict[str, dict[str, Any]] = {
 }
 
 CASES = [
+    case("codegen", {"rotary_dim": 6}),
+    case(
+        "codegen",
+        "activation_function layer_norm_epsilon",
+        rotary_dim=8,
+        n_inner=40,
+        tie_word_embeddings=True,
+        activation_function="relu",
+        layer_norm_epsilon=0.1,
+    ),
+    case("gpt_bigcode"),
+    case(
+        "gpt_bigcode",
+        "activation_function layer_norm_epsilon scale_attn_weights",
+        multi_query=False,
+        n_inner=40,
+        tie_word_embeddings=False,
+        activation_function="relu",
+        layer_norm_epsilon=0.1,
+        scale_attn_weights=False,
+    ),
+    case("minicpm3", "dim_model_base scale_emb", {"scale_depth": 2.0}),
+    case(
+        "minicpm3",
+        LLAMALIKE_NAMES,
+        "scale_depth rope_scaling",
+        q_lora_rank=None,
+        v_head_dim=None,
+        scale_depth=0.7,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+        **LLAMALIKE,
+        **scaled(DEEP_YARN),
+    ),
+    # Requests of up to 16 tokens have other frequencies than longer ones.
+    case(
+        "minicpm3",
+        "rope_scaling",
+        **scaled(
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 2.0],
+                "long_factor": [1.5, 8.0],
+                "original_max_position_embeddings": 16,
+            }
+        ),
+    ),
+    case("persimmon", {"partial_rotary_factor": 1.0}),
+    case(
+        "persimmon",
+        "layer_norm_eps hidden_act rope_theta partial_rotary_factor rope_scaling",
+        qk_layernorm=False,
+        tie_word_embeddings=True,
+        partial_rotary_factor=1.0,
+        layer_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_theta=300.0,
+        **scaled(LINEAR),
+    ),
     case("dots1", "sliding_window", {"num_experts_per_tok": 3}),
     case(
         "dots1",
@@ -280,6 +348,8 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("codegen", {"rotary_dim": None}, "rotary_dim is None"),
+    ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention is True"),
     ("exaone_moe", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     ("exaone_moe", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
     ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace is 2"),
@@ -303,6 +373,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("olmo", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("codegen", {"n_head": 6, "n_embd": 48}, "n_head is 6"),
     ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
     ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
     ("ministral", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
@@ -310,6 +381,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("olmo", {"clip_qkv": 0.0}, "clip_qkv is 0.0"),
 ]
 ALIKE: dict[str, set[str]] = {}
+HALF = "other sums in half precision alone"
 NEXT = {"num_nextn_predict_layers": OF_NEXT_TOKENS}
 OF_MIXTURES = {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
@@ -317,12 +389,19 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
     "flex_olmo": OF_MIXTURES,
     "glm4_moe_lite": {"output_router_logits": TRAINING, "qk_head_dim": DERIVED, **NEXT},
+    "gpt_bigcode": {
+        "attention_softmax_in_fp32": HALF,
+        "scale_attention_softmax_in_fp32": HALF,
+        "num_key_value_heads": "follows from multi_query",
+    },
+    "minicpm3": {"head_dim": DERIVED, "qk_head_dim": DERIVED},
+    "persimmon": {"hidden_dropout": TRAINING},
     "granitemoeshared": OF_MIXTURES,
     "hunyuan_v1_moe": {"output_router_logits": TRAINING}
     | dict.fromkeys(hunyuan.UNREAD.split(), NOT_READ),
     "hy_v3": {
         "output_router_logits": TRAINING,
-        "enable_moe_fp32_combine": "other sums in half precision alone",
+        "enable_moe_fp32_combine": HALF,
         **NEXT,
     },
     "solar_open": {

@@ -60,7 +60,7 @@ MAY_BE_LIST = frozenset({"moe_topk"})
 MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
 # Real numbers, though the defaults of some classes are integers.
 REALS = frozenset(
-    {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base", "rope_local_base_freq"}
+    {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base", "rope_local_base_freq", "scale_emb"}
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
@@ -68,6 +68,7 @@ KINDS: dict[str, type] = dict.fromkeys(
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
     "num_ln_in_parallel_attn q_lora_rank qk_head_dim sliding_window top_k_experts topk_group "
+    "v_head_dim "
     "word_embed_proj_dim".split(),
     int,
 ) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)

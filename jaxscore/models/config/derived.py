@@ -199,6 +199,12 @@ def _glm4_moe_lite(config: Any) -> None:
     _latent(config)
 
 
+def _minicpm3(config: Any) -> None:
+    _latent(config)
+    if config.v_head_dim is None:
+        config.v_head_dim = config.hidden_size // config.num_attention_heads
+
+
 def _gemma4(config: Any) -> None:
     """Full layers have heads of their own width, and the last layer is one.
 
@@ -232,6 +238,11 @@ def _ernie_moe(config: Any) -> None:
 def _falcon(config: Any) -> None:
     if config.ffn_hidden_size is None:
         config.ffn_hidden_size = 4 * config.hidden_size
+
+
+def _gpt_bigcode(config: Any) -> None:
+    """Its class sets the number of KV heads, whatever the file says."""
+    config.num_key_value_heads = 1 if config.multi_query else config.n_head
 
 
 def _gpt_neo(config: Any) -> None:
@@ -306,6 +317,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gemma3_text": _pattern,
     "gemma4_text": _gemma4,
     "glm4_moe_lite": _glm4_moe_lite,
+    "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
     "granitemoehybrid": _mamba2,
@@ -313,6 +325,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "helium": _check_quotient,
     "hy_v3": _first_dense,
     "llama4_text": _llama4,
+    "minicpm3": _minicpm3,
     "ministral": _ministral,
     "olmo3": _olmo3,
     "opt": _opt,

@@ -23,12 +23,12 @@ def _deepseek(
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        **_latent_fields(config),
+        **latent_fields(config),
         **own,
     )
 
 
-def _latent_fields(config: Any) -> dict[str, Any]:
+def latent_fields(config: Any) -> dict[str, Any]:
     """Fields of latent attention."""
     fields.require(config, num_key_value_heads=config.num_attention_heads)
     latent = Latent(
@@ -97,7 +97,7 @@ def _glm4_moe_lite(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
 
 
-def _attention_sources(config: DecoderConfig) -> Table:
+def attention_sources(config: DecoderConfig) -> Table:
     latent, at, layer = config.latent, ("layers", "attention", "latent"), "layers.{i}.self_attn."
     assert latent is not None
     table: Table = {}
@@ -116,7 +116,7 @@ def _attention_sources(config: DecoderConfig) -> Table:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    return mixtures.sources(config, _attention_sources(config))
+    return mixtures.sources(config, attention_sources(config))
 
 
 READS = (

@@ -1,4 +1,4 @@
-"""bloom, falcon and gpt_neox: queries, keys and values in one tensor, head by head.
+"""bloom, falcon, gpt_neox and persimmon: queries, keys and values in one tensor, head by head.
 
 The names of the MLP's tensors are Megatron's.
 """
@@ -26,8 +26,12 @@ def alibi_slopes(n_heads: int) -> tuple[float, ...]:
     return tuple(slopes(below) + slopes(2 * below)[::2][: n_heads - below])
 
 
-def _attention_sources(config: DecoderConfig, layer: str, bias: bool) -> Table:
-    """Per group of heads: its queries, then one head of keys and one of values."""
+def attention_sources(config: DecoderConfig, fused: str, out: str, bias: bool) -> Table:
+    """Per group of heads: its queries, then one head of keys and one of values.
+
+    Args:
+        fused, out: names of the two products.
+    """
     group = config.n_heads // config.n_kv_heads
     table: Table = {}
     for name, start, stop in (
@@ -37,8 +41,12 @@ def _attention_sources(config: DecoderConfig, layer: str, bias: bool) -> Table:
     ):
         part = Part(config.n_kv_heads, group + 2, start, stop)
         path = ("layers", "attention", name)
-        table |= linear(path, layer + "query_key_value", bias, part=part)
-    return table | linear(("layers", "attention", "out"), layer + "dense", bias)
+        table |= linear(path, fused, bias, part=part)
+    return table | linear(("layers", "attention", "out"), out, bias)
+
+
+def _attention_sources(config: DecoderConfig, layer: str, bias: bool) -> Table:
+    return attention_sources(config, layer + "query_key_value", layer + "dense", bias)
 
 
 def _mlp_sources(layer: str, bias: bool) -> Table:
@@ -163,6 +171,34 @@ def _gpt_neox_sources(config: DecoderConfig) -> Table:
     )
 
 
+def _persimmon(config: Any) -> DecoderConfig:
+    """Partial rotary embeddings; layer norms of each head's queries and keys."""
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.layer_norm_eps,
+        activation=fields.activation(config),
+        qk_norm="head" if config.qk_layernorm else "",
+        qk_norm_bias=True,
+        **fields.biases_everywhere(True),
+        **fields.rotary_fields(config),
+    )
+
+
+def _persimmon_sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}."
+    table: Table = {("embed", "token"): Source("embed_tokens.weight")}
+    table |= norm(("layers", "attention_norm"), layer + "input_layernorm", True)
+    table |= norm(("layers", "mlp_norm"), layer + "post_attention_layernorm", True)
+    table |= _attention_sources(config, layer + "self_attn.", True) | _mlp_sources(layer, True)
+    if config.qk_norm:
+        for name in "qk":
+            path = ("layers", "attention", f"{name}_norm")
+            table |= norm(path, f"{layer}self_attn.{name}_layernorm", True)
+    return table | norm(("final_norm",), "final_layernorm", True) | unembedding(config)
+
+
 FAMILIES = {
     "bloom": Family(
         # The last two lines are of the training code; PyTorch's class reads none of them.
@@ -201,5 +237,15 @@ FAMILIES = {
         prefix="gpt_neox.",
         buffers=(r"layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
         head="embed_out.weight",
+    ),
+    "persimmon": Family(
+        fields.reads(
+            "intermediate_size hidden_act layer_norm_eps qk_layernorm hidden_dropout",
+            *fields.SIZES,
+            *fields.ROPE,
+        ),
+        _persimmon,
+        _persimmon_sources,
+        buffers=(fields.INV_FREQ,),
     ),
 }

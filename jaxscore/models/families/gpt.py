@@ -1,14 +1,15 @@
-"""gpt2, gpt_neo and gptj: layer norms, an ungated MLP, tensors under `h`."""
+"""codegen, gpt2, gpt_bigcode, gpt_neo and gptj: layer norms, an ungated MLP, tensors under `h`."""
 
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.errors import InputError
-from jaxscore.models.families import fields
+from jaxscore.models.families import fields, fused_qkv
 from jaxscore.models.families.family import Family, Part, Source, Table, linear, norm, unembedding
 from jaxscore.models.rope import rotary
 
-BUFFERS = (r"h\.\d+\.attn\.(attention\.)?(bias|masked_bias)",)
+CODEGEN_PARTS = 4  # for the accelerators that it was trained on
+BUFFERS = (r"h\.\d+\.attn\.(attention\.)?(bias|masked_bias|causal_mask)",)
 
 
 def _gptlike(config: Any, **own: Any) -> DecoderConfig:
@@ -22,9 +23,16 @@ def _gptlike(config: Any, **own: Any) -> DecoderConfig:
     )
 
 
-def _sources(config: DecoderConfig, mlp: tuple[str, str] = ("c_fc", "c_proj")) -> Table:
-    """All tensors except those of attention; `mlp` names the two projections of the MLP."""
-    layer, transposed = "h.{i}.", config.qkv_bias  # gpt2 alone stores [in, out]
+def _sources(
+    config: DecoderConfig, mlp: tuple[str, str] = ("c_fc", "c_proj"), *, transposed: bool = False
+) -> Table:
+    """All tensors except those of attention.
+
+    Args:
+        mlp: names of the two projections of the MLP.
+        transposed: they are stored [in, out].
+    """
+    layer = "h.{i}."
     table: Table = {("embed", "token"): Source("wte.weight")}
     table |= norm(("layers", "attention_norm"), layer + "ln_1", True)
     table |= norm(("final_norm",), "ln_f", True)
@@ -62,11 +70,31 @@ def _gpt2(config: Any) -> DecoderConfig:
 
 
 def _gpt2_sources(config: DecoderConfig) -> Table:
-    table, at, layer = _sources(config), ("layers", "attention"), "h.{i}.attn."
+    table, at, layer = _sources(config, transposed=True), ("layers", "attention"), "h.{i}.attn."
     for k, name in enumerate("qkv"):
         part = Part(1, 3, k, k + 1)
         table |= linear((*at, name), layer + "c_attn", True, part=part, transposed=True)
     return table | linear((*at, "out"), layer + "c_proj", True, transposed=True)
+
+
+def _gpt_bigcode(config: Any) -> DecoderConfig:
+    """One head of keys and values for all queries, or one for each."""
+    fields.require(config, add_cross_attention=False)
+    width = fields.head_width(config)
+    return _gptlike(
+        config,
+        mlp_width=config.n_inner or 4 * config.n_embd,
+        learned_positions=True,
+        attention_scale=width**-0.5 if config.scale_attn_weights else 1.0,
+        qkv_bias=True,
+        out_bias=True,
+    )
+
+
+def _gpt_bigcode_sources(config: DecoderConfig) -> Table:
+    layer = "h.{i}.attn."
+    attention = fused_qkv.attention_sources(config, layer + "c_attn", layer + "c_proj", True)
+    return _sources(config) | attention
 
 
 def _gpt_neo(config: Any) -> DecoderConfig:
@@ -101,11 +129,33 @@ def _gptj(config: Any) -> DecoderConfig:
     )
 
 
+def _codegen(config: Any) -> DecoderConfig:
+    """gptj with fused queries, values and keys, in four parts of neighbouring heads."""
+    if config.n_head % CODEGEN_PARTS:
+        raise InputError(f"n_head is {config.n_head}, expected a multiple of {CODEGEN_PARTS}")
+    return _gptj(config)
+
+
+def _codegen_sources(config: DecoderConfig) -> Table:
+    at, layer = ("layers", "attention"), "h.{i}.attn."
+    table = _sources(config, ("fc_in", "fc_out")) | linear((*at, "out"), layer + "out_proj", False)
+    for k, name in enumerate("qvk"):
+        part = Part(CODEGEN_PARTS, 3, k, k + 1)
+        table |= linear((*at, name), layer + "qkv_proj", False, part=part)
+    return table
+
+
 READS = "vocab_size activation_function layer_norm_epsilon tie_word_embeddings"
 GPT2_SIZES = "n_positions n_embd n_layer n_head n_inner scale_attn_weights"
 NAMES: dict[str, Any] = {"prefix": "transformer.", "buffers": BUFFERS}
 
 FAMILIES = {
+    "codegen": Family(
+        fields.reads(READS, "n_positions n_embd n_layer n_head n_inner rotary_dim"),
+        _codegen,
+        _codegen_sources,
+        **NAMES,
+    ),
     "gpt2": Family(
         # reorder_and_upcast_attn changes rounding in half precision only; ours is float32 anyway.
         fields.reads(
@@ -115,6 +165,18 @@ FAMILIES = {
         ),
         _gpt2,
         _gpt2_sources,
+        **NAMES,
+    ),
+    "gpt_bigcode": Family(
+        # Two change rounding in half precision only; ours is float32 anyway.
+        fields.reads(
+            READS,
+            GPT2_SIZES,
+            "multi_query add_cross_attention attention_softmax_in_fp32",
+            "scale_attention_softmax_in_fp32 num_key_value_heads",
+        ),
+        _gpt_bigcode,
+        _gpt_bigcode_sources,
         **NAMES,
     ),
     "gpt_neo": Family(

@@ -11,7 +11,7 @@ from jaxscore.models.families.mixtral import mixtral_sources
 from jaxscore.models.rope import longrope
 
 
-def _rotary_fields(config: Any, scales: tuple[str, ...] = ()) -> dict[str, Any]:
+def rotary_fields(config: Any, scales: tuple[str, ...] = ()) -> dict[str, Any]:
     """Rotary fields of rope types "default" and "longrope".
 
     Args:
@@ -38,7 +38,7 @@ def _phi3(config: Any) -> DecoderConfig:
     """Fused tensors of attention and MLP."""
     # Phi-4-mini has these values; PyTorch's class reads neither.
     fields.require(config, full_attn_mod=1, interpolate_factor=1)
-    rotary = _rotary_fields(config)
+    rotary = rotary_fields(config)
     return llama.llama_config(config, windows=fields.uniform_window(config), **rotary)
 
 
@@ -71,7 +71,7 @@ def _phimoe(config: Any) -> DecoderConfig:
         experts=mixtures.check_counts(experts),
         windows=fields.uniform_window(config),
         **fields.biases(config),
-        **_rotary_fields(config, ("short_mscale", "long_mscale")),
+        **rotary_fields(config, ("short_mscale", "long_mscale")),
     )
 
 
