@@ -35,6 +35,8 @@ Of jaxscore alone, on the CPU, only on request:
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
     measures  scoring the texts of `plain` with further measures against without, in turns
     lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
+    real     pretrained models (--models) on plain texts, answers behind contexts, and labels
+             behind one prompt, against PyTorch with sdpa, both dtypes, in turns
     replace  160 texts of uneven lengths in 32 rows, which go to the next text when one ends,
              against groups that wait for their longest, in turns: use of the rows, ratio of time
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
@@ -64,6 +66,7 @@ from tools.benchmarks import (
     lm_eval,
     measures,
     pages,
+    real,
     replace,
     serve,
     stream,
@@ -79,6 +82,7 @@ ALONE = (
     "journal",
     "lm-eval",
     "measures",
+    "real",
     "replace",
     "serve",
     "stream",
@@ -107,6 +111,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--against", type=Path, metavar="FOLDER", help="of `host`: another checkout, in turns"
     )
+    parser.add_argument(
+        "--models", nargs="+", type=Path, metavar="PATH", help="of `real`: GGUF files or folders"
+    )
     parser.add_argument("--requests", type=int, metavar="N", help="of `stream` (default 100,000)")
     parser.add_argument("--documents", type=int, metavar="N", help="of `lm-eval` (default 16)")
     args = parser.parse_args(arguments)
@@ -114,6 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no contender {strange}; there are {', '.join(CONTENDERS)}")
     if unknown := sorted(set(args.workloads) - set(known)):
         parser.error(f"no workload {unknown}; there are {', '.join(known)}")
+    if "real" in args.workloads and not args.models:
+        parser.error("real needs --models; configs/real/requirements.txt names packages with two")
     if min([*args.devices, args.turns, args.requests or 1, args.documents or 1]) < 1:
         parser.error("--devices, --turns, --requests and --documents take whole numbers from 1")
     print(f"system load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
@@ -135,6 +144,8 @@ def main(arguments: list[str] | None = None) -> int:
         lm_eval.run(args.turns, small=args.small, documents=args.documents)
     if "measures" in chosen:
         measures.run(args.turns, small=args.small)
+    if "real" in chosen:
+        real.run(args.models, args.turns, small=args.small)
     if "replace" in chosen:
         replace.run(args.turns, small=args.small)
     if "serve" in chosen:

@@ -18,6 +18,8 @@ CONTENDERS = {
     "c": "jaxscore f32",
     "d": "jaxscore bf16",
     "e": "jaxscore int8",
+    "f": "torch f32",
+    "g": "torch bf16",
 }
 
 
@@ -158,6 +160,61 @@ class OfIds:
         return [self.ids[int(prompt)] for prompt in prompts]
 
 
+class SelectiveTorchContender:
+    """sdpa attention, batches sorted by length, the LM head at scored positions only.
+
+    Requests that differ in their last token alone, the only scored one, share a forward pass.
+    """
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self.torch = torch
+        kind = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+        place: tuple[Any, dict[str, Any]] = (folder, {})
+        if folder.is_file():
+            place = folder.parent, {"gguf_file": folder.name}
+        self.model = AutoModelForCausalLM.from_pretrained(place[0], **place[1], **kind).eval()
+
+    def run(self, requests: list[Tokens]) -> list[np.ndarray]:
+        """Log-probabilities of each request's scored tokens."""
+        torch = self.torch
+        groups: dict[tuple[bytes, int], list[int]] = {}
+        for k, request in enumerate(requests):
+            is_label = request.start == len(request.ids) - 1
+            own = request.ids[: request.start] if is_label else request.ids
+            groups.setdefault((own.tobytes(), -1 if is_label else k), []).append(k)
+        order = sorted(groups.values(), key=lambda group: len(requests[group[0]].ids))
+        out: list[Any] = [None] * len(requests)
+        with torch.inference_mode():
+            for first in range(0, len(order), BATCH):
+                self._score(requests, order[first : first + BATCH], out)
+        return out
+
+    def _score(self, requests: list[Tokens], groups: list[list[int]], out: list[Any]) -> None:
+        torch = self.torch
+        longest = max(len(requests[group[0]].ids) for group in groups) - 1
+        ids = torch.zeros(len(groups), longest, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, group in enumerate(groups):
+            own = requests[group[0]].ids[:-1]
+            ids[row, : len(own)] = torch.from_numpy(own)
+            mask[row, : len(own)] = 1
+        states = self.model.base_model(ids, attention_mask=mask, use_cache=False)[0]
+        for row, group in enumerate(groups):
+            request = requests[group[0]]
+            scored = states[row, max(request.start, 1) - 1 : len(request.ids) - 1]
+            logprob = torch.log_softmax(self.model.get_output_embeddings()(scored).float(), dim=-1)
+            for k in group:
+                own = requests[k]
+                targets = torch.from_numpy(own.ids[max(own.start, 1) :]).long()
+                out[k] = logprob.gather(1, targets[:, None])[:, 0].numpy().copy()
+
+    def facts(self) -> dict[str, Any]:
+        return {"compiled": 0, "compile_s": 0.0}
+
+
 def best_rate(product: Any, flops: float) -> float:
     """GFLOP/s of the fastest of 20 calls."""
     product()
@@ -170,17 +227,21 @@ def best_rate(product: Any, flops: float) -> float:
 
 
 def serve(name: str, folder: Path, connection: Connection) -> None:
-    """A contender's process: answers requests, (requests, tokens to write), "facts" and "peak"
-    until told to stop."""
-    made: TorchContender | JaxContender
+    """A contender's process: answers requests, (requests, tokens to write), "facts", "peak" and
+    "cpu" (seconds of the process) until it receives None."""
+    made: Any
     if name in "ab":
         made = TorchContender(folder, 1 if name == "a" else BATCH)
+    elif name in "fg":
+        made = SelectiveTorchContender(folder, "float32" if name == "f" else "bfloat16")
     else:
         dtype = "float32" if name == "c" else "bfloat16"
         made = JaxContender(folder, dtype, "int8" if name == "e" else None)
     while (message := connection.recv()) is not None:
         if message == "peak":
             connection.send(made.peak())
+        elif message == "cpu":
+            connection.send(time.process_time())
         elif message == "facts":
             rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             connection.send({**made.facts(), "peak_mb": rss})
