@@ -1,6 +1,10 @@
 """Flags that many commands have."""
 
 import argparse
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.main import parse
@@ -25,3 +29,34 @@ def test_the_published_spelling_of_the_limit():
     words = ["paths", "--model", "m", "--input", "i", "--output", "o"]
     assert parse([*words, "--max-samples", "3"]).limit == parse([*words, "--limit", "3"]).limit == 3
     assert parse(words).limit is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "share"),
+    [("fma avx512_bf16 amx_bf16", "half"), ("avx512_bf16", "0.6"), ("avx2", None)],
+)
+def test_bfloat16_share_follows_the_processor(tmp_path, flags, share):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: amx_bf16\n")
+    assert model_flags.bfloat16_share(tmp_path / "cpuinfo") == share
+    assert model_flags.bfloat16_share(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "model_dtype", "size", "remarks"),
+    [
+        ("auto", "float32", 50_000_000, 1),
+        ("auto", "float32", 49_999_999, 0),  # a small model ends soon
+        ("float32", "float32", 50_000_000, 0),
+        ("auto", "bfloat16", 50_000_000, 0),
+    ],
+)
+def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
+    monkeypatch, capsys, dtype, model_dtype, size, remarks
+):
+    monkeypatch.setattr(model_flags, "bfloat16_share", lambda _: "half")
+    params = {"weight": np.broadcast_to(np.float32(0), size)}
+    model = SimpleNamespace(platform="cpu", dtype=model_dtype, params=params)
+    model_flags.remark_faster_dtype(argparse.Namespace(dtype=dtype, quiet=False), model)
+    err = capsys.readouterr().err
+    assert err.count("about half of the time on this processor") == remarks
+    assert err.count("--dtype bfloat16") == remarks
