@@ -184,3 +184,20 @@ def test_the_host_against_a_device_that_computes_nothing(capsys):
     assert all(float(line[1]) > 0 for line in told)
     assert sum("device busy" in line for line in lines) == 6  # of three kinds of work
     assert sum(line.startswith("  ratio") for line in lines) == 7
+
+
+@pytest.mark.slow
+def test_real(capsys):
+    model = ROOT / "jaxscore" / "demo/model"
+    assert bench.main(["--small", "--turns", "1", "real", "--models", str(model)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [words for words in lines if words and words[0] in ("plain", "answers", "labels")]
+    assert [row[0] for row in rows] == ["plain", "answers", "labels"] * 2
+    # The model is bfloat16: only float32 sides round so little.
+    assert [float(row[-1]) < 1e-5 for row in rows] == [True] * 3 + [False] * 3
+
+
+def test_real_asks_for_models(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["real"])
+    assert "--models" in capsys.readouterr().err
