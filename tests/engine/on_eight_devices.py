@@ -18,7 +18,14 @@ import numpy as np
 
 from jaxscore import Scorer
 from jaxscore.device import decoder
-from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.decoder_config import (
+    DecoderConfig,
+    Experts,
+    GatedDelta,
+    Recurrent,
+    ShortConvolution,
+    StateSpace,
+)
 from jaxscore.device.layers import SCALE
 from jaxscore.device.lm_head.sums import MEASURES, Terms, empty_top_k, merge_top_k, top_k_logprobs
 from jaxscore.device.mesh_shape import MeshShape
@@ -58,6 +65,16 @@ CONFIGS = {
     ),
     "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm="flat", norm_place="both"),
     "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm="heads", mlp_width=48),
+}
+MIXERS = {
+    "short convolution": ShortConvolution(3, bias=True),
+    "gated delta": GatedDelta(2, 4, 8, 6, 4, "silu"),
+    "state space": StateSpace(4, 8, 2, 10, 4, True, False, "silu", 0.0, 9.0, "gated"),
+}
+# Recurrent layers are not split: meshes of `data` alone.
+RECURRENT = {
+    name: llamalike(**EIGHT, n_kv_heads=2, recurrent=Recurrent((1,), mixer))
+    for name, mixer in MIXERS.items()
 }
 
 
@@ -173,7 +190,7 @@ def alone(params: decoder.Params, shape, order) -> str:
 
 
 def against_one_device(name: str, shapes: list) -> dict[str, list]:
-    report, config = {}, CONFIGS[name]
+    report, config = {}, (CONFIGS | RECURRENT)[name]
     if shapes:
         params = parameters(config)
         want, _ = scored(model_on(config, params, None))
@@ -270,7 +287,7 @@ def reproducible() -> dict[str, list[str]]:
 
 def main(*parts: str) -> None:
     report = {}
-    for name in CONFIGS:
+    for name in CONFIGS | RECURRENT:
         shapes = [shape for shape in SHAPES if f"{name} {shape}" in parts]
         report |= against_one_device(name, shapes)
     for shape in SHAPES:

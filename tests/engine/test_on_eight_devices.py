@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, with_devices
-from tests.engine.on_eight_devices import CONFIGS, SHAPES
+from tests.engine.on_eight_devices import CONFIGS, RECURRENT, SHAPES
 
 pytestmark = pytest.mark.numeric
 
@@ -34,7 +34,7 @@ def report(request):
 
 def part_of(item) -> str:
     """The part of the report that a test reads."""
-    if item.originalname == "test_the_numbers_are_those_of_one_device":
+    if "are_those_of_one_device" in item.originalname:
         return f"{item.callspec.params['name']} {item.callspec.params['shape']}"
     if item.originalname == "test_the_most_probable_tokens":
         return f"top {item.callspec.params['shape']}"
@@ -63,6 +63,15 @@ def test_the_numbers_are_those_of_one_device(report, name, shape):
     else:
         assert set(sizes) == {"all-gather", "all-reduce"}
         assert sizes["all-reduce"] == HIDDEN
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("shape", [(8, 1)], ids=str)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_bits_of_recurrent_layers_are_those_of_one_device(report, name, shape):
+    _, same, sent = report[f"{name} {shape}"]
+    assert same
+    assert dict(sent) == {"all-gather": shape[0] * SCORES}
 
 
 @pytest.mark.slow_after(1)
