@@ -140,7 +140,7 @@ def _describe_sharing(scorer: "Scorer") -> str:
 def _describe_models(scorer: "Scorer") -> str:
     return " against ".join(
         f"{model.model_type}, {model.implementation}, {model.dtype}"
-        f"{', int8' if model.quantized else ''}"
+        f"{f', {model.quantized}' if model.quantized else ''}"
         for model in scorer.models
     )
 

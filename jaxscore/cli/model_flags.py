@@ -115,8 +115,9 @@ def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
         group,
         "--quantize",
         choices=QUANTIZED,
-        help="store the layers' weights as 8-bit integers, half the memory of bfloat16; --dtype "
-        "is then that of the products; scores move, see the README",
+        help="int8: store the layers' weights as 8-bit integers, half the memory of bfloat16; "
+        "--dtype is then that of the products; scores move, see the README. stored: keep them in "
+        "the blocks of a GGUF file; scores do not move",
     )
     advanced(
         group,
@@ -367,7 +368,10 @@ def warn_unused_flags(args: argparse.Namespace, names: Sequence[str], why: str) 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
     """Remark on weights that are stored quantized, and on parts that are not read."""
     if model.stored_as is not None:
-        remark(args, f"weights stored as {model.stored_as}; held as {model.dtype}")
+        share = (
+            "" if model.stored_share is None else f"{model.stored_share:.0%} as stored, the rest "
+        )
+        remark(args, f"weights stored as {model.stored_as}; held {share}as {model.dtype}")
     if model.left_out is not None:
         remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
 

@@ -69,7 +69,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="of the matrices; auto: as the config says that they are stored, bfloat16 for float16",
     )
     parser.add_argument(
-        "--quantize", choices=QUANTIZED, help="the layers' weights as 8-bit integers"
+        "--quantize",
+        choices=QUANTIZED,
+        help="the layers' weights as 8-bit integers, or as stored in a GGUF file",
     )
     model_flags.add_accept_flag(parser)
     parser.add_argument(

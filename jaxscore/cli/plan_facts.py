@@ -57,7 +57,13 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     scheme = quantization.read_scheme(source, written)
     raw = quantization.plain_config(written)
     dtype = _stored_dtype(source, raw, scheme) if args.dtype == "auto" else args.dtype
-    _, translated = native.translate(source, raw)
+    family, translated = native.translate(source, raw)
+    stored = args.quantize == "stored" and not checkpoint.is_converted(source)
+    if stored:
+        tensors = quantization.open_tensors(source, scheme)
+        translated = native.with_storage(source, family, translated, tensors, dtype, "stored")
+    elif args.quantize == "stored":
+        raise InputError(f"{source}: is converted; --quantize stored is for GGUF files")
     config, shapes = _stored(translated, dtype, args.quantize)
     if mesh is not None:
         _check_divisible(mesh, config)  # before anything is compiled
@@ -84,6 +90,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "model_type": raw["model_type"],
         "dtype": dtype,
         "quantize": args.quantize,
+        **({"stored_share": costs.stored_share(shapes)} if stored else {}),
         **({"accepted_config": accepted} if accepted else {}),
         **{name: getattr(config, name) for name in MODEL_FIELDS},
         "parameters": sum(part.parameters for part in parts),
@@ -158,8 +165,8 @@ def _stored(
     config: DecoderConfig, dtype: Dtype, quantize: Quantize | None
 ) -> tuple[DecoderConfig, decoder.Params]:
     """The decoder and its parameters' shapes in this storage."""
-    if quantize is not None:
-        config = dataclasses.replace(config, quantized=dtype)
+    if quantize == "int8":
+        config = dataclasses.replace(config, quantized=dtype, stored=())
     return config, shapes_of(config, native.NUMPY_DTYPES[dtype])
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from jaxscore.device.attention.score_rule import Alibi
+from jaxscore.device.blocks import Form
 
 NormKind = Literal["rms", "layer"]
 NormPlace = Literal["before", "after", "both", "residual"]  # of each half; the last: after the sum
@@ -275,6 +276,7 @@ class DecoderConfig:
         quantized: the type of the layers' products where their weights are int8 with a scale for
             each output channel; "" where they are as stored. Embedding, unembedding and the
             choice of experts never are.
+        stored: weights that are held in blocks, by the path in the tree, its keys joined by `/`.
 
     Raises:
         ValueError: a choice that does not exist, naming the field and the choices.
@@ -341,6 +343,7 @@ class DecoderConfig:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     quantized: Quantized = ""
+    stored: tuple[tuple[str, Form], ...] = ()
 
     def kinds(self) -> tuple["DecoderConfig", ...]:
         """Configs of the attention of some layers: the main one, and the one of `other_heads`."""

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxscore.device.blocks import is_blocks
+
 
 def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
     """`x[..., D] @ weight[M, D].T` in the weight's dtype, summed and returned in float32.
@@ -42,10 +44,16 @@ def to_storage(tree: Any, integers: bool) -> Any:
 
 
 def from_storage(tree: Any) -> Any:
-    """Inverse of `as_integers`; other leaves are unchanged."""
-    return jax.tree.map(
-        lambda x: lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree
-    )
+    """Numbers that stored leaves stand for: inverse of `as_integers`; blocks are dequantized."""
+
+    def numbers(stored: Any) -> jax.Array:
+        if is_blocks(stored):
+            return stored.dequantized()
+        if stored.dtype == jnp.uint16:
+            return lax.bitcast_convert_type(stored, jnp.bfloat16)
+        return stored
+
+    return jax.tree.map(numbers, tree, is_leaf=is_blocks)
 
 
 def storage_dtype(dtype: Any, integers: bool) -> np.dtype:

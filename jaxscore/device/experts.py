@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.backends import ON_CPU, Build, ExpertsName, lazy
+from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder_config import Experts
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 
@@ -120,6 +121,8 @@ def mixture(
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
     form = build.backend.experts
+    if any(is_blocks(experts[name]["weight"]) for name in ("gate", "up", "down")):
+        form = "blocked"  # the kernels read plain matrices
     if form == "kernel_gpu" and not build.backend.interpreted:
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
@@ -216,7 +219,7 @@ def blocked(
             return lax.dynamic_slice(stacked, start, (1, 1, *stacked.shape[2:]))[0, 0]
 
         def product(rows: Array, name: str) -> Array:
-            matrix = from_storage(own(experts[name]["weight"]))
+            matrix = from_storage(jax.tree.map(own, experts[name]["weight"]))
             y = dot_last(rows, matrix.astype(quantized) if quantized else matrix)
             if quantized:
                 y *= own(experts[name]["channel_scale"])

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxscore.device.blocks import FIELDS
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
@@ -95,6 +96,11 @@ RULES: tuple[tuple[str, Axes], ...] = (
 )
 
 
+def keys_of(path: Any) -> Path:
+    """Keys of a `jax.tree_util` path in our tree of dictionaries, and a field of `Blocks`."""
+    return tuple(getattr(entry, "key", None) or entry.name for entry in path)
+
+
 def counts(config: DecoderConfig) -> dict[str, int]:
     """How many there are of what the rules split, of those that this model has."""
     out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, VOCABULARY: config.vocab_size}
@@ -149,6 +155,11 @@ def divides(config: DecoderConfig, model: int) -> bool:
         for name, n in counts(config).items()
         if name not in (KV_HEADS, OTHER_KV_HEADS, VOCABULARY)
     )
+    even = even and all(
+        form.columns % (model * form.smallest_part) == 0
+        for name, form in config.stored
+        if any(re.fullmatch(pattern, name) and axes[-1] is not None for pattern, axes in RULES)
+    )
     of_keys = [one.n_kv_heads for one in config.kinds()]
     return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 
@@ -172,9 +183,13 @@ def parameter_spec(
         ValueError: no rule matches, or the one that does is for other sizes.
     """
     name = "/".join(path)
-    axes = _axes(name, shape)
+    in_blocks = path[-2:-1] == ("weight",) and path[-1] in FIELDS
+    axes = _axes("/".join(path[:-1]) if in_blocks else name, shape)
     n = counts(config)
-    for axis, size in zip(axes, shape, strict=True):
+    for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        # Blocks along a row are of several channels, and `divides` has counted them.
+        if in_blocks and place == len(shape) - 1:
+            continue
         if axis is not None and (axis not in n or size % n[axis]):
             raise ValueError(
                 f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
@@ -216,7 +231,7 @@ def parameter_specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
     check_divisible(config, mesh.model)
     place = functools.partial(parameter_spec, config=config, model=mesh.model)
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: place(tuple(entry.key for entry in path), leaf.shape), params
+        lambda path, leaf: place(keys_of(path), leaf.shape), params
     )
 
 

@@ -18,7 +18,7 @@ from jaxscore.device.dots import storage_dtype
 from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import ScoredPositions
-from jaxscore.device.sharding import ROWS, DeviceMesh
+from jaxscore.device.sharding import ROWS, DeviceMesh, keys_of
 from jaxscore.engine.footprint import Where, abstract_rows, lower, on, refused, side_by_side
 from jaxscore.engine.program_text import (
     Collective,
@@ -31,7 +31,7 @@ from jaxscore.engine.targets import Target, compiling_for
 from jaxscore.models import costs, native
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import Model
-from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.models.weights.params import shapes_of
 
 # Columns of a one-layer decoder's embedding, negligible beside the layer; a prime, so that no
 # mesh splits it and no sum over its shards counts for the layer.

@@ -7,6 +7,7 @@ import dataclasses
 
 import jax
 
+from jaxscore.device.blocks import is_blocks
 from jaxscore.models.model import Model
 from jaxscore.plan import packing
 from jaxscore.plan.prefixes import split_at_prefixes
@@ -51,7 +52,7 @@ def model_facts(model: Model) -> ModelFacts:
     return ModelFacts(
         width=model.width,
         max_positions=model.max_positions,
-        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
+        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params, is_leaf=is_blocks)),
         shares_text=model.shares_text,
         takes_prefixes=model.cached is not None,
         on_cpu=model.platform == "cpu",

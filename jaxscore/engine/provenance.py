@@ -41,7 +41,7 @@ def of_model(
         "model": name,
         "revision": commit(name, revision, cache_dir),
         **({} if lora is None else {"lora": str(lora)}),
-        **({"quantized": "int8"} if model.quantized else {}),
+        **({"quantized": model.quantized} if model.quantized else {}),
         **({"stored_as": model.stored_as} if model.stored_as else {}),
         **({"mesh": str(model.mesh.shape)} if model.mesh else {}),
         "model_type": model.model_type,

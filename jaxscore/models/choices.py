@@ -6,7 +6,7 @@ Dtype = Literal["float32", "bfloat16"]
 DtypeOption = Literal["auto", "float32", "bfloat16"]
 Implementation = Literal["native", "transformers"]
 ImplementationOption = Literal["auto", "native", "transformers"]
-Quantize = Literal["int8"]
+Quantize = Literal["int8", "stored"]
 
 DTYPES: tuple[DtypeOption, ...] = get_args(DtypeOption)
 IMPLEMENTATIONS: tuple[ImplementationOption, ...] = get_args(ImplementationOption)

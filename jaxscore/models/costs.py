@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.layers import SCALE
 
@@ -70,10 +71,16 @@ def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
         only: count only parameters with this last key.
     """
     out = dict.fromkeys(shapes, 0)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes, is_leaf=is_blocks):
         if path[-1].key == only if only else path[-1].key != SCALE:
             out[path[0].key] += leaf.size
     return out
+
+
+def stored_share(shapes: Any) -> float:
+    """Share of all parameters that stay in the blocks of their file."""
+    leaves = jax.tree.leaves(shapes, is_leaf=is_blocks)
+    return sum(leaf.size for leaf in leaves if is_blocks(leaf)) / sum(leaf.size for leaf in leaves)
 
 
 def _active(sizes: dict[str, int], config: DecoderConfig) -> int:

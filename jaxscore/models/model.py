@@ -14,7 +14,7 @@ from jaxscore.device.lm_head.sums import MEASURES
 from jaxscore.device.score import HiddenStates, PairStates
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import check_choice
-from jaxscore.models.choices import Dtype, Implementation
+from jaxscore.models.choices import Dtype, Implementation, Quantize
 from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenRequest
@@ -60,7 +60,9 @@ class Model:
         model_type: of the config.
         eos_ids: tokens that finish a generated text.
         longer: length, and the model over the same parameters for requests beyond it.
-        quantized: the layers' weights are int8.
+        quantized: how the layers' weights are held; None if they are in `dtype`.
+        stored_share: share of all parameters that stay in the blocks of their file; None if none
+            do.
         stored_as: description of quantized weights of the checkpoint; None if they are plain.
         platform: that the functions are compiled for.
         mesh: devices of the parameters; the functions are then those of one shard. None for one
@@ -92,7 +94,8 @@ class Model:
     eos_ids: tuple[int, ...]
     platform: Platform
     longer: tuple[int, "Model"] | None = None
-    quantized: bool = False
+    quantized: Quantize | None = None
+    stored_share: float | None = None
     stored_as: str | None = None
     mesh: DeviceMesh | None = None
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)

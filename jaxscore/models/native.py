@@ -16,7 +16,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models import model_types, wrappers
+from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.choices import Dtype, Quantize
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
@@ -24,7 +24,13 @@ from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.weights.checkpoint import config_path
 from jaxscore.models.weights.generation_config import read_generation_config
-from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
+from jaxscore.models.weights.params import (
+    Placement,
+    load_params,
+    on_one_device,
+    shapes_of,
+    stored_forms,
+)
 from jaxscore.models.weights.tensor_files import Tensors
 from jaxscore.plan.chunks import PathNeeds
 
@@ -73,8 +79,7 @@ def build(
     family, config = translate(folder, raw, tied=tied)
     if quantize is not None and config.recurrent is not None:
         raise InputError(f"{folder}: --quantize is not compared for recurrent layers; leave it out")
-    if quantize is not None:
-        config = dataclasses.replace(config, quantized=dtype)
+    config = with_storage(folder, family, config, tensors, dtype, quantize)
     numpy_dtype = NUMPY_DTYPES[dtype]
     mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))
     placement = _placement(config, mesh)
@@ -86,12 +91,39 @@ def build(
             folder, family, config, tensors, numpy_dtype, placement, integers=integers
         )
     eos_ids, generation_defaults = read_generation_config(folder, text.raw)
+    share = costs.stored_share(params) if config.stored else None
     return dataclasses.replace(
         from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
         placeholders=text.placeholders,
         left_out=left_out,
+        stored_share=share,
         generation_defaults=generation_defaults,
     )
+
+
+def with_storage(
+    folder: Path,
+    family: Family,
+    config: DecoderConfig,
+    tensors: Tensors | None,
+    dtype: Dtype,
+    quantize: Quantize | None,
+) -> DecoderConfig:
+    """The decoder with its weights stored as `--quantize` says, for products in `dtype`.
+
+    Args:
+        tensors: of the checkpoint; required for "stored".
+
+    Raises:
+        InputError: "stored", and no weights that can be kept so.
+    """
+    if quantize == "int8":
+        return dataclasses.replace(config, quantized=dtype)
+    if quantize == "stored":
+        assert tensors is not None
+        forms = stored_forms(folder, family, config, tensors)
+        return dataclasses.replace(config, stored=forms)
+    return config
 
 
 def _placement(config: DecoderConfig, mesh: DeviceMesh | None) -> Placement:
@@ -162,7 +194,7 @@ def from_params(
         model_type=model_type,
         eos_ids=eos_ids,
         longer=longer,
-        quantized=bool(config.quantized),
+        quantized="int8" if config.quantized else "stored" if config.stored else None,
         mesh=mesh,
         platform=platform,
     )

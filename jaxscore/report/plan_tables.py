@@ -22,6 +22,8 @@ def text(report: dict[str, Any]) -> str:
 def _model(report: dict[str, Any]) -> str:
     r, mesh = report, report["mesh"]
     stored = f"{r['quantize']}, products in {r['dtype']}" if r["quantize"] else r["dtype"]
+    if "stored_share" in r:
+        stored = f"{r['stored_share']:.0%} as stored, the rest and products in {r['dtype']}"
     lines = [
         f"{r['model']}: {r['model_type']}, {r['parameters']:,} parameters{_active(r)}, {stored}",
         f"{r['n_layers']} layers of width {r['width']}, {r['n_heads']} query heads, "

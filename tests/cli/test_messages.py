@@ -16,7 +16,7 @@ from tests.cli.conftest import QWEN
 
 def scorer(*, journal=None, given=12, unique=4, sampled_with_blank=0):
     model = SimpleNamespace(
-        model_type="llama", implementation="native", dtype="float32", quantized=False
+        model_type="llama", implementation="native", dtype="float32", quantized=None
     )
     return SimpleNamespace(
         statistics=SimpleNamespace(

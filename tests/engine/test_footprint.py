@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import unpack_rows
-from jaxscore.device.sharding import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh, keys_of
 from jaxscore.engine.dispatch import stack_batches
 from jaxscore.engine.footprint import (
     Refused,
@@ -24,7 +24,7 @@ from jaxscore.engine.footprint import (
     refused,
 )
 from jaxscore.models import costs, native
-from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan import packing, row_batches
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.tries import build_forest

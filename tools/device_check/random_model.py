@@ -11,10 +11,10 @@ import numpy as np
 from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
-from jaxscore.device.sharding import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh, keys_of
 from jaxscore.models import native
 from jaxscore.models.model import Model
-from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.models.weights.params import shapes_of
 
 SCALE_OF_WEIGHTS = 0.02  # standard deviation, the usual one
 

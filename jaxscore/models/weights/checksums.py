@@ -15,9 +15,8 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from jaxscore.device.sharding import split_axis
+from jaxscore.device.sharding import keys_of, split_axis
 from jaxscore.models.weights.filling import n_threads
-from jaxscore.models.weights.params import keys_of
 
 KINDS = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 PARTS = 128 * 9 * 5 * 7  # an array has gcd(PARTS, length of the axis) parts

@@ -24,6 +24,7 @@ import numpy as np
 
 from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
+from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
 from jaxscore.io.gguf_file import is_gguf
@@ -37,7 +38,7 @@ from jaxscore.models.weights.checkpoint import (
     read_config,
     read_json,
 )
-from jaxscore.models.weights.params import Placement, keys_of, shapes_of
+from jaxscore.models.weights.params import Placement, shapes_of
 from jaxscore.text import tokenizer_files
 from jaxscore.text.tokenizer import load_tokenizer
 

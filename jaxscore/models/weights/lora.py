@@ -170,7 +170,9 @@ def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> 
 
     arrays = LazyMapping(tensors.arrays, value)
     # `pieces` stay: they belong to tensors with three axes, which have no deltas.
-    return dataclasses.replace(tensors, arrays=arrays, changed=tensors.changed | set(deltas))
+    rows = {name: stored for name, stored in tensors.rows.items() if name not in deltas}
+    changed = tensors.changed | set(deltas)
+    return dataclasses.replace(tensors, arrays=arrays, changed=changed, rows=rows)
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:

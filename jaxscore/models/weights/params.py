@@ -4,6 +4,9 @@ With `--quantize int8` the layers' weights are symmetric int8 with a scale per o
 rounded to nearest:
 
     weight[o, i]  ~  values[o, i] * scale[o]        scale[o] = max_i |weight[o, i]| / 127
+
+With `--quantize stored` they stay in the file's blocks, see `device.blocks`, if one form holds
+those of all layers exactly and conversion changed no more than the order of rows.
 """
 
 import dataclasses
@@ -20,14 +23,18 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxscore.device import decoder
+from jaxscore.device.blocks import FIELDS, Blocks, Form, is_blocks, outline
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
+from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
 from jaxscore.models.weights.filling import Leaf, device_arrays
+from jaxscore.models.weights.gguf.blocks import READ_FIELD, common_form
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 
+IN_LAYERS = ("layers", "attentions", "mlps", "experts")  # first keys of weights that stay in blocks
 MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
 LARGEST_INT8 = 127
 
@@ -40,22 +47,21 @@ def on_one_device(path: tuple[str, ...], shape: tuple[int, ...]) -> Sharding:
     return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
-def keys_of(path: Any) -> tuple[str, ...]:
-    """Keys of a `jax.tree_util` path in our tree of dictionaries."""
-    return tuple(entry.key for entry in path)
-
-
 def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
     """The parameter tree as `jax.ShapeDtypeStruct`.
 
-    Matrices are of `dtype`, or int8 if they have scales; vectors are float32.
+    Matrices are of `dtype`, or int8 if they have scales, or `Blocks`; vectors are float32.
     """
     # The key is made inside, where it is traced: outside it would compile and run two programs.
     made = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
     leaves, tree = jax.tree_util.tree_flatten_with_path(made)
     shapes = {keys_of(path): leaf.shape for path, leaf in leaves}
-    out = []
+    out: list[Any] = []
+    forms = dict(config.stored)
     for keys, shape in shapes.items():
+        if (form := forms.get("/".join(keys))) is not None:
+            out.append(outline(form, shape, dtype))
+            continue
         kind = dtype if keys[-1] in MATRICES else np.dtype(np.float32)
         if keys[-1] in MATRICES and (*keys[:-1], SCALE) in shapes:
             kind = np.dtype(np.int8)
@@ -114,8 +120,11 @@ def _leaves(
 ) -> tuple[dict[tuple[str, ...], Leaf], Any]:
     """How to read each parameter, by path, and the structure of their tree."""
     table = family.sources(config)
-    paths, tree = jax.tree_util.tree_flatten_with_path(shapes_of(config, dtype))
+    in_tree = shapes_of(config, dtype)
+    tree = jax.tree.structure(in_tree)
+    paths = jax.tree_util.tree_leaves_with_path(in_tree, is_leaf=is_blocks)
     shapes = {keys_of(path): expected for path, expected in paths}
+    forms = dict(config.stored)
     leaves: dict[tuple[str, ...], Leaf] = {}
     used: set[str] = set()
     for keys, expected in shapes.items():
@@ -124,6 +133,9 @@ def _leaves(
         kind = np.dtype(expected.dtype)
         leaf, names = _leaf(reader, table[origin], shapes[origin].shape, kind, integers)
         used |= names
+        if is_blocks(expected):
+            leaves |= _block_leaves(reader, keys, table[keys], leaf, expected, forms)
+            continue
         if keys[-1] == SCALE:
             leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_scales)
         elif kind == np.int8:
@@ -144,6 +156,71 @@ def _leaves(
             f"{', '.join(unused[:8])}; the config and the weights do not belong together"
         )
     return leaves, tree
+
+
+def stored_forms(
+    folder: Path, family: Family, config: decoder.DecoderConfig, tensors: Tensors
+) -> tuple[tuple[str, Form], ...]:
+    """Weights of layers that can stay in the blocks of a GGUF file: `DecoderConfig.stored`.
+
+    Raises:
+        InputError: there are none.
+    """
+    reader = _Reader.of(folder, tensors, family)
+    table = family.sources(config)
+    forms = []
+    paths = jax.tree_util.tree_leaves_with_path(shapes_of(config, np.dtype(np.float32)))
+    for path, expected in paths:
+        keys = keys_of(path)
+        if keys[0] not in IN_LAYERS or keys[-1] != "weight":
+            continue
+        source = table[keys]
+        names = _names(source, expected.shape)
+        found = [tensors.rows.get(reader.stored.get(name, "")) for name, _ in names]
+        types = {"" if rows is None else rows.type for rows in found}
+        form = common_form(types, expected.shape[-1])
+        if form is not None and not source.transposed and not source.plus:
+            forms.append(("/".join(keys), form))
+    if not forms:
+        raise InputError(
+            f"{folder}: --quantize stored keeps the weights of layers in the blocks of a GGUF "
+            "file, and none here are in blocks that can be kept; take --quantize int8, or leave "
+            "it out"
+        )
+    return tuple(forms)
+
+
+def _block_leaves(
+    reader: "_Reader",
+    keys: tuple[str, ...],
+    source: Source,
+    weight: Leaf,
+    expected: Blocks,
+    forms: Mapping[str, Form],
+) -> dict[tuple[str, ...], Leaf]:
+    """How to read the arrays of a weight in blocks.
+
+    Args:
+        weight: how to read its values.
+        expected: the arrays' shapes.
+    """
+    form, n_rows = forms["/".join(keys)], expected.shape[-2]
+    names = [name for name, _ in _names(source, expected.shape)]
+
+    def read(name: str, field: str) -> np.ndarray:
+        stored = reader.tensors.rows[reader.stored[name]]
+        rows = stored.read()
+        own = _orient(reader.folder, name, None, rows, source, (n_rows, rows.shape[1]))
+        return READ_FIELD[field](np.ascontiguousarray(own), stored.type, form)
+
+    leaves = {}
+    for field in FIELDS:
+        if (array := getattr(expected, field)) is not None:
+            reads = [functools.partial(read, name, field) for name in names]
+            leaves[*keys, field] = Leaf(
+                array.shape, array.dtype, array.dtype, weight.n_leading, reads, computed=True
+            )
+    return leaves
 
 
 def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
@@ -223,15 +300,9 @@ def _leaf(
         at = {"i": (source.layers or (0,))[0], "j": 0}
         if source.name.format(**at).partition("[")[0] not in reader.stored:
             source = source.otherwise
-    letters = [letter for letter in "ij" if f"{{{letter}}}" in source.name]
-    names = []  # of the tensors, with an index along the first axis for names such as `down[3]`
-    for place in itertools.product(*map(range, shape[: len(letters)])):
-        at = dict(zip(letters, place, strict=True))
-        if source.layers is not None:
-            at["i"] = source.layers[at["i"]]
-        stored_name, bracket, entry = source.name.format(**at).partition("[")
-        names.append((stored_name, int(entry[:-1]) if bracket else None))
-    own_shape = shape[len(letters) :]
+    names = _names(source, shape)
+    n_leading = len(_letters(source))
+    own_shape = shape[n_leading:]
 
     def read(name: str, index: int | None) -> np.ndarray:
         return _orient(reader.folder, name, index, reader.values(name, index), source, own_shape)
@@ -246,8 +317,25 @@ def _leaf(
     computed = computed or not np.may_share_memory(read(*names[0]), first)
     reads = [functools.partial(read, name, index) for name, index in names]
     kept = storage_dtype(dtype, integers)
-    leaf = Leaf(shape, dtype, kept, len(letters), reads, computed)
+    leaf = Leaf(shape, dtype, kept, n_leading, reads, computed)
     return leaf, used
+
+
+def _letters(source: Source) -> list[str]:
+    """What a parameter is stacked over: `i`, layers, and `j`, experts or heads."""
+    return [letter for letter in "ij" if f"{{{letter}}}" in source.name]
+
+
+def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None]]:
+    """Tensors of a parameter, with an index along the first axis for names such as `down[3]`."""
+    letters, names = _letters(source), []
+    for place in itertools.product(*map(range, shape[: len(letters)])):
+        at = dict(zip(letters, place, strict=True))
+        if source.layers is not None:
+            at["i"] = source.layers[at["i"]]
+        stored_name, bracket, entry = source.name.format(**at).partition("[")
+        names.append((stored_name, int(entry[:-1]) if bracket else None))
+    return names
 
 
 def _label(name: str, index: int | None) -> str:

@@ -7,7 +7,7 @@ import mmap
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -61,6 +61,20 @@ class LazyMapping(Mapping[str, Any]):
         return len(self._names)
 
 
+class StoredRows(NamedTuple):
+    """Rows of a quantized matrix as a file stores them.
+
+    Attributes:
+        type: of GGUF, by name.
+        shape: of the matrix.
+        read: returns its bytes, uint8 [rows, bytes of a row].
+    """
+
+    type: str
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True)
 class Tensors:
     """Tensors of a checkpoint by name.
@@ -74,6 +88,7 @@ class Tensors:
             are stored quantized).
         idle: names of tensors that add nothing; a model may leave them unread.
         pieces: functions that compute one entry along the first axis (an expert) alone.
+        rows: of matrices in blocks along their rows, whose values `arrays` computes.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -82,6 +97,7 @@ class Tensors:
     changed: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
     pieces: Mapping[str, Callable[[int], np.ndarray]] = dataclasses.field(default_factory=dict)
+    rows: Mapping[str, StoredRows] = dataclasses.field(default_factory=dict)
 
     def piece(self, name: str, index: int) -> np.ndarray:
         """`arrays[name][index]`, computed alone if possible."""

@@ -108,7 +108,7 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
 
 
 def test_int8_is_no_remedy_where_it_is_taken(model):
-    one = dataclasses.replace(model, quantized=True)
+    one = dataclasses.replace(model, quantized="int8")
     with pytest.raises(InputError) as told, slots.explain_out_of_memory(one, 8, 64):
         raise JaxRuntimeError(NO_ROOM)
     assert "--quantize" not in str(told.value)

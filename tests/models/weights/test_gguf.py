@@ -7,12 +7,14 @@ import pytest
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import load_file
 
+from jaxscore.device.blocks import FIELDS, Blocks, outline
+from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native
 from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, fingerprint, gguf
-from jaxscore.models.weights.gguf import architectures
+from jaxscore.models.weights.gguf import architectures, blocks
 from tests.models import gguf_files, published
 from tests.models import test_published_configs as configs
 from tests.models.checkpoints import random_model
@@ -508,3 +510,89 @@ def test_a_file_of_a_hub_repository_is_named_after_a_colon(tmp_path, monkeypatch
         return
     with pytest.raises(InputError, match="expected the name of one GGUF file"):
         checkpoint.resolve(name, None)
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+STORED = "attn_q attn_k attn_v attn_output ffn_gate ffn_up ffn_down".split()
+
+
+def written_in(tmp_path, name, kinds):
+    """A file whose matrices of layers have these types in turn, layer by layer."""
+    stored = {
+        f"blk.{layer}.{part}.weight": kinds[layer % len(kinds)]
+        for layer in range(2)
+        for part in STORED
+    }
+    return written(tmp_path, name, stored, **WIDE)[1]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [("Q4_0",), ("Q4_1",), ("Q5_0",), ("Q5_1",), ("Q8_0",), ("Q4_0", "Q4_1"), ("Q8_0", "Q5_1")],
+)
+def test_weights_that_stay_in_blocks_are_those_of_the_file(tmp_path, kinds):
+    path = written_in(tmp_path, "llama", [GGMLQuantizationType[kind] for kind in kinds])
+    plain = load(path, dtype="float32")
+    small = load(path, dtype="float32", quantize="stored")
+    assert_same_weights(plain, small)
+    assert small.quantized == "stored"
+    assert small.stored_share > 0.5
+    np.testing.assert_allclose(hidden_states(plain), hidden_states(small), rtol=0, atol=1e-5)
+    narrow = [load(path, dtype="bfloat16", quantize=how) for how in (None, "stored")]
+    assert_same_weights(*narrow)
+
+
+def assert_same_weights(one, other):
+    same = jax.tree.map(np.array_equal, from_storage(one.params), from_storage(other.params))
+    assert all(jax.tree.leaves(same))
+
+
+@pytest.mark.parametrize(
+    "types",
+    [(name,) for name in blocks.LAYOUTS]
+    + [
+        ("Q4_K", "Q6_K"),
+        ("Q3_K", "Q4_K"),
+        ("Q2_K", "Q3_K"),
+        ("Q5_K", "Q3_K"),
+        ("Q4_0", "Q4_1"),
+        ("IQ4_NL", "Q5_1"),
+        ("IQ4_XS", "Q6_K"),
+    ],
+)
+def test_random_blocks_have_the_weights_that_they_stand_for(types):
+    form = blocks.common_form(types, 512)
+    for name in types:
+        layout = blocks.LAYOUTS[name]
+        n_blocks = 512 // (32 if layout.outer is None else 256)
+        draw = np.random.default_rng(0)
+        rows = draw.integers(0, 256, (24, n_blocks, layout.n_bytes), np.uint8)
+        for start in places_of_floats(name):
+            scales = draw.normal(0, 0.01, (24, n_blocks)).astype(np.float16)
+            rows[..., start : start + 2] = scales[..., None].view(np.uint8)
+        rows = rows.reshape(24, -1)
+        arrays = {
+            field: jnp.asarray(read(rows, name, form))
+            if getattr(outline(form, (24, 512), np.dtype(np.float32)), field) is not None
+            else None
+            for field, read in blocks.READ_FIELD.items()
+            if field.startswith("outer") <= form.is_nested
+        }
+        arrays = dict.fromkeys(FIELDS) | arrays
+        found = jax.jit(Blocks.dequantized)(Blocks(**arrays, dtype=np.dtype(np.float32)))
+        wanted = quants.dequantize(rows, GGMLQuantizationType[name])
+        np.testing.assert_array_equal(np.asarray(found), wanted)
+
+
+def places_of_floats(name):
+    """Where blocks have their float16."""
+    return {
+        "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2),
+        "Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,),
+    }.get(name, (0,))  # fmt: skip
+
+
+def test_a_type_that_cannot_be_kept_is_refused(tmp_path):
+    _, path = written(tmp_path, "llama")
+    with pytest.raises(InputError, match="none here are in blocks that can be kept"):
+        load(path, quantize="stored")

@@ -12,7 +12,14 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile
 from jaxscore.models.weights.gguf.layouts import Heads, Joined, Layout
 from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
-from jaxscore.models.weights.gguf.values import check_decoder, dtype_of, piece_of, values_of
+from jaxscore.models.weights.gguf.values import (
+    check_decoder,
+    dtype_of,
+    entry_of,
+    piece_of,
+    rows_of,
+    values_of,
+)
 from jaxscore.models.weights.quantization.dequantize import Computed
 
 # A name with the number of an expert is of an old Mixtral.
@@ -149,6 +156,7 @@ class Architecture:
                 tensor.shape[1:],
                 dtype_of(tensor),
                 functools.partial(piece_of, file, name, j),
+                rows=rows_of(entry_of(tensor, j)),
             )
             for j in range(tensor.shape[0])
         }
@@ -162,11 +170,18 @@ class Architecture:
         tensor = file.tensors[name]
         read = functools.partial(values_of, file, name)
         if part not in self.layouts:
-            return Computed(tensor.where, tensor.shape, dtype_of(tensor), read)
+            rows = rows_of(tensor)
+            return Computed(tensor.where, tensor.shape, dtype_of(tensor), read, rows=rows)
         layout = self.layouts[part]
         dtype = FLOAT32 if layout.is_float32 else dtype_of(tensor)
+        shape = layout.shape(tensor.shape)
+        rows = rows_of(tensor, lambda rows: layout.change(rows, heads))
         return Computed(
-            tensor.where, layout.shape(tensor.shape), dtype, lambda: layout.change(read(), heads)
+            tensor.where,
+            shape,
+            dtype,
+            lambda: layout.change(read(), heads),
+            rows=rows if layout.keeps_rows else None,
         )
 
     def _three(self, file: GgufFile, name: str, heads: Heads) -> dict[str, Computed]:

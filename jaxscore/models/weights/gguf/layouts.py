@@ -27,11 +27,13 @@ class Layout(NamedTuple):
         change: of the values.
         shape: of the result, from the stored one.
         is_float32: the values are computed in float32 whatever their type.
+        keeps_rows: `change` only moves whole rows, and so also takes rows of bytes.
     """
 
     change: Callable[[np.ndarray, Heads], np.ndarray]
     shape: Callable[[Shape], Shape] = lambda shape: shape
     is_float32: bool = False
+    keeps_rows: bool = False
 
 
 class Joined(NamedTuple):
@@ -84,10 +86,10 @@ def _key_value_up(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([_transposed(keys), values], axis=1).reshape(-1, keys.shape[1])
 
 
-QUERIES = Layout(lambda rows, heads: unpermute(rows, heads.queries))
-KEYS = Layout(lambda rows, heads: unpermute(rows, heads.keys))
+QUERIES = Layout(lambda rows, heads: unpermute(rows, heads.queries), keeps_rows=True)
+KEYS = Layout(lambda rows, heads: unpermute(rows, heads.keys), keeps_rows=True)
 MINUS_ONE = Layout(lambda scales, _: scales.astype(np.float32) - np.float32(1), is_float32=True)
-GROUPS = Layout(_by_groups)
+GROUPS = Layout(_by_groups, keeps_rows=True)
 TRANSPOSED = Layout(lambda values, _: _transposed(values), lambda shape: shape[::-1])
 ROW = Layout(lambda values, _: values.reshape(1, -1), lambda shape: (1, math.prod(shape)))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile, StoredTensor
+from jaxscore.models.weights.tensor_files import StoredRows
 
 PLAIN = {
     "F64": np.dtype("<f8"),
@@ -29,10 +30,33 @@ def values_of(file: GgufFile, name: str) -> np.ndarray:
 
 def piece_of(file: GgufFile, name: str, index: int) -> np.ndarray:
     """`values_of(file, name)[index]`, of which no other part is read."""
-    tensor = file.tensors[name]
+    entry = entry_of(file.tensors[name], index)
+    return _decode(entry, entry.shape)
+
+
+def rows_of(
+    tensor: StoredTensor, change: Callable[[np.ndarray], np.ndarray] | None = None
+) -> StoredRows | None:
+    """A matrix's rows as stored; None if it is no matrix in blocks.
+
+    Args:
+        change: a permutation of rows.
+    """
+    if len(tensor.shape) != 2 or tensor.type.name in PLAIN:
+        return None
+
+    def read() -> np.ndarray:
+        rows = tensor.data.reshape(tensor.shape[0], -1)
+        return rows if change is None else change(rows)
+
+    return StoredRows(tensor.type.name, tensor.shape, read)
+
+
+def entry_of(tensor: StoredTensor, index: int) -> StoredTensor:
+    """One entry along a tensor's first axis."""
     n_bytes = len(tensor.data) // tensor.shape[0]
     data = tensor.data[index * n_bytes : (index + 1) * n_bytes]
-    return _decode(tensor._replace(data=data), tensor.shape[1:])
+    return tensor._replace(shape=tensor.shape[1:], data=data)
 
 
 def dtype_of(tensor: StoredTensor) -> np.dtype:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.quantization import KEY
-from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, Tensors
+from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, StoredRows, Tensors
 
 FLOAT32 = np.dtype(np.float32)
 ADVICE = "the checkpoint is damaged or of another format; fetch it again"
@@ -26,6 +26,7 @@ class Computed:
             rounding of a product in float32.
         compute: returns the values, [*shape].
         piece: returns `compute()[index]` alone; None if a part costs as much as the whole.
+        rows: see `Tensors`; None if it is not stored so.
     """
 
     where: Path
@@ -33,6 +34,7 @@ class Computed:
     dtype: np.dtype
     compute: Callable[[], np.ndarray]
     piece: Callable[[int], np.ndarray] | None = None
+    rows: StoredRows | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +114,8 @@ def view(tensors: Tensors, found: Found) -> Tensors:
         kept | outlines,
         lambda name: computed[name].compute() if name in computed else kept[name],
     )
-    return Tensors(arrays, where, kept | outlines, frozenset(computed), found.idle, pieces)
+    rows = {name: weight.rows for name, weight in computed.items() if weight.rows is not None}
+    return Tensors(arrays, where, kept | outlines, frozenset(computed), found.idle, pieces, rows)
 
 
 def find_modules(
