@@ -3,11 +3,16 @@
 import contextlib
 import io
 import json
+import os
 import shlex
 import subprocess
+import sys
+import urllib.request
 
+import numpy as np
 import pytest
 
+from jaxscore import Scorer
 from jaxscore.cli.main import main
 from tests.conftest import ROOT
 
@@ -144,14 +149,61 @@ def test_a_small_model_does_not_judge_apart_right_and_wrong_responses(commands):
     assert abs(found["right"] - found["wrong"]) < 0.05
 
 
-def test_samples_are_graded_and_have_confidences(commands):
+def test_sample_writes_two_responses_to_each_question(commands):
     commands.run("sample")
-    assert [len(item["output"]) for item in commands.json("samples.json")] == [4] * 8
-    commands.run("self-certainty")
-    confident = commands.json("confidences.json")
-    assert 0.1 < mean(right for item in confident for right in item["right"]) < 0.9
-    assert all(value > 0 for item in confident for value in item["confidence_list"])
+    samples = commands.json("samples.json")
+    assert [len(item["output"]) for item in samples] == [2] * 4
+    assert all(text for item in samples for text in item["output"])
 
 
 def test_families_says_that_the_file_would_load(commands):
     assert "it would load" in commands.run("families")
+
+
+def test_most_certain_response_is_selected(commands):
+    commands.run("self-certainty")
+    commands.run("select")
+    confident, selected = commands.json("confidences.json"), commands.json("selected.json")
+    for item, chosen in zip(confident, selected, strict=True):
+        confidences = item["confidence_list"]
+        assert 0 < min(confidences) < max(confidences)
+        assert chosen["output"] == [item["output"][confidences.index(max(confidences))]]
+
+
+def test_vote_takes_the_answer_of_most_responses(commands):
+    commands.run("vote")
+    assert [item["right"] for item in commands.json("voted.json")] == [True, True, False]
+
+
+def test_converted_folder_gives_the_same_scores(commands, scorer_of):
+    commands.run("convert")
+    pair = ("The capital of France is", " Paris.")
+    [expected] = scorer_of("smollm2").score([pair])
+    with Scorer.from_pretrained(str(commands.folder / OUT / "converted"), dtype="float32") as own:
+        [found] = own.score([pair])
+    np.testing.assert_array_equal(found.logprob, expected.logprob)
+
+
+def test_serve_completes_the_capital_of_france(commands):
+    words = ["-m", "jaxscore", "--config", "configs/real/serve.yaml", "--port", "0"]
+    child = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=commands.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        port = int(child.stdout.readline().rpartition(":")[2])
+        body = {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            assert json.load(answer)["choices"][0]["text"] == " Paris"
+    finally:
+        child.terminate()
+        child.communicate(timeout=60)
