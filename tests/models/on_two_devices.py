@@ -1,6 +1,6 @@
-"""Run by test_released_layouts.py in a process with two CPU devices: scores with split layers.
+"""Run by tests in a process with two CPU devices: scores with split layers.
 
-Takes a checkpoint's folder, prints one JSON line.
+Takes a checkpoint's folder and a value of --quantize, if any; prints one JSON line.
 """
 
 import json
@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 from jaxscore.engine.devices import mesh_choice
+from jaxscore.models.choices import Quantize
 from jaxscore.models.load import load
 from tests.models.checkpoints import ragged, scorer
 
 
-def main(folder: str) -> None:
-    model = load(Path(folder), dtype="float32", mesh_choice=mesh_choice("model=2"))
+def main(folder: str, quantize: Quantize | None = None) -> None:
+    model = load(
+        Path(folder), dtype="float32", quantize=quantize, mesh_choice=mesh_choice("model=2")
+    )
     assert model.mesh is not None
     found = scorer(model).score_sequences(ragged())
     columns = [[column.tolist() for column in one[:4]] for one in found]

@@ -1,23 +1,35 @@
 """GGUF files: the parameters of each architecture, types of values, damage."""
 
+import json
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import peft
 import pytest
+import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
 
-from jaxscore.device.blocks import FIELDS, Blocks, outline
+from jaxscore import Scorer
+from jaxscore.device.blocks import FIELDS, Blocks, is_blocks, outline
 from jaxscore.device.dots import from_storage
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native
 from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, fingerprint, gguf
 from jaxscore.models.weights.gguf import architectures, blocks
+from jaxscore.plan.requests import SequenceScores
+from jaxscore.types.requests import GenerationRequest
+from tests.conftest import ROOT, with_devices
 from tests.models import gguf_files, published
 from tests.models import test_published_configs as configs
-from tests.models.checkpoints import random_model
+from tests.models.checkpoints import distance, ragged, random_model, scorer
 
 # Types that the package gguf can write
 QUANTIZED = {"F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"}
@@ -596,3 +608,79 @@ def test_a_type_that_cannot_be_kept_is_refused(tmp_path):
     _, path = written(tmp_path, "llama")
     with pytest.raises(InputError, match="none here are in blocks that can be kept"):
         load(path, quantize="stored")
+
+
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize(
+    ("name", "parts", "config", "kept"),
+    [
+        ("llama, experts", EXPERTS, {"intermediate_size": 64}, {"experts"}),
+        ("qwen2moe", EXPERTS, {"moe_intermediate_size": 64}, {"experts"}),
+        ("phi3", ("attn_qkv", "ffn_up", "ffn_down"), {"intermediate_size": 64}, {"layers"}),
+    ],
+)
+def test_experts_and_parts_of_joined_matrices_stay_in_blocks(tmp_path, name, parts, config, kept):
+    kind = GGMLQuantizationType.Q4_0
+    types = {f"blk.{layer}.{part}.weight": kind for layer in range(2) for part in parts}
+    _, path = written(tmp_path, name, types, hidden_size=64, num_hidden_layers=2, **config)
+    plain, small = (load(path, dtype="float32", quantize=how) for how in (None, "stored"))
+    assert_same_weights(plain, small)
+    found = jax.tree_util.tree_leaves_with_path(small.params, is_leaf=is_blocks)
+    assert {place[0].key for place, leaf in found if is_blocks(leaf)} == kept
+    want = scorer(plain).score_sequences(ragged())
+    assert distance(scorer(small).score_sequences(ragged()), want) < 1e-5
+
+
+@pytest.mark.slow
+def test_weights_in_blocks_are_split_over_two_devices(tmp_path):
+    """Compared with plain weights split likewise: one device adds in another order."""
+    path = written_in(tmp_path, "llama", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1])
+    found = []
+    for quantize in ([], ["stored"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.models.on_two_devices", str(path), *quantize],
+            capture_output=True, text=True, cwd=ROOT, env=with_devices(2), check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        report = json.loads(ran.stdout)
+        assert report["shards"] == 2
+        found.append([SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]])
+    assert distance(*found) < 1e-5
+
+
+@pytest.mark.slow
+def test_weights_in_blocks_generate_the_tokens_of_plain_ones(tmp_path, scorers):
+    sizes = WIDE | {"vocab_size": 1208, "max_position_embeddings": 1024}
+    types = {f"blk.{i}.{part}.weight": GGMLQuantizationType.Q4_1 for i in (0, 1) for part in STORED}
+    _, path = written(tmp_path, "llama", types, **sizes)
+    encoder = scorers("tiny-llama3").encoder
+    shared = "Arlen moved from Dunmere to Merrow in 1856. " * 8
+    prompts = [shared + "So", shared + "Then", "The cat"]
+    found = []
+    for how in (None, "stored"):
+        writer = Generator(Scorer(load(path, dtype="float32", quantize=how), encoder))
+        results = writer.generate(
+            [GenerationRequest(k, text, 16) for k, text in enumerate(prompts)]
+        )
+        found.append([result.token_ids.tolist() for result in results])
+    assert found[0] == found[1]
+
+
+def test_an_adapted_matrix_does_not_stay_in_blocks(tmp_path):
+    path = written_in(tmp_path, "llama", [GGMLQuantizationType.Q4_0])
+    torch.manual_seed(0)
+    config = peft.LoraConfig(
+        r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+    )
+    base = AutoModelForCausalLM.from_pretrained(tmp_path)
+    peft.get_peft_model(base, config).save_pretrained(tmp_path / "adapter")
+    plain, small = (
+        load(path, dtype="float32", quantize=how, adapter=tmp_path / "adapter")
+        for how in (None, "stored")
+    )
+    assert_same_weights(plain, small)
+    assert not is_blocks(small.params["layers"]["attention"]["q"]["weight"])
+    assert is_blocks(small.params["layers"]["attention"]["k"]["weight"])
