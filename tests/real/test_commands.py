@@ -11,6 +11,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+import torch
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
@@ -139,14 +140,38 @@ def test_probsem_hears_the_feeling_of_reviews(commands):
     assert accuracy > 0.5
 
 
-def test_a_small_model_does_not_judge_apart_right_and_wrong_responses(commands):
+@torch.inference_mode()
+def share_of_yes(model, tokenizer, item):
+    """PyTorch's P(Yes) / (P(Yes) + P(No)) as the next token of the prompt of `default_qa`.
+
+    The answers stand in it as Python prints a list, as in BERGEN's.
+    """
+    text = (
+        "<|im_start|>system\nYou are an evaluation tool. Answer with one of Yes, No.<|im_end|>\n"
+        "<|im_start|>user\nHere is a question, a golden answer and an AI-generated answer. Can you "
+        "judge whether the AI-generated answer is correct according to the question and golden "
+        f"answer, simply answer with one of Yes, No.\n Question: {item['question']}. \n"
+        f"Golden answer: {item['label']} \n Generated answer: {item['response']}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    ids = torch.tensor([tokenizer.encode(text)])
+    labels = [tokenizer.encode(label)[0] for label in ("Yes", "No")]
+    return float(model(ids).logits[0, -1, labels].double().softmax(-1)[0])
+
+
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_judge_reads_pytorch_probabilities_of_labels(kind, commands, scorer_of, torch_model_of):
     commands.run("judge")
-    found = {}
-    for kind in ("right", "wrong"):
-        metrics = commands.json(f"judge/{kind}/eval_dev_metrics.json")
-        [found[kind]] = [value for name, value in metrics.items() if "LLMeval" in name]
-    assert 0 < found["right"] < 1
-    assert abs(found["right"] - found["wrong"]) < 0.05
+    model, tokenizer = torch_model_of("smollm2"), scorer_of("smollm2").encoder.tokenizer
+    [path] = (commands.folder / OUT / "judge" / kind).glob("eval_dev_judge_*_logits.json")
+    records = json.loads(path.read_text(encoding="utf-8"))["records"]
+    expected = [share_of_yes(model, tokenizer, record) for record in records]
+    assert max(expected) - min(expected) > 0.1
+    found = [record["score"] for record in records]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    metrics = commands.json(f"judge/{kind}/eval_dev_metrics.json")
+    [published] = [value for name, value in metrics.items() if "LLMeval" in name]
+    assert published == pytest.approx(mean(expected), abs=1e-4)
 
 
 def test_sample_writes_two_responses_to_each_question(commands):
