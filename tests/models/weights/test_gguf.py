@@ -634,6 +634,14 @@ def test_experts_and_parts_of_joined_matrices_stay_in_blocks(tmp_path, name, par
     assert distance(scorer(small).score_sequences(ragged()), want) < 1e-5
 
 
+def test_a_scale_whose_shift_float16_does_not_hold_is_refused():
+    form = blocks.common_form(["Q4_0", "Q4_1"], 32)
+    rows = np.zeros((1, 18), np.uint8)
+    rows[0, :2] = np.array([8192], np.float16).view(np.uint8)
+    with pytest.raises(InputError, match=r"a block has the scale 8192\.0, expected at most 8,188"):
+        blocks.block_minima(rows, "Q4_0", form)
+
+
 @pytest.mark.slow
 def test_weights_in_blocks_are_split_over_two_devices(tmp_path):
     """Compared with plain weights split likewise: one device adds in another order."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.device.blocks import PACKED, Form
+from jaxscore.errors import InputError
 
 IQ4_VALUES = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
@@ -263,11 +264,22 @@ def _is_shifted(layout: Layout, form: Form) -> bool:
 
 
 def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:
-    """What undoes the shift of a type's values, exact but for scales above 8,188."""
+    """What undoes the shift of a type's values, exact.
+
+    Raises:
+        InputError: a scale is above 8,188, whose eightfold float16 does not hold.
+    """
     if not _is_shifted(layout, form):
         return np.zeros_like(scales)
     with np.errstate(over="ignore"):
-        return scales * np.float16(-8)
+        minima = scales * np.float16(-8)
+    if not np.isfinite(minima).all():
+        largest = np.abs(scales).max()
+        raise InputError(
+            f"a block has the scale {largest}, expected at most 8,188 beside blocks with minima; "
+            "leave out --quantize stored"
+        )
+    return minima
 
 
 def _per_group(numbers: np.ndarray, n_rows: int, layout: Layout, form: Form) -> np.ndarray:
