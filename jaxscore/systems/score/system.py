@@ -8,8 +8,9 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.io.printable import one_line
 from jaxscore.lm import Capabilities
-from jaxscore.systems.entries import Entry, read_entry, read_item, taken_field
+from jaxscore.systems.entries import SHOWN, Entry, read_entry, read_item, taken_field
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.prompt_settings import PromptSettings, remarks
 from jaxscore.systems.prompting import PLAIN, Example, Prompting
@@ -167,7 +168,7 @@ def evaluate(
         )
         totals.add(record)
         if scored.error:
-            failures.append(Failure(entry.name, scored.error))
+            failures.append(failure_of(scored))
         if page_items is not None:
             page_items.add(record, entry.item.context if entry.item else "")
         if on_item is None:
@@ -230,6 +231,11 @@ def scored_entries(
     for entry, error in waiting:
         assert error is not None  # every other one has had its result
         yield entry, failed(entry.id, error)
+
+
+def failure_of(scored: ScoredRequest) -> Failure:
+    """The failure of a text, by its id."""
+    return Failure(one_line(str(scored.id), SHOWN), str(scored.error))
 
 
 def request_of(entry: Entry[Item]) -> Request:
