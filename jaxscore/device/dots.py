@@ -46,7 +46,7 @@ def to_storage(tree: Any, integers: bool) -> Any:
 def from_storage(tree: Any) -> Any:
     """Numbers that stored leaves stand for: inverse of `as_integers`; blocks are dequantized."""
 
-    def numbers(stored: Any) -> jax.Array:
+    def numbers(stored: Any) -> Any:
         if is_blocks(stored):
             return stored.dequantized()
         if stored.dtype == jnp.uint16:

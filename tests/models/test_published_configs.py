@@ -1075,7 +1075,11 @@ FACTS = [
     (
         "granite-3.0-1b-a400m",
         GRANITE_3_MOE,
-        {"experts": Experts(32, 8, True), "attention_scale": 1 / 64, "logit_scale": 1 / 6},
+        {
+            "experts": Experts(32, 8, True, shared_gated=False),
+            "attention_scale": 1 / 64,
+            "logit_scale": 1 / 6,
+        },
     ),
     ("Minitron-4B", MINITRON_4B, {"activation": "relu_squared", "head_width": 128}),
     (
