@@ -63,8 +63,8 @@ def _special(**tokens: str) -> dict[str, str]:
 
 # A llama's class that is given a prefix space builds itself from a SentencePiece file instead.
 _LLAMA = TokenizerClass(
-    "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe llama llama4 llama4_text mistral mistral3 "
-    "mixtral phi3 phimoe",
+    "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe llama llama4 llama4_text ministral "
+    "mistral mistral3 mixtral persimmon phi3 phimoe",
     _special(bos="<s>", eos="</s>", unk="<unk>"),
     adds=(True, False),
     prefix_space=False,
@@ -79,15 +79,19 @@ CLASSES = {
     "BloomTokenizer": TokenizerClass(
         "bloom", _special(bos="<s>", eos="</s>", unk="<unk>", pad="<pad>")
     ),
-    "CodeGenTokenizer": TokenizerClass("phi", _END),
+    "CodeGenTokenizer": TokenizerClass("codegen phi", _END),
     "CodeLlamaTokenizer": dataclasses.replace(_LLAMA, model_types=""),
     "CohereTokenizer": TokenizerClass(
         "cohere cohere2",
         _special(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", unk="<UNK>"),
         adds=(True, False),
     ),
-    "GPT2Tokenizer": TokenizerClass("exaone4 gpt2 gpt_neo gptj olmo3 opt starcoder2", _END),
-    "GPTNeoXTokenizer": TokenizerClass("gpt_neox olmo2 olmoe stablelm", _END, adds=(False, False)),
+    "GPT2Tokenizer": TokenizerClass(
+        "exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj olmo3 opt starcoder2", _END
+    ),
+    "GPTNeoXTokenizer": TokenizerClass(
+        "gpt_neox olmo olmo2 olmoe stablelm", _END, adds=(False, False)
+    ),
     "GemmaTokenizer": TokenizerClass(
         "gemma gemma2 gemma3 gemma3_text",
         _special(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>"),
@@ -95,7 +99,7 @@ CLASSES = {
     ),
     "LlamaTokenizer": _LLAMA,
     "Qwen2Tokenizer": TokenizerClass(
-        "qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl",
+        "qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_next qwen3_vl",
         _special(eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>"),
     ),
     "XGLMTokenizer": TokenizerClass(

@@ -28,6 +28,7 @@ DIFFERENT = {
     ("deepseek_v2", "vocab_size"): (32000, 102400, THETA),
     ("deepseek_v2", "aux_loss_alpha"): (0.001, None, "of training, gone in 5"),
     ("deepseek_v2", "seq_aux"): (True, None, "of training, gone in 5"),
+    ("granitemoehybrid", "layer_types"): (None, ["linear_attention"] * 32, "null is these"),
     ("gpt_oss", "router_aux_loss_coef"): (0.9, 0.001, "of training"),
     ("qwen2_moe", "sliding_window"): (None, 0, "windows are refused, so it is read by nobody"),
 }
