@@ -8,9 +8,12 @@ from jaxscore.device import decoder
 from jaxscore.device.init_params import init_params
 from tests.device.test_sharding import CONFIGS
 
+# Estimates leave recurrent layers out.
+NAMES = [name for name, config in CONFIGS.items() if config.recurrent is None]
+
 
 @pytest.mark.slow_after(4)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_layer_makes_a_decoder_of_its_own(name):
     whole = CONFIGS[name]
     shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), whole))
