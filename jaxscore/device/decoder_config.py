@@ -129,6 +129,8 @@ class GatedDelta(NamedTuple):
 class StateSpace(NamedTuple):
     """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.state_space`.
 
+    The output is gated, then normed within each group.
+
     Attributes:
         n_heads, head_width: heads, and channels of one.
         n_groups, state_width: groups of heads that share B and C, and their channels.
@@ -136,8 +138,6 @@ class StateSpace(NamedTuple):
         bias: of the products.
         activation: after the convolutions.
         least_step, most_step: bounds of a token's step size.
-        norm: the output is normed within each group after its gate ("gated"), or before it
-            ("first"), or not at all ("").
     """
 
     n_heads: int
@@ -150,7 +150,6 @@ class StateSpace(NamedTuple):
     activation: Activation
     least_step: float
     most_step: float
-    norm: Literal["", "gated", "first"]
 
 
 class Recurrent(NamedTuple):

@@ -122,9 +122,7 @@ CONFIGS = {
         recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, taps=4, activation="silu")),
     ),
     "state space": llamalike(
-        recurrent=Recurrent(
-            (0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9, norm="gated")
-        ),
+        recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),
     ),
     "xielu": llamalike(activation="xielu", gated=False),
     "other widths": llamalike(

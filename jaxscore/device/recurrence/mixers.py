@@ -137,14 +137,10 @@ class StateSpaceMixer(nn.Module):
 
     def normed(self, out: Array, z: Array) -> Array:
         """Gated outputs, normed within each group."""
-        m, gate = self.mixer, jax.nn.silu(z)
-        if not m.norm:
-            return out * gate
-        grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], m.n_groups, -1)
+        grouped = (out * jax.nn.silu(z)).reshape(*out.shape[:2], self.mixer.n_groups, -1)
         shape = grouped.shape[-2:]
         norm = Norm(self.config, shape=shape, use_bias=False, use_scale=True, name="norm")
-        y = norm(grouped).reshape(out.shape)
-        return y if m.norm == "gated" else y * gate
+        return norm(grouped).reshape(out.shape)
 
 
 class RecurrentHalf(nn.Module):

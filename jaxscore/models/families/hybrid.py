@@ -66,9 +66,13 @@ def state_space(
     is_pair = isinstance(limits, list | tuple) and len(limits) == 2
     if not is_pair or not all(type(x) in (int, float) and x >= 0 for x in limits):
         raise InputError(f"time_step_limit is {limits!r}, expected two numbers of at least 0")
-    fields = {"least_step": float(limits[0]), "most_step": float(limits[1]), "norm": "gated"}
     mixer = StateSpace(
-        n_heads=n_heads, head_width=head_width, n_groups=n_groups, **{**fields, **own}
+        n_heads=n_heads,
+        head_width=head_width,
+        n_groups=n_groups,
+        least_step=float(limits[0]),
+        most_step=float(limits[1]),
+        **own,
     )
     if min(mixer.taps, mixer.state_width, mixer.head_width) < 1:
         raise InputError(f"sizes of Mamba layers are {mixer}, expected at least 1")
@@ -93,6 +97,5 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
             table[*at, "bias"] = Source(name + "conv1d.bias", part=part)
     for ours, theirs in {"log_rate": "A_log", "step_bias": "dt_bias", "skip": "D"}.items():
         table[*RECURRENT, ours] = Source(name + theirs)
-    if mixer.norm:
-        table |= norm((*RECURRENT, "norm"), name + "norm", False)
+    table |= norm((*RECURRENT, "norm"), name + "norm", False)
     return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.bias)
