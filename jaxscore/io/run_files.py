@@ -172,6 +172,7 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
         "output": _flag_value(output),
         "flags": {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS},
     }
+    # `facts` may hold an earlier manifest, whose command, output and flags give way.
     record = {**own, **facts, **own}
     path = manifest_path(output)
     with atomic(path) as file:
