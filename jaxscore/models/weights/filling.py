@@ -1,7 +1,8 @@
 """Device arrays from views of mapped files: read in parallel, each byte copied once.
 
 A parameter is stacked from many tensors (one per layer), so a pool of threads fills its buffer
-piece by piece; NumPy copies and casts without Python's lock. While one parameter goes to the
+piece by piece; NumPy copies and casts without Python's lock. Values that are computed row by row
+are computed a few rows at a time, which a core's cache holds. While one parameter goes to the
 device the next one is filled, and no third is started: on an accelerator the host has at most two
 parameters beside the mapped pages. On the CPU the device array is the buffer itself.
 """
@@ -20,10 +21,27 @@ from jax.sharding import Sharding
 
 ALIGNMENT = 64  # bytes: JAX takes an aligned buffer as a CPU device array without a copy
 PIECE = 16 << 20  # bytes of a buffer that one thread fills at a time
+STORED = 1 << 17  # bytes of rows from which values are computed at a time: measured
 TILE = (2048, 128, 16)  # rows, columns and columns at a time of a transposed copy: measured
 MAX_THREADS = 16  # more do not increase the bandwidth
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) on each axis
+
+
+@dataclasses.dataclass(frozen=True)
+class RowWise:
+    """Values of which each row follows from one stored row.
+
+    Attributes:
+        rows: stored ones, [R, ...].
+        compute: the values of some of them.
+    """
+
+    rows: np.ndarray
+    compute: Callable[[np.ndarray], np.ndarray]
+
+
+Read = Callable[[], np.ndarray | RowWise]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,15 +54,15 @@ class Leaf:
         kept: dtype of the array, of the same width; see `device.dots.storage_dtype`.
         n_leading: number of axes along which tensors are stacked: layers, experts.
         reads: for each place along these axes, in C order, a function that returns its view
-            [shape[n_leading:]].
-        computed: whether `reads` compute their values, so that a piece is a whole tensor.
+            [shape[n_leading:]], or how to compute it.
+        computed: whether a part costs as much as the whole, so that a piece is a whole tensor.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     kept: np.dtype
     n_leading: int
-    reads: Sequence[Callable[[], np.ndarray]]
+    reads: Sequence[Read]
     computed: bool = False
 
 
@@ -125,7 +143,7 @@ def _start(pool: ThreadPoolExecutor, leaf: Leaf, sharding: Sharding) -> _Filling
 def _fill(
     leaf: Leaf,
     buffers: dict[Bounds, np.ndarray],
-    tensors: Sequence[tuple[tuple[int, ...], Callable[[], np.ndarray]]],
+    tensors: Sequence[tuple[tuple[int, ...], Read]],
     start: int,
     stop: int,
 ) -> None:
@@ -139,8 +157,30 @@ def _fill(
             (low, high), *others = bounds[leaf.n_leading :]
             first, last = max(start, low), min(stop, high)
             if first < last:
-                source = view[(slice(first, last), *(slice(*pair) for pair in others))]
-                _copy(source, buffer[corner][first - low : last - low])
+                target = buffer[corner][first - low : last - low]
+                columns = tuple(slice(*pair) for pair in others)
+                if isinstance(view, RowWise):
+                    write_rows(view.rows[first:last], view.compute, target, columns)
+                else:
+                    _copy(view[(slice(first, last), *columns)], target)
+
+
+def write_rows(
+    rows: np.ndarray,
+    compute: Callable[[np.ndarray], np.ndarray],
+    target: np.ndarray,
+    columns: tuple[slice, ...] = (),
+) -> None:
+    """Compute and cast a few rows at a time.
+
+    Args:
+        compute: the values of some rows.
+        columns: those of the values that `target` takes.
+    """
+    step = max(1, STORED * len(rows) // max(1, rows.nbytes))
+    for start in range(0, len(rows), step):
+        values = compute(rows[start : start + step])
+        target[start : start + step] = values[(slice(None), *columns)]
 
 
 def _copy(source: np.ndarray, target: np.ndarray) -> None:

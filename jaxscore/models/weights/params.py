@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,9 @@ from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
-from jaxscore.models.weights.filling import Leaf, device_arrays
+from jaxscore.models.weights.filling import Leaf, Read, RowWise, device_arrays
 from jaxscore.models.weights.gguf.blocks import READ_FIELD, common_form
-from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
+from jaxscore.models.weights.tensor_files import StoredRows, Tensors, check_float, check_tied
 
 IN_LAYERS = ("layers", "attentions", "mlps", "experts")  # first keys of weights that stay in blocks
 MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
@@ -209,9 +209,8 @@ def _block_leaves(
 
     def read(name: str, field: str) -> np.ndarray:
         stored = reader.tensors.rows[reader.stored[name]]
-        rows = stored.read()
-        own = _orient(reader.folder, name, None, rows, source, (n_rows, rows.shape[1]))
-        return READ_FIELD[field](np.ascontiguousarray(own), stored.type, form)
+        rows = _stored_rows(reader.folder, name, stored, source, n_rows)
+        return READ_FIELD[field](np.ascontiguousarray(rows), stored.type, form)
 
     leaves = {}
     for field in FIELDS:
@@ -221,6 +220,14 @@ def _block_leaves(
                 array.shape, array.dtype, array.dtype, weight.n_leading, reads, computed=True
             )
     return leaves
+
+
+def _stored_rows(
+    folder: Path, name: str, stored: StoredRows, source: Source, n_rows: int
+) -> np.ndarray:
+    """The rows of a weight as stored, in our order: uint8 [n_rows, bytes]."""
+    rows = stored.read()
+    return _orient(folder, name, None, rows, source, (n_rows, rows.shape[1]))
 
 
 def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
@@ -286,6 +293,15 @@ class _Reader(NamedTuple):
             )
         return outline[index]
 
+    def encoded(self, names: Iterable[tuple[str, int | None]]) -> dict[str, StoredRows]:
+        """Rows of those of a parameter's tensors that are whole matrices in blocks."""
+        found = self.tensors.rows
+        return {
+            name: found[stored]
+            for name, index in names
+            if index is None and (stored := self.stored[name]) in found
+        }
+
     def values(self, name: str, index: int | None) -> np.ndarray:
         """Values of a tensor, or of one entry along its first axis."""
         stored = self.stored[name]
@@ -304,7 +320,10 @@ def _leaf(
     n_leading = len(_letters(source))
     own_shape = shape[n_leading:]
 
-    def read(name: str, index: int | None) -> np.ndarray:
+    def read(name: str, index: int | None) -> np.ndarray | RowWise:
+        if (rows := encoded.get(name)) is not None:
+            own = _stored_rows(reader.folder, name, rows, source, own_shape[0])
+            return RowWise(own, rows.decode)
         return _orient(reader.folder, name, index, reader.values(name, index), source, own_shape)
 
     for name, index in names:
@@ -312,9 +331,11 @@ def _leaf(
         check_float(reader.tensors.where[reader.stored[name]], _label(name, index), outline)
         _orient(reader.folder, name, index, outline, source, own_shape)
     used = {name for name, _ in names}
-    computed = any(reader.stored[name] in reader.tensors.changed for name in used)
-    first = reader.tensors.stored[reader.stored[names[0][0]]]
-    computed = computed or not np.may_share_memory(read(*names[0]), first)
+    encoded = {} if source.transposed or source.plus else reader.encoded(names)
+    computed = any(reader.stored[name] in reader.tensors.changed for name in used - {*encoded})
+    if not encoded and not computed:
+        view, first = read(*names[0]), reader.tensors.stored[reader.stored[names[0][0]]]
+        computed = isinstance(view, np.ndarray) and not np.may_share_memory(view, first)
     reads = [functools.partial(read, name, index) for name, index in names]
     kept = storage_dtype(dtype, integers)
     leaf = Leaf(shape, dtype, kept, n_leading, reads, computed)
@@ -387,15 +408,21 @@ def _computed_leaf(
     shape: tuple[int, ...],
     compute: Callable[[np.ndarray], np.ndarray],
 ) -> Leaf:
-    """The leaf of what `compute` returns for each tensor."""
+    """The leaf of what `compute` returns for each row of each tensor."""
 
-    def computed(read: Callable[[], np.ndarray]) -> np.ndarray:
+    def computed(values: np.ndarray) -> np.ndarray:
         try:
-            return compute(read())
+            return compute(values)
         except ValueError as problem:
             raise InputError(f"{folder}: {'.'.join(keys)}: {problem}") from None
 
-    reads = [functools.partial(computed, read) for read in leaf.reads]
+    def by_rows(read: Read) -> RowWise:
+        view = read()
+        if isinstance(view, np.ndarray):
+            return RowWise(view, computed)
+        return RowWise(view.rows, lambda rows: computed(view.compute(rows)))
+
+    reads = [functools.partial(by_rows, read) for read in leaf.reads]
     return dataclasses.replace(leaf, shape=shape, reads=reads, computed=True)
 
 

@@ -68,11 +68,13 @@ class StoredRows(NamedTuple):
         type: of GGUF, by name.
         shape: of the matrix.
         read: returns its bytes, uint8 [rows, bytes of a row].
+        decode: the weights of some of these rows, float32.
     """
 
     type: str
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, fingerprint, gguf
+from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf
 from jaxscore.models.weights.gguf import architectures, blocks
 from jaxscore.plan.requests import SequenceScores
 from jaxscore.types.requests import GenerationRequest
@@ -594,6 +594,35 @@ def test_random_blocks_have_the_weights_that_they_stand_for(types):
         found = jax.jit(Blocks.dequantized)(Blocks(**arrays, dtype=np.dtype(np.float32)))
         wanted = quants.dequantize(rows, GGMLQuantizationType[name])
         np.testing.assert_array_equal(np.asarray(found), wanted)
+        decoded = blocks.block_weights(rows, name)
+        np.testing.assert_array_equal(decoded.view(np.uint32), wanted.view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "MXFP4"])
+def test_a_few_rows_at_a_time_give_the_weights_of_the_whole(tmp_path, monkeypatch, kind):
+    path = written_in(tmp_path, "llama", [GGMLQuantizationType[kind]])
+    whole = load(path, dtype="float32"), load(path, dtype="float32", quantize="int8")
+    arrays = gguf.GgufScheme(path).open_tensors(path).arrays
+    down = np.asarray(whole[0].params["layers"]["mlp"]["down"]["weight"])
+    for layer, matrix in enumerate(down):
+        expected = arrays[f"model.layers.{layer}.mlp.down_proj.weight"]
+        np.testing.assert_array_equal(matrix, expected)
+    monkeypatch.setattr(filling, "STORED", 3000)
+    pieces = load(path, dtype="float32"), load(path, dtype="float32", quantize="int8")
+    for one, other in zip(whole, pieces, strict=True):
+        assert_same_weights(one, other)
+
+
+def test_only_types_without_an_own_decoder_need_the_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf.quants", None)
+    part = "blk.0.ffn_down.weight"
+    for kind in ("Q4_0", "MXFP4"):
+        _, path = written(tmp_path / kind, "llama", {part: GGMLQuantizationType[kind]}, **WIDE)
+        if kind == "Q4_0":
+            assert load(path).model_type == "llama"
+            continue
+        with pytest.raises(InputError, match=f"tensor {part} is stored as MXFP4, which needs the"):
+            load(path)
 
 
 def places_of_floats(name):

@@ -221,7 +221,7 @@ def _join(file: GgufFile, joined: Joined, parts: list[str]) -> Computed:
 
     def join(values: list[np.ndarray]) -> np.ndarray:
         try:
-            return joined.join([part.astype(dtype) for part in values])
+            return joined.join([part.astype(dtype, copy=False) for part in values])
         except ValueError:
             listed = ", ".join(f"{part} {list(file.tensors[part].shape)}" for part in parts)
             raise InputError(f"{file.path}: tensors that do not fit: {listed}") from None

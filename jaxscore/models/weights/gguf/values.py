@@ -1,5 +1,6 @@
 """Values of stored tensors."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -8,6 +9,8 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile, StoredTensor
+from jaxscore.models.weights.filling import write_rows
+from jaxscore.models.weights.gguf.blocks import LAYOUTS, block_weights
 from jaxscore.models.weights.tensor_files import StoredRows
 
 PLAIN = {
@@ -49,7 +52,7 @@ def rows_of(
         rows = tensor.data.reshape(tensor.shape[0], -1)
         return rows if change is None else change(rows)
 
-    return StoredRows(tensor.type.name, tensor.shape, read)
+    return StoredRows(tensor.type.name, tensor.shape, read, _dequantizer(tensor, ""))
 
 
 def entry_of(tensor: StoredTensor, index: int) -> StoredTensor:
@@ -79,11 +82,15 @@ def _decode(tensor: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
     if tensor.type.name in PLAIN:
         return tensor.data.view(PLAIN[tensor.type.name]).reshape(shape)
     rows = tensor.data.reshape(math.prod(shape[:-1]), -1)
-    return _dequantizer(tensor, "")(rows).reshape(shape)
+    values = np.empty((len(rows), shape[-1]), np.float32)
+    write_rows(rows, _dequantizer(tensor, ""), values)
+    return values.reshape(shape)
 
 
 def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.ndarray]:
-    """The decoder of a type, which takes rows of bytes [N, B]."""
+    """The decoder of a type: of rows of bytes [N, B] the weights, float32 [N, columns]."""
+    if tensor.type.name in LAYOUTS:
+        return functools.partial(block_weights, type_name=tensor.type.name)
     try:
         from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
