@@ -26,7 +26,8 @@ KEY_PARAMETERS = ("k", "v", "k_norm")  # absent in a layer that shares another's
 
 def stacked_by_kind(config: DecoderConfig) -> bool:
     """Whether the parameters of attention are stacked per kind, outside `layers`."""
-    several = config.other_heads is not None or config.recurrent is not None
+    recurrent = config.recurrent
+    several = config.other_heads is not None or (recurrent is not None and not recurrent.beside)
     return several or bool(config.keys_of)
 
 
@@ -94,7 +95,7 @@ def attention_half(
     own: PerLayer,
     sources: Any,
 ) -> tuple[Array, Any, Any]:
-    """The attention half of any layer, or the recurrence in its place.
+    """The attention half of any layer, with a recurrence beside it or in its place.
 
     Args:
         params: of the decoder.
@@ -109,6 +110,10 @@ def attention_half(
     if not stacked_by_kind(config):
         half = AttentionHalf(config, build)
         added, keys_values = half.apply({"params": weights}, x, layout, own)
+        if config.recurrent is not None:
+            mixer = from_storage(jax.tree.map(lambda leaf: leaf[layer], params["recurrent"]))
+            beside = RecurrentHalf(config, build)
+            added += beside.apply({"params": weights | {"mixer": mixer}}, x, layout)
         return added, to_cache(keys_values, config, build, layout.dtype), sources
     places, kind_of = _places(config)
 

@@ -129,15 +129,16 @@ class GatedDelta(NamedTuple):
 class StateSpace(NamedTuple):
     """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.state_space`.
 
-    The output is gated, then normed within each group.
-
     Attributes:
         n_heads, head_width: heads, and channels of one.
         n_groups, state_width: groups of heads that share B and C, and their channels.
         taps, conv_bias: of the convolutions of x, B and C.
-        bias: of the products.
+        bias, out_bias: of the products inward and outward.
         activation: after the convolutions.
         least_step, most_step: bounds of a token's step size.
+        norm: the output is normed within each group after its gate ("gated"), or before it
+            ("first"), or not at all ("").
+        factors: on the gate, x, B, C and step size as they leave their products.
     """
 
     n_heads: int
@@ -150,6 +151,18 @@ class StateSpace(NamedTuple):
     activation: Activation
     least_step: float
     most_step: float
+    norm: Literal["", "gated", "first"] = "gated"
+    out_bias: bool = False
+    factors: tuple[float, float, float, float, float] = (1.0,) * 5
+
+
+class Beside(NamedTuple):
+    """Factors on what attention and a recurrence beside it read and add (Falcon-H1)."""
+
+    attention_in: float
+    attention_out: float
+    mixer_in: float
+    mixer_out: float
 
 
 class Recurrent(NamedTuple):
@@ -158,10 +171,13 @@ class Recurrent(NamedTuple):
     Attributes:
         layers: their indices.
         mixer: the recurrence.
+        beside: attention and recurrence read the same normed input and add their outputs, in all
+            layers; None if the recurrence replaces attention.
     """
 
     layers: tuple[int, ...]
     mixer: ShortConvolution | GatedDelta | StateSpace
+    beside: Beside | None = None
 
     @property
     def has_state(self) -> bool:
@@ -252,6 +268,7 @@ class DecoderConfig:
             sees, and has no value (arXiv 2309.17453).
         gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`; another gate where
             `clamped`, see there.
+        mlp_factors: on the gate before its activation, and on what the MLP adds.
         other_mlp: see `OtherMlp`.
         rotary: tables, as long as each other; empty where nothing turns.
         rotary_of: for each layer the index of its table.
@@ -320,6 +337,7 @@ class DecoderConfig:
     sinks: bool = False
     chunked: bool = False
     clamped: Clamped | None = None
+    mlp_factors: tuple[float, float] = (1.0, 1.0)
     other_mlp: OtherMlp | None = None
     rotary: tuple[Rotary, ...] = ()
     rotary_of: tuple[int, ...] = ()
@@ -357,8 +375,9 @@ class DecoderConfig:
         )
 
     def kind_of(self, layer: int) -> int:
-        """Which of `kinds` a layer has, or RECURRENT."""
-        if self.recurrent is not None and layer in self.recurrent.layers:
+        """Which of `kinds` a layer has, or RECURRENT if it has none."""
+        recurrent = self.recurrent
+        if recurrent is not None and not recurrent.beside and layer in recurrent.layers:
             return RECURRENT
         return int(self.other_heads is not None and layer in self.other_heads.layers)
 
@@ -367,7 +386,8 @@ class DecoderConfig:
         kind = self.kind_of(layer)
         here = self.kinds()[max(kind, 0)]
         if self.recurrent is not None:
-            recurrent = None if kind != RECURRENT else self.recurrent._replace(layers=(0,))
+            is_recurrent = layer in self.recurrent.layers
+            recurrent = self.recurrent._replace(layers=(0,)) if is_recurrent else None
             here = dataclasses.replace(here, recurrent=recurrent)
         if self.other_heads is not None:  # whose tables are filled up to the widest heads'
             pairs = here.head_width // 2

@@ -89,12 +89,16 @@ class Mlp(nn.Module):
             return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
 
         if c.gated:
-            inner = gate_function(c)(inward("gate"), inward("up"))
+            gate = inward("gate")
+            if c.mlp_factors[0] != 1.0:
+                gate *= c.mlp_factors[0]
+            inner = gate_function(c)(gate, inward("up"))
         elif c.activation == "xielu":
             inner = XIelu(name="activation")(inward("up"))
         else:
             inner = ACTIVATIONS[c.activation](inward("up"))
-        return Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
+        y = Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
+        return y if c.mlp_factors[1] == 1.0 else y * c.mlp_factors[1]
 
 
 class Mixture(nn.Module):

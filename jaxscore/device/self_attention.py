@@ -222,7 +222,12 @@ class AttentionHalf(nn.Module):
     ) -> tuple[Array, KeyValue]:
         c = self.config
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        beside = None if c.recurrent is None else c.recurrent.beside
+        if beside is not None:
+            read *= beside.attention_in
         mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
+        if beside is not None:
+            mixed *= beside.attention_out
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed, keys_values

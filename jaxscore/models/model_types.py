@@ -17,7 +17,7 @@ WITHOUT_4 = frozenset(
 )
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
-    "bamba deepseek_v2 ernie4_5_moe gpt_bigcode gpt_oss granitemoehybrid llama4_text "
+    "bamba deepseek_v2 ernie4_5_moe falcon_h1 gpt_bigcode gpt_oss granitemoehybrid llama4_text "
     "qwen3_next".split()
 )
 
@@ -133,7 +133,6 @@ MAMBA, MAMBA2, DELTA = "Mamba", "Mamba-2", "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "bailing_hybrid": "the delta rule",
-    "falcon_h1": f"{MAMBA2} beside attention",
     "falcon_mamba": MAMBA,
     "glm5_next_text": "linear attention",
     "inkling2_loop_text": CONVOLUTIONS,

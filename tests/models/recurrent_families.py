@@ -7,6 +7,7 @@ from tests.models.case_parts import (
     GATED,
     LLAMALIKE,
     LLAMALIKE_NAMES,
+    NOT_READ,
     OWN_HEADS,
     SLOW_YARN,
     TRAINING,
@@ -42,6 +43,7 @@ MAMBA = {
 DELTA_MOE = {**DELTA, **MOE, "shared_expert_intermediate_size": 40}
 BASE: dict[str, dict[str, Any]] = {
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "falcon_h1": {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 40, "mamba_d_head": 5},
     "granitemoehybrid": {
         **MAMBA,
         "mamba_n_heads": 4,
@@ -77,6 +79,43 @@ CASES = [
         **LLAMALIKE,
     ),
     case("bamba", "rope_scaling", **scaled(SLOW_YARN)),
+    case("falcon_h1"),
+    case(
+        "falcon_h1",
+        LLAMALIKE_NAMES,
+        {"time_step_limit": [0.0, 9.0]},
+        "attention_in_multiplier attention_out_multiplier embedding_multiplier key_multiplier "
+        "lm_head_multiplier mlp_multipliers ssm_in_multiplier ssm_multipliers ssm_out_multiplier",
+        attention_bias=True,
+        mlp_bias=True,
+        mamba_proj_bias=True,
+        projectors_bias=True,
+        mamba_conv_bias=False,
+        mamba_rms_norm=True,
+        tie_word_embeddings=True,
+        time_step_limit=[0.3, 0.9],
+        mamba_d_conv=3,
+        mamba_d_state=6,
+        mamba_n_groups=1,
+        attention_in_multiplier=0.7,
+        attention_out_multiplier=0.6,
+        embedding_multiplier=3.0,
+        key_multiplier=0.4,
+        lm_head_multiplier=0.5,
+        mlp_multipliers=[0.8, 0.3],
+        ssm_in_multiplier=0.9,
+        ssm_multipliers=[0.5, 0.6, 0.7, 0.8, 1.2],
+        ssm_out_multiplier=0.4,
+        **LLAMALIKE,
+    ),
+    case(
+        "falcon_h1",
+        {"mamba_norm_before_gate": True},
+        mamba_rms_norm=True,
+        mamba_norm_before_gate=False,
+        head_dim=12,
+    ),
+    case("falcon_h1", "rope_scaling", **scaled(SLOW_YARN)),
     case("granitemoehybrid", {"num_experts_per_tok": 3}),
     case(
         "granitemoehybrid",
@@ -199,6 +238,8 @@ CASES = [
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"partial_rotary_factor": 0.25}, "partial_rotary_factor is 0.25"),
+    ("falcon_h1", {"attn_layer_indices": [1]}, "attn_layer_indices is [1]"),
+    ("falcon_h1", {"mamba_use_mlp": False}, "mamba_use_mlp is False"),
     ("granitemoehybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
     (
         "granitemoehybrid",
@@ -221,6 +262,8 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
     ("bamba", {"time_step_limit": [0.5]}, "time_step_limit is [0.5]"),
     ("bamba", {"mamba_d_conv": 0}, "expected at least 1"),
+    ("falcon_h1", {"mamba_d_head": 4}, "expected mamba_d_ssm or mamba_expand"),
+    ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers is [1.0], expected 5 numbers"),
     ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0, expected at least 1"),
     ("qwen3_5_text", {"linear_num_key_heads": 3}, "linear_num_value_heads 4 is no multiple"),
     ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0"),
@@ -228,12 +271,19 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_next", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
 ]
 ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
+INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
 CHUNKS = "chunks do not change what is computed"
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "bamba": {
         "mamba_chunk_size": CHUNKS,
         "num_logits_to_keep": "of torch's generate",
         "z_loss_coefficient": TRAINING,
+    },
+    "falcon_h1": {
+        "mamba_chunk_size": CHUNKS,
+        "num_logits_to_keep": "of torch's generate",
+        **dict.fromkeys(INITIAL.split(), NOT_READ),
+        "mlp_expansion_factor": "intermediate_size says it",
     },
     "granitemoehybrid": {
         "mamba_chunk_size": CHUNKS,

@@ -27,7 +27,7 @@ from tests.models.checkpoints import (
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
-KINDS = ["lfm2", "qwen3_5_text", "bamba"]
+KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1"]
 LONG = {"max_position_embeddings": 512}
 
 

@@ -114,9 +114,10 @@ class StateSpaceMixer(nn.Module):
         index: ChunkIndex = layout.paths.chunks
         D, H, inner = x.shape[-1], m.n_heads, m.n_heads * m.head_width
         x_NCD = index.gather(x.reshape(-1, D))
+        factors = dict(zip(("z", "x", "b", "c", "step"), m.factors, strict=True))
 
         def project(name: str, width: int, quantized: str = "") -> Array:
-            return Linear(width, m.bias, quantized, name=name)(x_NCD)
+            return Linear(width, m.bias, quantized, name=name)(x_NCD) * factors[name]
 
         def convolved(name: str, n_heads: int, width: int) -> Array:
             y = project(name, n_heads * width, c.quantized)
@@ -132,15 +133,19 @@ class StateSpaceMixer(nn.Module):
         out = state_space(u, steps, log_decay, b, c_, index)
         out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
         out = self.normed(out.reshape(*out.shape[:2], inner), z)
-        y = index.scatter(Linear(c.width, m.bias, c.quantized, name="out")(out))
+        y = index.scatter(Linear(c.width, m.out_bias, c.quantized, name="out")(out))
         return spread_nonfinite(y, broken, layout.paths).reshape(x.shape)
 
     def normed(self, out: Array, z: Array) -> Array:
-        """Gated outputs, normed within each group."""
-        grouped = (out * jax.nn.silu(z)).reshape(*out.shape[:2], self.mixer.n_groups, -1)
+        """Gated outputs, normed within each group before or after the gate, or not at all."""
+        m, gate = self.mixer, jax.nn.silu(z)
+        if not m.norm:
+            return out * gate
+        grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], m.n_groups, -1)
         shape = grouped.shape[-2:]
         norm = Norm(self.config, shape=shape, use_bias=False, use_scale=True, name="norm")
-        return norm(grouped).reshape(out.shape)
+        y = norm(grouped).reshape(out.shape)
+        return y if m.norm == "gated" else y * gate
 
 
 class RecurrentHalf(nn.Module):
@@ -152,8 +157,14 @@ class RecurrentHalf(nn.Module):
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
         c = self.config
+        assert c.recurrent is not None
+        beside = c.recurrent.beside
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        if beside is not None:
+            read *= beside.mixer_in
         mixed = mixer_module(c, name="mixer")(read, layout)
+        if beside is not None:
+            mixed *= beside.mixer_out
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed

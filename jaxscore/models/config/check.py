@@ -64,7 +64,8 @@ REALS = frozenset(
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
-    "ffn_hidden_size head_dim intermediate_size moe_intermediate_size n_group n_inner "
+    "ffn_hidden_size head_dim intermediate_size mamba_d_head mamba_d_ssm moe_intermediate_size "
+    "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
     "num_ln_in_parallel_attn q_lora_rank qk_head_dim sliding_window top_k_experts topk_group "
@@ -75,7 +76,8 @@ KINDS: dict[str, type] = dict.fromkeys(
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
     "attention_layers attention_types attn_layer_indices full_attn_idxs layer_types "
-    "mlp_layer_types mlp_only_layers moe_layers no_rope_layers".split(),
+    "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers no_rope_layers "
+    "ssm_multipliers".split(),
     list,
 )
 EXAMPLES: dict[type, Any] = {int: 1, float: 1.0, str: "silu", list: []}

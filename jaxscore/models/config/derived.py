@@ -298,6 +298,19 @@ def _mamba2(config: Any) -> None:
         config.layer_types = ["linear_attention"] * config.num_hidden_layers
 
 
+def _falcon_h1(config: Any) -> None:
+    """Heads that fill the inner width of Mamba."""
+    _mamba2(config)
+    if config.mamba_d_ssm is None:
+        config.mamba_d_ssm = int(config.mamba_expand * config.hidden_size)
+    if config.mamba_d_head is None:
+        config.mamba_d_head = config.mamba_d_ssm // max(config.mamba_n_heads, 1)
+    if config.mlp_multipliers is None:
+        config.mlp_multipliers = [1.0] * 2
+    if config.ssm_multipliers is None:
+        config.ssm_multipliers = [1.0] * 5
+
+
 def _opt(config: Any) -> None:
     if config.word_embed_proj_dim is None:
         config.word_embed_proj_dim = config.hidden_size
@@ -313,6 +326,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "exaone4": _exaone4,
     "exaone_moe": _exaone_moe,
     "falcon": _falcon,
+    "falcon_h1": _falcon_h1,
     "gemma2": _alternating,
     "gemma3_text": _pattern,
     "gemma4_text": _gemma4,

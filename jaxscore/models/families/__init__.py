@@ -22,7 +22,7 @@ MODULES = {
     "llama4": "llama4_text",
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
-    "mamba_hybrid": "bamba granitemoehybrid",
+    "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
     "minicpm": "minicpm3",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "phi3 phimoe",

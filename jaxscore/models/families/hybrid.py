@@ -24,6 +24,8 @@ def by_kind(config: DecoderConfig, table: Table) -> Table:
     """
     if config.recurrent is None:
         return {path: source for path, source in table.items() if path[0] != RECURRENT[0]}
+    if config.recurrent.beside is not None:
+        return table
     recurrent = config.recurrent.layers
     attention = tuple(i for i in range(config.n_layers) if i not in recurrent)
     out: Table = {}
@@ -97,5 +99,6 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
             table[*at, "bias"] = Source(name + "conv1d.bias", part=part)
     for ours, theirs in {"log_rate": "A_log", "step_bias": "dt_bias", "skip": "D"}.items():
         table[*RECURRENT, ours] = Source(name + theirs)
-    table |= norm((*RECURRENT, "norm"), name + "norm", False)
-    return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.bias)
+    if mixer.norm:
+        table |= norm((*RECURRENT, "norm"), name + "norm", False)
+    return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.out_bias)

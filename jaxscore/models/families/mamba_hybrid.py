@@ -1,8 +1,8 @@
-"""bamba and granitemoehybrid: Mamba-2 in place of attention in most layers."""
+"""bamba, granitemoehybrid and falcon_h1: Mamba-2 in place of attention, or beside it."""
 
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Experts, Recurrent
+from jaxscore.device.decoder_config import Beside, DecoderConfig, Experts, Recurrent, StateSpace
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, granite, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, layer_norms, linear, norm
@@ -18,7 +18,12 @@ def _recurrent(config: Any, layers: tuple[int, ...]) -> Recurrent | None:
             f"mamba_n_heads {config.mamba_n_heads} of mamba_d_head {config.mamba_d_head}: expected "
             f"mamba_expand * hidden_size, {inner}"
         )
-    mixer = hybrid.state_space(
+    mixer = _mixer(config, out_bias=config.mamba_proj_bias)
+    return Recurrent(layers, mixer) if layers else None
+
+
+def _mixer(config: Any, **own: Any) -> StateSpace:
+    return hybrid.state_space(
         config.mamba_n_heads,
         config.mamba_d_head,
         config.mamba_n_groups,
@@ -28,8 +33,8 @@ def _recurrent(config: Any, layers: tuple[int, ...]) -> Recurrent | None:
         conv_bias=config.mamba_conv_bias,
         bias=config.mamba_proj_bias,
         activation=fields.activation(config),
+        **own,
     )
-    return Recurrent(layers, mixer) if layers else None
 
 
 def _bamba(config: Any) -> DecoderConfig:
@@ -65,6 +70,47 @@ def _granitemoehybrid(config: Any) -> DecoderConfig:
     else:
         own["mlp_width"] = shared
     return granite.granite_config(config, recurrent=_recurrent(config, layers), **own)
+
+
+def _multipliers(config: Any, name: str, count: int) -> tuple[float, ...]:
+    found = getattr(config, name)
+    if len(found) != count or not all(type(x) in (int, float) for x in found):
+        raise InputError(f"{name} is {found!r}, expected {count} numbers")
+    return tuple(map(float, found))
+
+
+def _falcon_h1(config: Any) -> DecoderConfig:
+    """Attention and Mamba-2 side by side in all layers."""
+    # Published configs name two features that transformers' class lacks.
+    fields.require(config, attn_layer_indices=None, mamba_use_mlp=True)
+    inner = config.mamba_d_ssm
+    if config.mamba_n_heads * config.mamba_d_head != inner:
+        raise InputError(
+            f"mamba_n_heads {config.mamba_n_heads} of mamba_d_head {config.mamba_d_head}: expected "
+            f"mamba_d_ssm or mamba_expand * hidden_size, {inner}"
+        )
+    place = "first" if config.mamba_norm_before_gate else "gated"
+    mixer = _mixer(
+        config,
+        out_bias=config.projectors_bias,
+        norm=place if config.mamba_rms_norm else "",
+        factors=_multipliers(config, "ssm_multipliers", 5),
+    )
+    beside = Beside(
+        config.attention_in_multiplier,
+        config.attention_out_multiplier,
+        config.ssm_in_multiplier,
+        config.ssm_out_multiplier,
+    )
+    return llama.llama_config(
+        config,
+        recurrent=Recurrent(tuple(range(config.num_hidden_layers)), mixer, beside),
+        attention_scale=fields.head_width(config) ** -0.5 * config.key_multiplier,
+        mlp_factors=_multipliers(config, "mlp_multipliers", 2),
+        embedding_scale=config.embedding_multiplier,
+        logit_scale=config.lm_head_multiplier,
+        **fields.biases(config),
+    )
 
 
 def _mixer_sources(config: DecoderConfig) -> Table:
@@ -110,6 +156,16 @@ FAMILIES = {
         _bamba,
         MIXER,
         "attn_layer_indices mlp_bias num_logits_to_keep z_loss_coefficient",
+        sources=_bamba_sources,
+    ),
+    "falcon_h1": llama.family(
+        _falcon_h1,
+        MIXER,
+        "attention_in_multiplier attention_out_multiplier embedding_multiplier head_dim "
+        "key_multiplier lm_head_multiplier mamba_d_ssm mamba_norm_before_gate mamba_rms_norm "
+        "mlp_bias mlp_multipliers num_logits_to_keep projectors_bias ssm_in_multiplier "
+        "ssm_multipliers ssm_out_multiplier attn_layer_indices mamba_use_mlp "
+        "mlp_expansion_factor time_step_floor time_step_max time_step_min time_step_rank",
         sources=_bamba_sources,
     ),
     "granitemoehybrid": llama.family(

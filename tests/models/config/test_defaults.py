@@ -22,6 +22,7 @@ THETA = "a file without it is refused"
 # (model type, attribute) -> (of 4.57, of 5, why ours is neither or one of them)
 DIFFERENT = {
     ("cohere", "rope_theta"): (10000.0, 500000.0, THETA),
+    ("falcon_h1", "rope_theta"): (100000.0, 10000.0, THETA),
     ("olmo3", "rope_theta"): (10000.0, 500000.0, THETA),
     ("persimmon", "rope_theta"): (25000.0, 10000.0, THETA),
     ("qwen3_vl_text", "rope_theta"): (5000000.0, 500000.0, THETA),

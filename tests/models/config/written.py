@@ -53,7 +53,7 @@ MORE: list[tuple[str, dict[str, Any]]] = [
     ("xglm", {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 56}),
 ]
 # Where the lines have different defaults
-SAID = {"cohere": {"rope_theta": 3e4}}
+SAID = {"cohere": {"rope_theta": 3e4}, "falcon_h1": {"rope_theta": 3e4}}
 SOME = [
     (one.kind, SAID.get(one.kind, {}) | BASE[one.kind] | one.config)
     for one in CASES

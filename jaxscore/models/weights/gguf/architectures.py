@@ -784,7 +784,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 # Architecture -> why it is not read
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        "arwkv7 bailingmoe3 falcon-h1 glm5-next jamba kimi-k3 kimi-linear "
+        "arwkv7 bailingmoe3 glm5-next jamba kimi-k3 kimi-linear "
         "mamba mamba2 minimax-01 nemotron_h nemotron_h_moe plamo2 "
         "qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
@@ -803,7 +803,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
     **dict.fromkeys(
-        "granitehybrid hunyuan-moe hy_v3 lfm2 lfm2moe qwen35 qwen35moe qwen3next".split(),
+        "falcon-h1 granitehybrid hunyuan-moe hy_v3 lfm2 lfm2moe qwen35 qwen35moe qwen3next".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
     "gptj": "llama.cpp does not convert it",
