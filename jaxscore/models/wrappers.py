@@ -26,7 +26,13 @@ PREFIXES = {
 }
 HEAD = "lm_head.weight"
 # Text models of another family under a model type of their own
-FAMILY_OF = {"qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+FAMILY_OF = {
+    "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
+}
+RENAMED = {"kimi_k2": "deepseek_v3"}  # model types of texts in released files alone
 OF_ENDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 
 
@@ -71,6 +77,16 @@ QWEN3_5: dict[str, int | None] = {
     "vision_end_token_id": 248054,
     "vision_start_token_id": 248053,
 }
+GEMMA4: dict[str, int | None] = {
+    "audio_token_id": 258881,
+    "boa_token_id": 256000,
+    "boi_token_id": 255999,
+    "eoa_token_index": 258883,
+    "eoi_token_id": 258882,
+    "image_token_id": 258880,
+    "video_token_id": 258884,
+}
+EOA = {"eoa_token_id": "eoa_token_index"}
 WRAPPERS: dict[str, Wrapper] = {
     "gemma3": Wrapper(
         ("gemma3_text",),
@@ -82,17 +98,35 @@ WRAPPERS: dict[str, Wrapper] = {
     "gemma4": Wrapper(
         ("gemma4_text",),
         frozenset({"vision_tower", "audio_tower", "embed_vision", "embed_audio"}),
-        {
-            "audio_token_id": 258881,
-            "boa_token_id": 256000,
-            "boi_token_id": 255999,
-            "eoa_token_index": 258883,
-            "eoi_token_id": 258882,
-            "image_token_id": 258880,
-            "video_token_id": 258884,
-        },
+        GEMMA4,
         frozenset({"vision_soft_tokens_per_image", "audio_ms_per_token"}),
-        {"eoa_token_id": "eoa_token_index"},
+        EOA,
+    ),
+    "gemma4_unified": Wrapper(
+        ("gemma4_unified_text",),
+        frozenset({"vision_embedder", "embed_vision", "embed_audio"}),
+        GEMMA4,
+        aliases=EOA,
+    ),
+    "kimi_k25": Wrapper(
+        ("deepseek_v3",),
+        frozenset({"vision_tower", "mm_projector", "multi_modal_projector"}),
+        {
+            "image_token_id": 163605,
+            "video_token_id": 163840,
+            "vision_start_token_id": 163602,
+            "vision_end_token_id": 163604,
+        },
+        frozenset(
+            {
+                "ignore_index",
+                "projection_hidden_size",
+                "projection_layer_norm_eps",
+                "use_unified_vision_chunk",
+                "video_placeholder",
+            }
+        ),
+        {"media_placeholder_token_id": "image_token_id"},
     ),
     "llama4": Wrapper(
         ("llama4_text",),
@@ -119,6 +153,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen3_5": Wrapper(("qwen3_5_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
+    "qwen3_vl_moe": Wrapper(("qwen3_vl_moe_text",), frozenset({"visual"}), QWEN),
 }
 
 
@@ -167,7 +202,7 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
             f"{where}: model_type {kind!r} has text_config {str(text)[:60]}, expected an object"
         )
     own = text.get("model_type", wrapper.texts[0])
-    own = wrapper.texts[0] if own == kind else own
+    own = wrapper.texts[0] if own == kind else RENAMED.get(own, own)
     if own not in wrapper.texts:
         raise InputError(
             f"{where}: text_config has model_type {own!r}, which is not handled in a {kind!r}; "

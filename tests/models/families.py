@@ -11,7 +11,13 @@ Every attribute that a family reads is in `BASE`, in a case, in `REFUSED` or in 
 
 from typing import Any
 
-from tests.models import llamalike_families, mixture_families, newer_families, recurrent_families
+from tests.models import (
+    attention_families,
+    llamalike_families,
+    mixture_families,
+    newer_families,
+    recurrent_families,
+)
 from tests.models.case_parts import (
     DYNAMIC,
     FULL,
@@ -721,7 +727,13 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "starcoder2": {"embedding_dropout": TRAINING, "residual_dropout": TRAINING},
 }
 
-for more in (llamalike_families, mixture_families, newer_families, recurrent_families):
+for more in (
+    attention_families,
+    llamalike_families,
+    mixture_families,
+    newer_families,
+    recurrent_families,
+):
     BASE |= more.BASE
     CASES += more.CASES
     REFUSED += more.REFUSED

@@ -8,7 +8,7 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.models.families import FAMILIES, MODULES
-from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, covered
+from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, WRAPPERS_WITHOUT_4, covered
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models import checkpoints
@@ -51,7 +51,8 @@ def test_a_class_that_is_not_compared_is_told_from_one_that_does_not_exist():
 
 def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
     by_5_alone = {kind for kind, one in KNOWN.items() if one.lines == ("5",)}
-    assert by_5_alone == WITHOUT_4 | NOT_BY_4 | set("gemma4 llama4 qwen3_5 qwen3_5_moe".split())
+    wrappers = WRAPPERS_WITHOUT_4 | set("gemma4 gemma4_unified llama4 qwen3_5 qwen3_5_moe".split())
+    assert by_5_alone == WITHOUT_4 | NOT_BY_4 | wrappers
     assert KNOWN["mistral3"].lines == ("4.57", "5")  # ministral3 by 5 alone, mistral by both
 
 

@@ -234,6 +234,18 @@ WRAPPED = {
          "model.audio_tower.layers.0.norm_out.weight",
          "model.embed_audio.embedding_projection.weight"],
     ),
+    "gemma4_unified": (
+        "gemma4_unified_text",
+        {"model.": "model.language_model."},
+        ["model.vision_embedder.patch_dense.weight", "model.vision_embedder.pos_embedding",
+         "model.embed_vision.embedding_projection.weight",
+         "model.embed_audio.embedding_projection.weight"],
+    ),
+    "kimi_k25": (
+        "deepseek_v3",
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+        ["vision_tower.encoder.blocks.0.wqkv.weight", "mm_projector.proj.0.weight"],
+    ),
     "mistral3": (
         "ministral3",
         {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
@@ -241,7 +253,7 @@ WRAPPED = {
          "multi_modal_projector.norm.weight"],
     ),
 }  # fmt: skip
-NEW = {"gemma4_text", "ministral3"}
+NEW = {"gemma4_text", "gemma4_unified_text", "ministral3"}
 
 
 def wrapped(folder, wrapper, **config):
@@ -301,6 +313,26 @@ def test_a_quantized_text_in_a_wrapper(tmp_path):
     want = torch_scores(model, ragged())
     assert distance(want, before) > 1e-2
     assert_agree(scores(loaded(tmp_path)), want)
+
+
+def test_settings_of_quantized_weights_within_the_text(tmp_path):
+    """As Kimi K2.5 has them, whose text has a model type that transformers does not know."""
+    folder, exact = tmp_path / "model", tmp_path / "exact"
+    wrapped(folder, "kimi_k25")
+    tensors = load_file(folder / "model.safetensors")
+    stored, numbers = released.fp8_static(tensors)
+    stored = {name: one for name, one in stored.items() if not name.endswith("activation_scale")}
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = raw["text_config"] | {"model_type": "kimi_k2"}
+    exact.mkdir()
+    save_file(tensors | numbers, exact / "model.safetensors")
+    (exact / "config.json").write_text(json.dumps(raw | {"text_config": text}), encoding="utf-8")
+    settings = {"activation_scheme": "dynamic", "quant_method": "fp8", "weight_block_size": None}
+    settings |= {"modules_to_not_convert": ["lm_head"]}
+    text = text | {"quantization_config": settings}
+    released.changed(folder, lambda _: stored, text_config=text)
+    assert loaded(folder).stored_as.startswith("fp8")
+    assert same(loaded(folder).params, loaded(exact).params)
 
 
 def test_gemma_4_has_keys_of_layers_that_share_them(tmp_path):

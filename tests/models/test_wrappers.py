@@ -32,7 +32,7 @@ from tests.models.checkpoints import (
     spelled,
     torch_scores,
 )
-from tests.models.families import GATED, OWN_HEADS, VOCABULARY
+from tests.models.families import GATED, MIXTURE, OWN_HEADS, VOCABULARY
 from tests.models.recurrent_families import DELTA
 
 pytestmark = pytest.mark.lines
@@ -73,6 +73,12 @@ CONFIGS = {
         VISUAL | {"deepstack_visual_indexes": [0]},
     ),
 }
+CONFIGS["qwen3_vl_moe"] = (
+    "qwen3_vl_moe",
+    IDS | {"tie_word_embeddings": False},
+    OWN_HEADS | MIXTURE | {"rope_theta": 300.0, "rope_scaling": INTERLEAVED},
+    VISUAL | {"deepstack_visual_indexes": [0]},
+)
 if "qwen3_5" in CONFIG_MAPPING:
     CONFIGS["qwen3_5"] = (
         "qwen3_5",
@@ -173,6 +179,33 @@ def test_attributes_of_the_text_at_the_top(checkpoints, tmp_path, name):
     assert translate(tmp_path, text | raw | {"text_config": text})[1] == want
     with pytest.raises(InputError, match=r"rms_norm_eps.* stand beside text_config and differ"):
         translate(tmp_path, text | raw | {"text_config": text, "rms_norm_eps": 0.25})
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_experts_of_qwen3_vl_in_either_orientation(checkpoints, tmp_path, transposed):
+    """Released files and 4.57 have [in, out], transformers 5 saves [out, in]."""
+    folder, _ = checkpoints["qwen3_vl_moe"]
+    want = scorer(loaded(folder)).score_sequences(ragged())
+    file = copied(folder, tmp_path) / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("experts.gate_up_proj"))
+    if (tensors[name].shape[1] == 32) != transposed:
+        for name in tensors:
+            if ".experts." in name:
+                tensors[name] = tensors[name].swapaxes(1, 2).contiguous()
+    save_file(tensors, file)
+    assert distance(scorer(loaded(tmp_path)).score_sequences(ragged()), want) == 0
+
+
+def test_square_experts_of_qwen3_vl_are_refused(checkpoints, tmp_path):
+    file = copied(checkpoints["qwen3_vl_moe"][0], tmp_path) / "model.safetensors"
+    square = {
+        name: torch.zeros(len(one), 32, 32) if ".experts." in name else one
+        for name, one in load_file(file).items()
+    }
+    save_file(square, file)
+    with pytest.raises(InputError, match=r"_proj\[0\] is square, so whether it is"):
+        loaded(tmp_path)
 
 
 @pytest.mark.parametrize(

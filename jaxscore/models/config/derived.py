@@ -96,6 +96,17 @@ def _no_windows(config: Any) -> None:
         config.layer_types = [FULL] * config.num_hidden_layers
 
 
+def _qwen3_vl_moe(config: Any) -> None:
+    """Its class has no windows, and always scales the weights of experts to a sum of one."""
+    config.sliding_window = None
+    if config.mlp_only_layers is None:
+        config.mlp_only_layers = []
+    if config.norm_topk_prob is not True:
+        raise InputError(
+            f"norm_topk_prob is {config.norm_topk_prob!r}, which is not handled; handled is True"
+        )
+
+
 def _qwen2_moe(config: Any) -> None:
     """With windows on, its class mixes layer types, which the family refuses."""
     _mixture(config)
@@ -330,6 +341,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gemma2": _alternating,
     "gemma3_text": _pattern,
     "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "glm4_moe_lite": _glm4_moe_lite,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
@@ -352,6 +364,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen3_5_text": _qwen_hybrid,
     "qwen3_moe": _mixture,
     "qwen3_next": _qwen_hybrid,
+    "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": _no_windows,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,

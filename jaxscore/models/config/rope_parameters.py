@@ -26,7 +26,8 @@ WITH_ALPHA = frozenset({"hunyuan_v1_dense", "hunyuan_v1_moe"})
 # With position streams of images and videos. Those of a text token are equal, so the division of
 # channels among them changes nothing.
 STREAMS = frozenset(
-    "qwen2_5_vl_text qwen2_vl_text qwen3_5_moe_text qwen3_5_text qwen3_vl_text".split()
+    "qwen2_5_vl_text qwen2_vl_text qwen3_5_moe_text qwen3_5_text qwen3_vl_moe_text "
+    "qwen3_vl_text".split()
 )
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 

@@ -11,7 +11,7 @@ MODULES = {
     "fairseq": "opt xglm",
     "fused_qkv": "bloom falcon gpt_neox persimmon",
     "gemma": "gemma gemma2 gemma3_text vaultgemma",
-    "gemma4": "gemma4_text",
+    "gemma4": "gemma4_text gemma4_unified_text",
     "gpt": "codegen gpt2 gpt_bigcode gpt_neo gptj",
     "gpt_oss": "gpt_oss",
     "granite": "granite granitemoe granitemoeshared",

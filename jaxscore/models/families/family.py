@@ -31,7 +31,8 @@ class Source:
         name: of the tensor. `{i}` is the layer and `{j}` the expert or head that the parameter is
             stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
             experts along its first axis.
-        transposed: the checkpoint stores [in, out]; the parameter is [out, in].
+        transposed: the checkpoint stores [in, out]; the parameter is [out, in]. None if its shape
+            says so.
         part: rows of a fused tensor; None for all.
         skip: number of leading rows to drop.
         plus: added to the values in float32 (Gemma stores the scales of norms minus one).
@@ -40,7 +41,7 @@ class Source:
     """
 
     name: str
-    transposed: bool = False
+    transposed: bool | None = False
     part: Part | None = None
     skip: int = 0
     plus: float = 0.0

@@ -1,4 +1,4 @@
-"""gemma4_text: heads of two sizes, shared keys, per-layer embeddings, experts beside an MLP."""
+"""gemma4: heads of two sizes, shared keys, per-layer embeddings, experts beside an MLP."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ PER_LAYER_KEYS = {"head_dim", "num_key_value_heads"}  # of an entry of `per_laye
 def _gemma4(config: Any) -> DecoderConfig:
     if config.use_bidirectional_attention == "all":
         raise InputError("use_bidirectional_attention is 'all', which is not handled")
-    per_layer = config.hidden_size_per_layer_input
+    per_layer = getattr(config, "hidden_size_per_layer_input", 0)
     if per_layer:
         fields.require(config, vocab_size_per_layer_input=config.vocab_size)
     types = fields.per_layer_values(config, "layer_types")
@@ -122,7 +122,7 @@ def _mlp_fields(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
     if config.use_double_wide_mlp and keys_of:
         layers = tuple(i for i, source in enumerate(keys_of) if source != i)
         own["other_mlp"] = OtherMlp(layers, 2 * config.intermediate_size)
-    if not config.enable_moe_block:
+    if not getattr(config, "enable_moe_block", False):
         return own
     if own:
         raise InputError("enable_moe_block with use_double_wide_mlp: not handled together")
@@ -215,16 +215,23 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
     return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
 
 
+READS = (
+    "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v "
+    "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers "
+    "use_double_wide_mlp final_logit_softcapping use_bidirectional_attention"
+)
+
 FAMILIES = {
     "gemma4_text": llama.family(
         _gemma4,
-        "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v",
-        "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers",
-        "use_double_wide_mlp hidden_size_per_layer_input vocab_size_per_layer_input",
-        "final_logit_softcapping use_bidirectional_attention enable_moe_block num_experts",
+        READS,
+        "hidden_size_per_layer_input vocab_size_per_layer_input enable_moe_block num_experts",
         "top_k_experts moe_intermediate_size",
         sources=_sources,
         unread=_unread,
         lacks="hidden_act",
-    )
+    ),
+    "gemma4_unified_text": llama.family(
+        _gemma4, READS, sources=_sources, unread=_unread, lacks="hidden_act"
+    ),
 }

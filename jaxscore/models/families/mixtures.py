@@ -3,6 +3,7 @@
 The functions that make rows return none for a decoder without experts.
 """
 
+import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherMlp
@@ -162,14 +163,14 @@ def fused_expert_sources(
     gate_up: str,
     down: str,
     *,
-    transposed: bool,
+    transposed: bool | None,
     interleaved: bool = False,
 ) -> Table:
     """Experts stored in two tensors: one of all gates and ups, one of all downs.
 
     Args:
         gate_up, down: names of the tensors.
-        transposed: the tensors are [E, in, out], otherwise [E, out, in].
+        transposed: the tensors are [E, in, out], otherwise [E, out, in]; None is either.
         interleaved: gate and up alternate along the outputs, otherwise gate comes first.
     """
     if config.experts is None:
@@ -187,6 +188,23 @@ def fused_expert_sources(
         if config.experts.bias:
             table["experts", ours, "bias"] = Source(f"{name}_bias[{{j}}]", part=part, layers=layers)
     return table
+
+
+def separate_or_fused_expert_sources(
+    config: DecoderConfig, layer: str, *, transposed: bool | None
+) -> Table:
+    """Experts stored as one tensor each, or fused in two tensors.
+
+    Args:
+        layer: prefix before `experts`.
+        transposed: see `fused_expert_sources`.
+    """
+    names = (f"{layer}experts.{name}" for name in ("gate_up_proj", "down_proj"))
+    fused = fused_expert_sources(config, *names, transposed=transposed)
+    return {
+        path: dataclasses.replace(source, otherwise=fused[path])
+        for path, source in separate_expert_sources(config, layer).items()
+    }
 
 
 def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTION) -> Table:

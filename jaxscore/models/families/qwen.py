@@ -58,7 +58,8 @@ def _sources(config: DecoderConfig) -> Table:
         return table | llama.mlp_sources(config)
     layer = "layers.{i}.mlp."
     table |= mixtures.router_sources(config, layer + "gate")
-    table |= mixtures.separate_expert_sources(config, layer)
+    # Files of Qwen3-VL have all experts of a layer in two tensors, transposed until transformers 5.
+    table |= mixtures.separate_or_fused_expert_sources(config, layer, transposed=None)
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
     if config.experts.shared_width:
         at = ("layers", "mlp", "shared_gate")

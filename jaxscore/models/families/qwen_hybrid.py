@@ -127,13 +127,7 @@ def _mlp_sources(config: DecoderConfig) -> Table:
         gate = layer + "shared_expert_gate"
         table |= linear((*at, "shared_gate"), gate, False, layers=layers)
     # Released files of Qwen3.5 have all experts of a layer in two tensors.
-    fused = mixtures.fused_expert_sources(
-        config, layer + "experts.gate_up_proj", layer + "experts.down_proj", transposed=False
-    )
-    return table | {
-        path: dataclasses.replace(source, otherwise=fused[path])
-        for path, source in mixtures.separate_expert_sources(config, layer).items()
-    }
+    return table | mixtures.separate_or_fused_expert_sources(config, layer, transposed=False)
 
 
 def _sources(config: DecoderConfig, *, grouped: bool = False) -> Table:

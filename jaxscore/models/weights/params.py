@@ -319,6 +319,8 @@ def _leaf(
     names = _names(source, shape)
     n_leading = len(_letters(source))
     own_shape = shape[n_leading:]
+    if source.transposed is None:
+        source = _with_orientation(reader, source, names[0], own_shape)
 
     def read(name: str, index: int | None) -> np.ndarray | RowWise:
         if (rows := encoded.get(name)) is not None:
@@ -340,6 +342,23 @@ def _leaf(
     kept = storage_dtype(dtype, integers)
     leaf = Leaf(shape, dtype, kept, n_leading, reads, computed)
     return leaf, used
+
+
+def _with_orientation(
+    reader: _Reader, source: Source, tensor: tuple[str, int | None], shape: tuple[int, ...]
+) -> Source:
+    """A source with the orientation that the shape of its first tensor has.
+
+    Raises:
+        InputError: a square tensor, which has either.
+    """
+    rows, columns = reader.outline(*tensor).shape
+    if rows == columns:
+        raise InputError(
+            f"{reader.folder}: tensor {_label(*tensor)} is square, so whether it is transposed "
+            "cannot be known; give a checkpoint with one tensor for each expert"
+        )
+    return dataclasses.replace(source, transposed=columns != shape[-1])
 
 
 def _letters(source: Source) -> list[str]:

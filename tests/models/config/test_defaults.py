@@ -25,6 +25,7 @@ DIFFERENT = {
     ("falcon_h1", "rope_theta"): (100000.0, 10000.0, THETA),
     ("olmo3", "rope_theta"): (10000.0, 500000.0, THETA),
     ("persimmon", "rope_theta"): (25000.0, 10000.0, THETA),
+    ("qwen3_vl_moe_text", "rope_theta"): (5000000.0, 500000.0, THETA),
     ("qwen3_vl_text", "rope_theta"): (5000000.0, 500000.0, THETA),
     ("deepseek_v2", "vocab_size"): (32000, 102400, THETA),
     ("deepseek_v2", "aux_loss_alpha"): (0.001, None, "of training, gone in 5"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxscore.models.weights.gguf import GgufScheme
     from jaxscore.models.weights.quantization.dequantize import Scheme
 
-KEY = "quantization_config"
+KEY, TEXT = "quantization_config", "text_config"
 METHODS = {  # `quant_method` -> module
     "awq": "awq",
     "compressed-tensors": "compressed_tensors",
@@ -30,8 +30,17 @@ TRANSPOSED = ("gpt2",)
 
 
 def plain_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config of the model itself, without `quantization_config`."""
-    return {name: value for name, value in raw.items() if name != KEY}
+    """The config of the model itself, without `quantization_config`, in a wrapper's text too."""
+    plain = {name: value for name, value in raw.items() if name != KEY}
+    if isinstance(text := raw.get(TEXT), dict):
+        plain[TEXT] = {name: value for name, value in text.items() if name != KEY}
+    return plain
+
+
+def _settings_of(raw: dict[str, Any]) -> Any:
+    """`quantization_config`, of a wrapper's text if the wrapper has none itself."""
+    text = raw.get(TEXT)
+    return raw.get(KEY) or (text.get(KEY) if isinstance(text, dict) else None)
 
 
 def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | GgufScheme | None":
@@ -44,11 +53,11 @@ def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | GgufScheme | Non
         from jaxscore.models.weights import gguf
 
         return gguf.GgufScheme(folder)
-    if not raw.get(KEY):
+    if not (found := _settings_of(raw)):
         return None
     from jaxscore.models.weights.quantization.quantization_config import ADVICE, Settings
 
-    settings = Settings.of(raw, folder)
+    settings = Settings.of({KEY: found}, folder)
     method = settings.values.get("quant_method")
     if not isinstance(method, str) or method not in METHODS:
         raise settings.refusal("quant_method", method, f"handled are {', '.join(METHODS)}")
