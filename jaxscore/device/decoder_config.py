@@ -194,6 +194,7 @@ class Experts:
         renormalised: the weights of those are scaled to sum to one.
         shared_width: of an MLP that every token runs beside them; 0 is none.
         shared_gated: it is weighed by a sigmoid of its own.
+        shared_scale: factor on it.
         scores: what the router's outputs become: "softmax", "sigmoid", or "sparsemixer", which
             chooses and weighs one expert after the other (arXiv 2409.12136).
         corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
@@ -217,6 +218,7 @@ class Experts:
     renormalised: bool
     shared_width: int = 0
     shared_gated: bool = True
+    shared_scale: float = 1.0
     scores: RouterScores = "softmax"
     corrected: bool = False
     groups: int = 1

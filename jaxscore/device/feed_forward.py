@@ -140,6 +140,8 @@ class Mixture(nn.Module):
                 shared = Norm(c, name="shared_after_norm")(shared)
             if experts.shared_gated:
                 shared *= jax.nn.sigmoid(Linear(1, False, name="shared_gate")(x))
+            if experts.shared_scale != 1.0:
+                shared *= experts.shared_scale
             y += shared
         return y
 

@@ -12,8 +12,9 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite hy_v3 internlm3 jais2 lfm2_moe "
-    "minicpm3 minimax_m2 ministral3 nanochat qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "afmoe cohere2_moe exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite granite_swa "
+    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe minicpm3 minimax_m2 ministral3 nanochat "
+    "qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"kimi_k25"})
@@ -162,6 +163,7 @@ _LAYERS = {
 _WRAPPED = {
     "glm5_next": "glm5_next_text",
     "inkling2": "inkling2_text",
+    "inkling2_loop": "inkling2_loop_text",
     "inkling_mm_model": "inkling_text",
     "lfm3_vl": "lfm3",
     "nemotron_h_omni": "nemotron_h",
@@ -170,7 +172,6 @@ _WRAPPED = {
 GATED, INDEXER = "a gate on the output of attention", "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
-    "afmoe": GATED,
     "axk2": INDEXER,
     "blt": "patches of bytes",
     "deepseek_v32": INDEXER,
@@ -196,10 +197,10 @@ _OTHER_LAYERS = {
     "xlnet": "attention in permuted orders",
 }
 _NOT_COMPARED = (
-    "apertus1p5_text aria_text axk1 beam biogpt bitnet cohere2_moe cohere_compass_text cpmant "
+    "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant "
     "ctrl cwm dbrx emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
-    "gpt_neox_japanese granite_swa granitemoe_swa hyperclovax iquestcoder kolibri1 mellum "
-    "modernbert-decoder moss_transcribe_diarize mpt openai-gpt phi4_multimodal sarvam_mla "
+    "gpt_neox_japanese hyperclovax iquestcoder kolibri1 mellum "
+    "modernbert-decoder moss_transcribe_diarize openai-gpt phi4_multimodal sarvam_mla "
     "sarvam_moe xlm youtu"
 )
 _ENCODER_DECODERS = (

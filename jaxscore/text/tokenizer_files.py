@@ -90,7 +90,7 @@ CLASSES = {
         "exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj olmo3 opt starcoder2", _END
     ),
     "GPTNeoXTokenizer": TokenizerClass(
-        "gpt_neox olmo olmo2 olmoe stablelm", _END, adds=(False, False)
+        "gpt_neox mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)
     ),
     "GemmaTokenizer": TokenizerClass(
         "gemma gemma2 gemma3 gemma3_text",
@@ -99,7 +99,7 @@ CLASSES = {
     ),
     "LlamaTokenizer": _LLAMA,
     "Qwen2Tokenizer": TokenizerClass(
-        "qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_next qwen3_vl",
+        "qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe",
         _special(eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>"),
     ),
     "XGLMTokenizer": TokenizerClass(

@@ -3,8 +3,25 @@
 from typing import Any
 
 from tests.models import mixture_families
-from tests.models.case_parts import FULL, SLIDING, case
-from tests.models.mixture_families import ROPE_BY_TYPE
+from tests.models.case_parts import (
+    FULL,
+    GATED,
+    LINEAR,
+    LLAMA3,
+    LLAMALIKE,
+    LLAMALIKE_NAMES,
+    NOT_READ,
+    OWN_HEADS,
+    SIZES,
+    SLIDING,
+    SLOW_YARN,
+    TRAINING,
+    VOCABULARY,
+    YARN,
+    case,
+    scaled,
+)
+from tests.models.mixture_families import LAYERS, ROPE_BY_TYPE
 
 # gemma4 without experts and per-layer embeddings
 OF_GEMMA4 = set("num_experts top_k_experts moe_intermediate_size".split())
@@ -13,9 +30,114 @@ UNIFIED = {
     for name, value in mixture_families.BASE["gemma4_text"].items()
     if name not in OF_GEMMA4 and not name.endswith("per_layer_input")
 }
-BASE: dict[str, dict[str, Any]] = {"gemma4_unified_text": UNIFIED}
+MIXED = [SLIDING, FULL, SLIDING]
+MULTIPLIED = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0}
+BASE: dict[str, dict[str, Any]] = {
+    "afmoe": {
+        **OWN_HEADS,
+        **LAYERS,
+        "layer_types": MIXED,
+        "sliding_window": 5,
+        "moe_intermediate_size": 24,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 1,
+    },
+    "biogpt": {**SIZES, "intermediate_size": 56},
+    "cohere2_moe": {
+        **OWN_HEADS,
+        **LAYERS,
+        "layer_types": MIXED,
+        "sliding_window": 5,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "prefix_dense_intermediate_size": 40,
+    },
+    "gemma4_unified_text": UNIFIED,
+    "granite_swa": {**GATED, **LAYERS, **MULTIPLIED, "sliding_window": 5},
+    "granitemoe_swa": {
+        **GATED,
+        **LAYERS,
+        **MULTIPLIED,
+        "sliding_window": 5,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 40,
+    },
+    "mpt": {
+        "vocab_size": VOCABULARY,
+        "d_model": 36,
+        "n_heads": 6,
+        "n_layers": 2,
+        "max_seq_len": 64,
+    },
+}
 
 CASES = [
+    case("afmoe", "sliding_window", {"num_experts_per_tok": 3}, {"layer_types": [SLIDING] * 3}),
+    case(
+        "afmoe",
+        LLAMALIKE_NAMES,
+        "mup_enabled route_scale",
+        mup_enabled=True,
+        route_scale=2.5,
+        num_dense_layers=0,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case(
+        "afmoe",
+        "rope_scaling",
+        {"global_attn_every_n_layers": 3},
+        layer_types=None,
+        global_attn_every_n_layers=2,
+        num_dense_layers=3,
+        **scaled(YARN),
+    ),
+    case("biogpt"),
+    case(
+        "biogpt",
+        "hidden_act scale_embedding",
+        hidden_act="relu",
+        scale_embedding=False,
+        tie_word_embeddings=False,
+    ),
+    case(
+        "cohere2_moe",
+        "sliding_window layer_types shared_expert_combination_strategy",
+        {"num_experts_per_tok": 3},
+        {"prefix_dense_sliding_window_pattern": 2},
+        layer_types=[FULL, SLIDING, FULL],
+        shared_expert_combination_strategy="sum",
+    ),
+    case(
+        "cohere2_moe",
+        "layer_norm_eps hidden_act rope_theta logit_scale expert_selection_fn norm_topk_prob",
+        layer_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_theta=300.0,
+        logit_scale=0.25,
+        expert_selection_fn="sigmoid",
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=False,
+        mlp_layer_types=["sparse"] * 3,
+    ),
+    case(
+        "cohere2_moe",
+        "rms_norm_eps rope_parameters sliding_window_pattern",
+        rms_norm_eps=0.1,
+        expert_selection_fn="sigmoid",
+        layer_types=None,
+        sliding_window_pattern=2,
+        prefix_dense_intermediate_size=None,
+        num_shared_experts=0,
+        rope_parameters=LINEAR | {"rope_theta": 300.0},
+    ),
+    case("cohere2_moe", mlp_layer_types=["dense"] * 3, prefix_dense_sliding_window_pattern=2),
     case("gemma4_unified_text", "sliding_window final_logit_softcapping"),
     case(
         "gemma4_unified_text",
@@ -41,11 +163,108 @@ CASES = [
         num_kv_shared_layers=1,
         per_layer_config={"1": {"head_dim": 20}, "3": {"head_dim": 20}},
     ),
+    case("granite_swa", "sliding_window attention_multiplier embedding_multiplier"),
+    case(
+        "granite_swa",
+        "rms_norm_eps hidden_act layer_types layer_rope_theta",
+        "logits_scaling residual_multiplier",
+        layer_types=[SLIDING, SLIDING, FULL],
+        layer_rope_theta=[300.0, 0, 20],
+        logits_scaling=1.7,
+        residual_multiplier=0.4,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+        rms_norm_eps=0.1,
+        hidden_act="gelu",
+    ),
+    case("granite_swa", "rope_theta rope_scaling", rope_theta=300.0, **scaled(SLOW_YARN)),
+    case("granite_swa", layer_rope_theta=[0, 0, 0], num_key_value_heads=1),
+    case("granitemoe_swa", "sliding_window", {"num_experts_per_tok": 3}),
+    case(
+        "granitemoe_swa",
+        LLAMALIKE_NAMES,
+        "attention_multiplier embedding_multiplier logits_scaling residual_multiplier layer_types",
+        layer_types=[SLIDING, SLIDING, FULL],
+        embedding_multiplier=2.0,
+        attention_multiplier=0.2,
+        logits_scaling=1.7,
+        residual_multiplier=0.4,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case(
+        "granitemoe_swa",
+        "rope_scaling layer_rope_theta",
+        layer_rope_theta=[300.0, 0, 20],
+        shared_intermediate_size=0,
+        **scaled(LLAMA3),
+    ),
+    case("mpt"),
+    case(
+        "mpt",
+        "layer_norm_epsilon attn_config n_heads",
+        n_heads=4,
+        layer_norm_epsilon=0.1,
+        attn_config={"clip_qkv": 0.8, "softmax_scale": 0.2},
+        tie_word_embeddings=False,
+    ),
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("afmoe", {"attention_bias": True}, "attention_bias is True"),
+    ("afmoe", {"n_group": 2}, "n_group is 2"),
+    ("afmoe", {"num_expert_groups": 2}, "num_expert_groups is 2"),
+    ("afmoe", {"num_limited_groups": 2}, "num_limited_groups is 2"),
+    ("afmoe", {"route_norm": False}, "route_norm is False"),
+    ("afmoe", {"score_func": "softmax"}, "score_func is 'softmax'"),
+    ("afmoe", {"topk_group": 2}, "topk_group is 2"),
+    ("cohere2_moe", {"use_qk_norm": True}, "use_qk_norm=True"),
+    # torch's class reads `rope_parameters` alone.
+    ("cohere2_moe", scaled(LINEAR), "does not read; write rope_parameters"),
+    ("granite_swa", {"head_dim": 16}, "head_dim=16"),
+    ("mpt", {"attn_config": {"alibi": False}}, "attn_config has alibi False"),
+    ("mpt", {"attn_config": {"alibi_bias_max": 4}}, "attn_config has alibi_bias_max 4"),
+    ("mpt", {"attn_config": {"qk_ln": True}}, "attn_config has qk_ln True"),
+    ("mpt", {"attn_config": {"qk_gn": True}}, "attn_config has qk_gn, which is not handled"),
+    ("mpt", {"expansion_ratio": 2}, "expansion_ratio is 2"),
+    ("mpt", {"logit_scale": 0.5}, "logit_scale is 0.5"),
+    ("mpt", {"no_bias": False}, "no_bias is False"),
     ("gemma4_unified_text", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
 ]
-UNUSABLE: list[tuple[str, dict[str, Any], str]] = []
+UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("afmoe", {"layer_types": None, "global_attn_every_n_layers": 0}, "every_n_layers is 0"),
+    ("cohere2_moe", {"expert_selection_fn": "tanh"}, "expert_selection_fn is 'tanh'"),
+    ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "strategy is 'max'"),
+    ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta is [10000.0], expected"),
+    ("granite_swa", {"layer_rope_theta": [1e4, "a", 0]}, "expected numbers"),
+    ("granite_swa", {"sliding_window": None}, "sliding_window is None"),
+    ("mpt", {"attn_config": {"clip_qkv": "a"}}, "attn_config has clip_qkv 'a'"),
+    ("mpt", {"attn_config": [1]}, "attn_config is [1], expected an object"),
+]
 ALIKE: dict[str, set[str]] = {}
-WITHOUT_EFFECT: dict[str, dict[str, str]] = {}
+WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "afmoe": {
+        "load_balance_coeff": NOT_READ,
+        "output_router_logits": TRAINING,
+        "use_grouped_mm": NOT_READ,
+    },
+    "biogpt": {
+        "activation_dropout": TRAINING,
+        "attention_probs_dropout_prob": TRAINING,
+        "hidden_dropout_prob": TRAINING,
+        "layer_norm_eps": NOT_READ,
+        "layerdrop": TRAINING,
+    },
+    "cohere2_moe": {"output_router_logits": TRAINING},
+    "granitemoe_swa": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
+    "mpt": {
+        "emb_pdrop": TRAINING,
+        "embedding_fraction": NOT_READ,
+        "init_device": NOT_READ,
+        "learned_pos_emb": NOT_READ,
+        "norm_type": NOT_READ,
+        "verbose": NOT_READ,
+    },
+}

@@ -68,14 +68,16 @@ KINDS: dict[str, type] = dict.fromkeys(
     "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
-    "num_ln_in_parallel_attn q_lora_rank qk_head_dim sliding_window top_k_experts topk_group "
-    "v_head_dim "
-    "word_embed_proj_dim".split(),
+    "num_ln_in_parallel_attn prefix_dense_intermediate_size q_lora_rank qk_head_dim "
+    "sliding_window top_k_experts topk_group v_head_dim word_embed_proj_dim".split(),
     int,
-) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)
+) | dict.fromkeys(
+    "attn_logit_softcapping clip_qkv final_logit_softcapping rms_norm_eps".split(), float
+)
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types attn_layer_indices full_attn_idxs layer_types "
+    "attention_layers attention_types attn_layer_indices full_attn_idxs layer_rope_theta "
+    "layer_types "
     "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers no_rope_layers "
     "ssm_multipliers".split(),
     list,

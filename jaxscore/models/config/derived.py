@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.models.config.check import BASE, INERT
 
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 # Old names of layer types
@@ -34,11 +35,18 @@ def derive(kind: str, config: Any) -> None:
         config.layer_types = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
 
 
-def _layer_types(config: Any, interval: Any) -> list[str]:
-    """Full attention in every `interval`-th layer, a window in the others."""
+def _layer_types(
+    config: Any, interval: Any, n: int | None = None, name: str = "sliding_window_pattern"
+) -> list[str]:
+    """Full attention in every `interval`-th of `n` layers (None for all), a window in the others.
+
+    Args:
+        name: of the attribute with the interval, for errors.
+    """
     if type(interval) is not int or interval < 1:
-        raise InputError(f"sliding_window_pattern is {interval!r}, expected a number of at least 1")
-    return [FULL if not (i + 1) % interval else SLIDING for i in range(config.num_hidden_layers)]
+        raise InputError(f"{name} is {interval!r}, expected a number of at least 1")
+    layers = range(config.num_hidden_layers if n is None else n)
+    return [FULL if not (i + 1) % interval else SLIDING for i in layers]
 
 
 def _alternating(config: Any) -> None:
@@ -63,6 +71,34 @@ def _olmo3(config: Any) -> None:
     """A window in all but every fourth layer."""
     if config.layer_types is None:
         config.layer_types = _layer_types(config, 4)
+
+
+def _afmoe(config: Any) -> None:
+    """A window in all but every `global_attn_every_n_layers`-th layer."""
+    if config.layer_types is None:
+        name = "global_attn_every_n_layers"
+        config.layer_types = _layer_types(config, getattr(config, name), name=name)
+
+
+def _cohere2_moe(config: Any) -> None:
+    """Plain MLPs in the first layers, whose windows have a pattern of their own."""
+    n, first = config.num_hidden_layers, min(config.first_k_dense_replace, config.num_hidden_layers)
+    if config.layer_types is None:
+        name = "prefix_dense_sliding_window_pattern"
+        prefix = _layer_types(config, getattr(config, name), first, name)
+        rest = _layer_types(config, config.sliding_window_pattern, n - first)
+        config.layer_types = prefix + rest
+    if config.mlp_layer_types is None:
+        config.mlp_layer_types = ["dense"] * first + ["sparse"] * (n - first)
+
+
+def _granite_swa(config: Any) -> None:
+    """A window in all but every fourth layer, counted from the first; one rotary base for all."""
+    layers = range(config.num_hidden_layers)
+    if config.layer_types is None:
+        config.layer_types = [SLIDING if i % 4 else FULL for i in layers]
+    if config.layer_rope_theta is None:
+        config.layer_rope_theta = [config.rope_parameters["rope_theta"] for _ in layers]
 
 
 def _optional_window(config: Any) -> None:
@@ -322,14 +358,24 @@ def _falcon_h1(config: Any) -> None:
         config.ssm_multipliers = [1.0] * 5
 
 
+def _mpt(config: Any) -> None:
+    """Both lines write attributes of a whole model into the object of attention."""
+    if isinstance(given := config.attn_config, dict):
+        inert = INERT | set(BASE)
+        own = {name: value for name, value in given.items() if name not in inert}
+        config.attn_config = {name: own[name] for name in own if not name.startswith("_")}
+
+
 def _opt(config: Any) -> None:
     if config.word_embed_proj_dim is None:
         config.word_embed_proj_dim = config.hidden_size
 
 
 RULES: dict[str, Callable[[Any], None]] = {
+    "afmoe": _afmoe,
     "bamba": _mamba2,
     "cohere2": _cohere2,
+    "cohere2_moe": _cohere2_moe,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
     "dots1": _windows_from,
@@ -346,6 +392,8 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,
+    "granite_swa": _granite_swa,
+    "granitemoe_swa": _granite_swa,
     "granitemoehybrid": _mamba2,
     "lfm2": _lfm2,
     "helium": _check_quotient,
@@ -353,6 +401,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "llama4_text": _llama4,
     "minicpm3": _minicpm3,
     "ministral": _ministral,
+    "mpt": _mpt,
     "olmo3": _olmo3,
     "opt": _opt,
     "qwen2": _last_layers,

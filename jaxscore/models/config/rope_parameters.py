@@ -32,6 +32,10 @@ STREAMS = frozenset(
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 
 
+# Whose class reads `rope_parameters` alone, if the file has it, and never `rope_scaling`
+NEW_ALONE = frozenset({"cohere2_moe"})
+
+
 def names_of(kind: str, default: Mapping[str, Any]) -> frozenset[str]:
     """Attributes that `normal` reads for a model type."""
     if has_layer_types(default):
@@ -63,6 +67,13 @@ def normal(
     """
     if has_layer_types(default):
         return _for_types(kind, raw, default, sizes)
+    if kind in NEW_ALONE:
+        if scaling := raw.get("rope_scaling"):
+            raise InputError(
+                f"rope_scaling is {str(scaling)[:60]}, which transformers' class of this family "
+                "does not read; write rope_parameters"
+            )
+        raw = {"rope_parameters": raw["rope_parameters"]} if raw.get("rope_parameters") else raw
     both = {name: raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)}
     found = [
         _flat(kind, raw, _object(name, value), sizes, default) for name, value in both.items()

@@ -1,4 +1,4 @@
-"""opt and xglm, which fairseq trained: positions added to the embeddings, layer norms."""
+"""biogpt, opt and xglm, which fairseq trained: positions added to the embeddings, layer norms."""
 
 import math
 from typing import Any
@@ -10,6 +10,27 @@ from jaxscore.models.families.family import Family, Source, Table, linear, norm,
 
 OFFSET = 2  # position of the first token
 NORM_EPS = 1e-5  # PyTorch's default; the configs have none
+
+
+def _biogpt(config: Any) -> DecoderConfig:
+    """Learned positions, scaled embeddings; PyTorch's class does not read `layer_norm_eps`."""
+    width = config.hidden_size
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=NORM_EPS,
+        activation=fields.activation(config),
+        learned_positions=True,
+        embedding_scale=math.sqrt(width) if config.scale_embedding else 1.0,
+        **fields.biases_everywhere(True),
+    )
+
+
+def _biogpt_sources(config: DecoderConfig) -> Table:
+    table = _sources(config, "", "layer_norm", "output_projection")
+    table["embed", "position"] = Source("embed_positions.weight", skip=OFFSET)
+    return table
 
 
 def _opt(config: Any) -> DecoderConfig:
@@ -53,7 +74,7 @@ def _xglm(config: Any) -> DecoderConfig:
     )
 
 
-def _sources(config: DecoderConfig, prefix: str, final_norm: str) -> Table:
+def _sources(config: DecoderConfig, prefix: str, final_norm: str, head: str = "lm_head") -> Table:
     layer, bias = prefix + "layers.{i}.", config.qkv_bias
     table: Table = {("embed", "token"): Source(prefix + "embed_tokens.weight")}
     for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
@@ -64,7 +85,7 @@ def _sources(config: DecoderConfig, prefix: str, final_norm: str) -> Table:
     table |= norm(("layers", "mlp_norm"), layer + "final_layer_norm", True)
     if config.final_norm:
         table |= norm(("final_norm",), prefix + final_norm, True)
-    return table | unembedding(config)
+    return table | unembedding(config, head)
 
 
 def _opt_sources(config: DecoderConfig) -> Table:
@@ -80,6 +101,17 @@ def _opt_sources(config: DecoderConfig) -> Table:
 TRAINING = "activation_dropout dropout init_std layerdrop"
 
 FAMILIES = {
+    "biogpt": Family(
+        fields.reads(
+            "max_position_embeddings intermediate_size hidden_act scale_embedding layer_norm_eps",
+            "activation_dropout attention_probs_dropout_prob hidden_dropout_prob layerdrop",
+            *fields.SIZES,
+        ),
+        _biogpt,
+        _biogpt_sources,
+        prefix="biogpt.",
+        head="output_projection.weight",
+    ),
     "opt": Family(
         fields.reads(
             "max_position_embeddings ffn_dim do_layer_norm_before _remove_final_layer_norm",

@@ -1,10 +1,12 @@
-"""granite and its mixtures: llama with multipliers on embeddings, scores, residuals, logits."""
+"""granite and its mixtures, some with windows: llama with multipliers on what it adds up."""
 
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Table
+from jaxscore.models.families.family import Source, Table
+from jaxscore.models.rope import rotary
 
 MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
 
@@ -21,7 +23,33 @@ def granite_config(config: Any, **own: Any) -> DecoderConfig:
     )
 
 
-def _granitemoe(config: Any) -> DecoderConfig:
+def _windows(config: Any) -> dict[str, Any]:
+    """Windows in some layers, a rotary base for each, and sinks in all; base 0 is NoPE."""
+    bases = fields.per_layer_values(config, "layer_rope_theta")
+    if not all(type(base) in (int, float) for base in bases):
+        raise InputError(f"layer_rope_theta is {bases!r}, expected numbers")
+    width, known = fields.head_width(config), sorted({base for base in bases if base})
+    tables = [rotary(width, config.rope_parameters | {"rope_theta": base}) for base in known]
+    none = fields.no_rotation(len(tables[0].frequencies) if tables else 0)
+    return {
+        "windows": fields.windows_by_layer_type(config),
+        "rotary": (none, *tables) if tables else (),
+        "rotary_of": tuple(known.index(base) + 1 if base else 0 for base in bases)
+        if tables
+        else (),
+        "sinks": True,
+    }
+
+
+def _granite_swa(config: Any) -> DecoderConfig:
+    return granite_config(config, **_windows(config))
+
+
+def _granitemoe_swa(config: Any) -> DecoderConfig:
+    return _granitemoe(config, **_windows(config))
+
+
+def _granitemoe(config: Any, **own: Any) -> DecoderConfig:
     """Experts in every layer, beside an MLP if `shared_intermediate_size` is not 0."""
     fields.require(config, position_embedding_type="rope")
     # Renormalising a softmax over all experts equals its softmax over the chosen ones.
@@ -32,33 +60,56 @@ def _granitemoe(config: Any) -> DecoderConfig:
         shared_width=getattr(config, "shared_intermediate_size", 0),
         shared_gated=False,
     )
-    return granite_config(config, experts=mixtures.check_counts(experts))
+    return granite_config(config, experts=mixtures.check_counts(experts), **own)
 
 
-def _granitemoe_sources(config: DecoderConfig) -> Table:
+def _granitemoe_sources(
+    config: DecoderConfig,
+    router: str = "router.layer",
+    experts: tuple[str, str] = ("input_linear.weight", "output_linear.weight"),
+) -> Table:
     assert config.experts is not None
     shared, at = "layers.{i}.shared_mlp.", ("layers", "mlp", "shared")
     fused = llama.fused_mlp_sources(at, shared + "input_linear", shared + "output_linear")
     layer = "layers.{i}.block_sparse_moe."
-    gate_up, down = layer + "input_linear.weight", layer + "output_linear.weight"
+    gate_up, down = (layer + name for name in experts)
     return (
         llama.embedding_sources(config)
         | llama.pre_norm_sources(config)
         | llama.attention_sources(config)
-        | mixtures.router_sources(config, layer + "router.layer")
+        | mixtures.router_sources(config, layer + router)
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
         | (fused if config.experts.shared_width else {})
     )
 
 
+SINKS: Table = {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.sinks")}
+FUSED = ("experts.gate_up_proj", "experts.down_proj")
+SWA = "layer_types sliding_window layer_rope_theta"
+
 FAMILIES = {
     "granite": llama.family(granite_config, "attention_bias mlp_bias", MULTIPLIERS),
+    "granite_swa": llama.family(
+        _granite_swa,
+        "attention_bias mlp_bias",
+        MULTIPLIERS,
+        SWA,
+        sources=lambda config: llama.sources(config) | SINKS,
+    ),
     "granitemoe": llama.family(
         _granitemoe,
         "attention_bias num_local_experts num_experts_per_tok position_embedding_type",
         MULTIPLIERS,
         mixtures.TRAINING,
         sources=_granitemoe_sources,
+    ),
+    "granitemoe_swa": llama.family(
+        _granitemoe_swa,
+        "attention_bias num_local_experts num_experts_per_tok shared_intermediate_size",
+        MULTIPLIERS,
+        SWA,
+        mixtures.TRAINING,
+        sources=lambda config: _granitemoe_sources(config, "router", FUSED) | SINKS,
     ),
     "granitemoeshared": llama.family(
         _granitemoe,

@@ -63,6 +63,9 @@ def test_the_table_is_what_the_class_has(kind):
             assert value in (None, head_width(config))
         elif name == "num_key_value_heads" and value is None:
             assert config.num_key_value_heads == config.num_attention_heads
+        elif name == "attn_config":
+            own = {key: one for key, one in value.items() if key not in INERT | set(BASE)}
+            assert own == getattr(config, name)
         elif name == "per_layer_config":
             assert {int(layer): own for layer, own in value.items()} == config.per_layer_config
         elif name not in INERT | rotary:
