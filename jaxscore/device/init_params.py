@@ -14,7 +14,7 @@ from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Norm, PerLayer
-from jaxscore.device.recurrence.mixers import mixer_module, single_token
+from jaxscore.device.recurrence.mixers import mixer_module, single_tokens
 from jaxscore.device.self_attention import Attention, AttentionHalf
 
 
@@ -30,7 +30,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
     normed = jnp.bool_(True) if c.qk_norm_of else None
     growth = None if c.query_growth is None else jnp.float32(0)
-    layout = Layout(at, at + 1, jnp.float32, single_token(c))
+    layout = Layout(at, at + 1, jnp.float32, single_tokens(c, 1))
     own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
 
     def norm(key: jax.Array) -> Any:

@@ -88,12 +88,15 @@ def gated_delta(
     log_decay: np.ndarray,
     rate: np.ndarray,
     parent: np.ndarray,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """Reference of `recurrence.delta_rule.gated_delta`: float64, from token to token.
 
     Args:
         q, k, v, log_decay, rate: as there, [T, ...] in place of [N, C, ...].
         parent: of each of the T tokens, an earlier one, or T.
+
+    Returns:
+        Outputs, and the states [T, H, K, V] after each token.
     """
     q, k = (np.repeat(x.astype(np.float64), v.shape[1] // x.shape[1], axis=1) for x in (q, k))
     states = {len(v): np.zeros((v.shape[1], k.shape[2], v.shape[2]))}
@@ -101,7 +104,8 @@ def gated_delta(
         state = states[above] * np.exp(log_decay[t].astype(np.float64))[:, None, None]
         change = rate[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
         states[t] = state + k[t][:, :, None] * change[:, None]
-    return np.stack([np.einsum("hk,hkv->hv", q[t], states[t]) for t in range(len(v))])
+    after = np.stack([states[t] for t in range(len(v))])
+    return np.einsum("thk,thkv->thv", q, after), after
 
 
 def state_space(
@@ -111,14 +115,15 @@ def state_space(
     b: np.ndarray,
     c: np.ndarray,
     parent: np.ndarray,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """Reference of `recurrence.state_space.state_space`, as `gated_delta`."""
     b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
     states = {len(x): np.zeros((x.shape[1], b.shape[2], x.shape[2]))}
     for t, above in enumerate(parent.tolist()):
         state = states[above] * np.exp(log_decay[t].astype(np.float64))[:, None, None]
         states[t] = state + b[t][:, :, None] * (step_size[t][:, None] * x[t])[:, None]
-    return np.stack([np.einsum("hs,hsp->hp", c[t], states[t]) for t in range(len(x))])
+    after = np.stack([states[t] for t in range(len(x))])
+    return np.einsum("ths,thsp->thp", c, after), after
 
 
 def score_positions(

@@ -53,8 +53,9 @@ def gated_delta(
     log_decay: Float[Array, "N C H"],
     rate: Float[Array, "N C H"],
     index: ChunkIndex,
-) -> Float[Array, "N C H V"]:
-    """Outputs of the gated delta rule, float32.
+    start: Float[Array, "n H K V"] | None = None,
+) -> tuple[Float[Array, "N C H V"], Float[Array, "E H K V"] | None]:
+    """Outputs of the gated delta rule and states at the kept slots, float32.
 
     Args:
         q, k: queries and keys of J key heads, each of which serves H / J neighbouring value heads.
@@ -62,6 +63,7 @@ def gated_delta(
         log_decay: g, at most 0.
         rate: β.
         index: chunks; values in empty slots are finite and have no effect.
+        start: initial states, see `paths.exit_states`.
     """
     n_heads, group = v.shape[2], v.shape[2] // k.shape[2]
     q, k, v, log_decay, rate = (jnp.moveaxis(x, 1, 2) for x in (q, k, v, log_decay, rate))
@@ -78,7 +80,8 @@ def gated_delta(
         read = dot("nhij,nhjk->nhik", solved, (rate * from_start)[..., None] * k)
         return own, read, qk, from_start[..., None] * q
 
-    own, read, qk, q = map_chunks(products, (q, k, v, log_decay, rate, index.seen))
+    arrays = q, k, v, log_decay, rate, index.seen
+    own, read, qk, q = map_chunks(products, arrays, index.at_once)
 
     def step(chunk: Array, slot: Array, start: Array) -> Array:
         update = own[chunk] - dot("whik,whkv->whiv", read[chunk], start)
@@ -86,7 +89,8 @@ def gated_delta(
         keys = jnp.repeat(k[chunk], group, 1) * decay[..., None]
         return from_start[..., None, None] * start + dot("whik,whiv->whkv", keys, update)
 
-    states = exit_states(index, (n_heads, k.shape[-1], v.shape[-1]), step)
+    shape = n_heads, k.shape[-1], v.shape[-1]
+    states, kept = exit_states(index, start, shape, step)
 
     def local(q: Array, own: Array, read: Array, qk: Array) -> Array:
         return dot("nhij,nhjv->nhiv", qk, own)
@@ -95,4 +99,5 @@ def gated_delta(
         update = own - dot("nhik,nhkv->nhiv", read, start)
         return dot("nhik,nhkv->nhiv", q, start) + dot("nhij,nhjv->nhiv", qk, update)
 
-    return jnp.moveaxis(with_states(index, states, local, further, (q, own, read, qk)), 2, 1)
+    out = with_states(index, start, states, local, further, (q, own, read, qk))
+    return jnp.moveaxis(out, 2, 1), kept

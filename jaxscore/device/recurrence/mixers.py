@@ -3,6 +3,12 @@
 Layers with a state take tokens in chunks before their projections, since rows of the residual
 stream are narrower than those of the projections, and return them after the last one. States and
 products of the recurrence are float32.
+
+What a layer carries from token to token are variables of the collection "states", float32: those
+that the rows continue are given, and those at `PathIndex.kept` tokens are returned if the
+collection is mutable. Their first axis counts start states or kept tokens, the second one heads or
+channels. A mixer reads its own with `start_state` and returns them with `keep_state`; convolutions
+do so themselves. A step of generation is a batch of rows of one token (`single_tokens`).
 """
 
 from typing import Any
@@ -25,25 +31,46 @@ from jaxscore.device.decoder_config import (
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
 from jaxscore.device.recurrence.delta_rule import gated_delta
-from jaxscore.device.recurrence.paths import ChunkIndex, PathIndex, convolve, path_index
+from jaxscore.device.recurrence.paths import (
+    ChunkIndex,
+    PathIndex,
+    convolve,
+    last_inputs,
+    path_index,
+)
 from jaxscore.device.recurrence.state_space import state_space
 from jaxscore.device.rows import Chunks, Paths
 
 UNIT_EPS = 1e-6  # added to the square of a query's or key's length
 
 
+def start_state(module: nn.Module, name: str = "state") -> Array | None:
+    """State [n, H, ...] that the rows continue, or None."""
+    state: Array | None = module.get_variable("states", name)
+    return state
+
+
+def keep_state(module: nn.Module, state: Array | None, name: str = "state") -> None:
+    """Return a state [E, H, ...] at the kept tokens."""
+    if state is not None and module.is_mutable_collection("states"):
+        module.put_variable("states", name, state)
+
+
 class Convolution(nn.Module):
-    """`convolve` of some tokens [..., D], which `ancestors` index flattened."""
+    """`convolve` of the tokens or slots [..., D] of an index, and its last inputs as a state."""
 
     taps: int
     use_bias: bool
 
     @nn.compact
-    def __call__(self, x: Array, ancestors: tuple[Array, ...]) -> Array:
+    def __call__(self, x: Array, index: PathIndex | ChunkIndex) -> Array:
         D = x.shape[-1]
         taps = self.param("taps", nn.initializers.normal(0.02), (D, 1, self.taps))[:, 0]
         bias = self.param("bias", nn.initializers.zeros, (D,)) if self.use_bias else None
-        return convolve(x.reshape(-1, D), taps, bias, ancestors).reshape(x.shape)
+        flat, before = x.reshape(-1, D), start_state(self, "inputs")
+        if index.kept is not None and self.taps > 1:
+            keep_state(self, last_inputs(flat, index.ancestors, index.kept, before), "inputs")
+        return convolve(flat, taps, bias, index.ancestors, before).reshape(x.shape)
 
 
 class ShortConvolutionMixer(nn.Module):
@@ -59,9 +86,7 @@ class ShortConvolutionMixer(nn.Module):
             Linear(c.width, mixer.bias, c.quantized, name=name)(x)
             for name in ("before", "after", "value")
         )
-        mixed = Convolution(mixer.taps, mixer.bias, name="conv")(
-            before * value, layout.paths.ancestors
-        )
+        mixed = Convolution(mixer.taps, mixer.bias, name="conv")(before * value, layout.paths)
         return Linear(c.width, mixer.bias, c.quantized, name="out")(after * mixed)
 
 
@@ -85,7 +110,7 @@ class GatedDeltaMixer(nn.Module):
         def convolved(name: str, n_heads: int, width: int) -> Array:
             y = heads(name, n_heads, width)
             flat = y.reshape(*y.shape[:2], n_heads * width)
-            mixed = Convolution(m.taps, False, name=f"{name}_conv")(flat, index.ancestors)
+            mixed = Convolution(m.taps, False, name=f"{name}_conv")(flat, index)
             return ACTIVATIONS[m.activation](mixed).reshape(y.shape)
 
         q, k = (unit_length(convolved(name, m.n_key_heads, m.key_width)) for name in ("q", "k"))
@@ -95,11 +120,14 @@ class GatedDeltaMixer(nn.Module):
         steps = jax.nn.softplus(steps + self.param("step_bias", nn.initializers.ones, (H,)))
         log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
         (q, k, v, rate, log_decay), broken = isolate(q, k, v, rate, log_decay)
-        out = gated_delta(q * m.key_width**-0.5, k, v, log_decay, rate, index)
+        q *= m.key_width**-0.5
+        out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
         out = Norm(c, use_bias=False, use_scale=True, name="norm")(out) * jax.nn.silu(z)
         out = out.reshape(*out.shape[:2], -1)
         y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
-        return spread_nonfinite(y, broken, layout.paths).reshape(x.shape)
+        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        keep_state(self, kept)
+        return y.reshape(x.shape)
 
 
 class StateSpaceMixer(nn.Module):
@@ -121,7 +149,7 @@ class StateSpaceMixer(nn.Module):
 
         def convolved(name: str, n_heads: int, width: int) -> Array:
             y = project(name, n_heads * width, c.quantized)
-            mixed = Convolution(m.taps, m.conv_bias, name=f"{name}_conv")(y, index.ancestors)
+            mixed = Convolution(m.taps, m.conv_bias, name=f"{name}_conv")(y, index)
             return ACTIVATIONS[m.activation](mixed).reshape(*y.shape[:2], n_heads, width)
 
         z, u = project("z", inner, c.quantized), convolved("x", H, m.head_width)
@@ -130,11 +158,13 @@ class StateSpaceMixer(nn.Module):
         steps = jnp.clip(jax.nn.softplus(steps), m.least_step, m.most_step)
         log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
         (u, steps, log_decay, b, c_), broken = isolate(u, steps, log_decay, b, c_)
-        out = state_space(u, steps, log_decay, b, c_, index)
+        out, kept = state_space(u, steps, log_decay, b, c_, index, start_state(self))
         out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
         out = self.normed(out.reshape(*out.shape[:2], inner), z)
         y = index.scatter(Linear(c.width, m.out_bias, c.quantized, name="out")(out))
-        return spread_nonfinite(y, broken, layout.paths).reshape(x.shape)
+        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        keep_state(self, kept)
+        return y.reshape(x.shape)
 
     def normed(self, out: Array, z: Array) -> Array:
         """Gated outputs, normed within each group before or after the gate, or not at all."""
@@ -184,13 +214,27 @@ MODULES: dict[type, type[nn.Module]] = {
 }
 
 
-def single_token(config: DecoderConfig) -> PathIndex | None:
-    """Index of one row of one token, to make parameters with; None without recurrent layers."""
+def single_tokens(config: DecoderConfig, n_rows: int) -> PathIndex | None:
+    """Index of rows of one token, each with a start state of its own, all of whose states are
+    kept; None without recurrent layers."""
     if config.recurrent is None:
         return None
-    zero, parent = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
-    chunks = Chunks(zero[:, None], zero, jnp.zeros(2, jnp.int32), zero, zero[0])
-    return path_index(Paths(parent, chunks), parent[:, None], config.recurrent.mixer.taps - 1)
+    at, zeros = jnp.arange(n_rows, dtype=jnp.int32), jnp.zeros(n_rows, jnp.int32)
+    chunks = Chunks(at[:, None], at, zeros, zeros, jnp.int32(0))
+    end, n_ancestors = jnp.ones((n_rows, 1), jnp.int32), config.recurrent.mixer.taps - 1
+    return path_index(Paths(zeros + n_rows, chunks), end, n_ancestors, n_rows, at)
+
+
+def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:
+    """Zeros for the states of one recurrent layer at `n_rows` tokens, on one shard."""
+
+    def made(key: Array) -> Any:
+        x, at = jnp.zeros((n_rows, 1, config.width)), jnp.zeros((n_rows, 1), jnp.int32)
+        layout = Layout(at, at + 1, jnp.float32, single_tokens(config, n_rows))
+        return RecurrentHalf(config, build).init(key, x, layout).get("states", {})
+
+    shapes = jax.eval_shape(made, jax.random.key(0))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def unit_length(x: Array) -> Array:
@@ -211,8 +255,15 @@ def isolate(*arrays: Array) -> tuple[list[Array], Array]:
     return [cleared(x) for x in arrays], broken
 
 
-def spread_nonfinite(y: Array, broken: Array, paths: PathIndex) -> Array:
-    """Outputs [T, D] with NaN at broken tokens [N, C] and everything that continues them."""
+def spread_nonfinite(
+    y: Array, kept: Array | None, broken: Array, paths: PathIndex
+) -> tuple[Array, Array | None]:
+    """Outputs [T, D] and kept states [E, ...] with NaN at broken tokens [N, C] and everything that
+    continues them."""
     assert paths.chunks is not None
     reached = paths.reached(paths.chunks.scatter(broken))
-    return jnp.where(reached[:, None], jnp.nan, y)
+    if kept is not None:
+        assert paths.kept is not None
+        over = reached[paths.kept].reshape(-1, *[1] * (kept.ndim - 1))
+        kept = jnp.where(over, jnp.nan, kept)
+    return jnp.where(reached[:, None], jnp.nan, y), kept

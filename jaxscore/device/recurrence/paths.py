@@ -3,6 +3,11 @@
 All tokens of a chunk start from one state (`rows.Chunks`). Inside a chunk, the ancestor mask takes
 the place of the triangular mask of a single text, and decay is summed along paths. Between chunks,
 only the states at exits are computed, level by level.
+
+Rows may continue what precedes them: a prefix that all rows share, or one text per row. Its states
+are then those that roots start from, and its last tokens are their ancestors. Ancestors are indices
+of the S tokens (or slots), and behind these of n start states with k - 1 convolution inputs each,
+the latest first; S + n (k - 1) and more is none.
 """
 
 import dataclasses
@@ -34,13 +39,23 @@ class ChunkIndex:
         chunks: from the host.
         slot: [T], slot of each token among all N * C; N * C for padding.
         seen: [N, C, C], slot i sees slot j: j is i or an ancestor of i. False in empty slots.
-        ancestors: [N * C] each, slot of each slot's parent, its parent, …; N * C if none.
+        ancestors: [N * C] each, slot of each slot's parent, its parent, …; see above.
+        n_starts: initial states: 1 for all rows, or one per row.
+        kept: [E] slots whose states leave the layer; None if none do.
     """
 
     chunks: Chunks
     slot: Int[Array, " T"]
     seen: Bool[Array, "N C C"]
     ancestors: tuple[Int[Array, " NC"], ...]
+    n_starts: int = 1
+    kept: Int[Array, " E"] | None = None
+
+    @property
+    def at_once(self) -> int:
+        """Chunks that are computed side by side: in steps of one token all of them."""
+        n_chunks, size = self.chunks.token.shape
+        return CHUNKS_AT_ONCE if size > 1 else n_chunks
 
     def gather(self, x: Float[Array, "T D"]) -> Float[Array, "N C D"]:
         """Values of each slot's token; zero in empty slots."""
@@ -57,14 +72,16 @@ class PathIndex:
     """Ancestors and chunks of a batch.
 
     Attributes:
-        ancestors: [T] each, parent of each token, its parent, …; T if none.
+        ancestors: [T] each, parent of each token, its parent, …; see above.
         subtree_end: [R, L], see `rows.Rows`.
         chunks: None if no layer carries a state.
+        kept: [E] tokens whose states leave the layer; None if none do.
     """
 
     ancestors: tuple[Int[Array, " T"], ...]
     subtree_end: Int[Array, "R L"]
     chunks: ChunkIndex | None
+    kept: Int[Array, " E"] | None = None
 
     def reached(self, broken: Bool[Array, " T"]) -> Bool[Array, " T"]:
         """Tokens whose path holds a broken token."""
@@ -75,37 +92,59 @@ class PathIndex:
         return (jnp.cumsum(change, axis=1)[:, :L] > 0).reshape(-1)
 
 
-def path_index(paths: Paths, subtree_end: Int[Array, "R L"], n_ancestors: int) -> PathIndex:
+def path_index(
+    paths: Paths,
+    subtree_end: Int[Array, "R L"],
+    n_ancestors: int,
+    n_starts: int = 1,
+    kept: Int[Array, " E"] | None = None,
+) -> PathIndex:
     """Index of a batch.
 
     Args:
         subtree_end: see `rows.Rows`.
         n_ancestors: taps of the layers' convolutions less one.
+        n_starts, kept: see `ChunkIndex` and `PathIndex`.
     """
-    ancestors = _ancestors(paths.parent, n_ancestors)
+    T, (R, L) = paths.parent.shape[0], subtree_end.shape
+    row = jnp.arange(T, dtype=jnp.int32) // L if n_starts > 1 else 0
+    parent = jnp.where(paths.parent == T, T + row * n_ancestors, paths.parent)
+    ancestors = _ancestors(parent, n_ancestors, n_starts)
     if paths.chunks is None:
-        return PathIndex(ancestors, subtree_end, None)
-    T, token = paths.parent.shape[0], paths.chunks.token
-    R, L = subtree_end.shape
+        return PathIndex(ancestors, subtree_end, None, kept)
+    token = paths.chunks.token
     n_slots = token.size
     slot_of = jnp.full(T + 1, n_slots, jnp.int32)
     slot_of = slot_of.at[token.reshape(-1)].set(jnp.arange(n_slots, dtype=jnp.int32))
     slot_of = slot_of.at[T].set(n_slots)
-    parent = slot_of[jnp.append(paths.parent, T)[token.reshape(-1)]]
+    above = jnp.append(parent, T + n_starts * n_ancestors)[token.reshape(-1)]
+    above = jnp.where(above < T, slot_of[above], above - T + n_slots)
     end = (subtree_end + L * jnp.arange(R, dtype=jnp.int32)[:, None]).reshape(-1)
     end = jnp.append(end, 0)[token]  # nothing sees an empty slot, and it sees nothing
     i, j = token[:, :, None], token[:, None, :]
     seen = (j <= i) & (i < end[:, None, :])
-    index = ChunkIndex(paths.chunks, slot_of[:T], seen, _ancestors(parent, n_ancestors))
-    return PathIndex(ancestors, subtree_end, index)
+    index = ChunkIndex(
+        paths.chunks,
+        slot_of[:T],
+        seen,
+        _ancestors(above, n_ancestors, n_starts),
+        n_starts,
+        None if kept is None else slot_of[kept],
+    )
+    return PathIndex(ancestors, subtree_end, index, kept)
 
 
-def _ancestors(parent: Array, count: int) -> tuple[Array, ...]:
-    above = jnp.append(parent, jnp.int32(parent.shape[0]))
+def _ancestors(parent: Int[Array, " S"], count: int, n_starts: int) -> tuple[Array, ...]:
+    if not count:
+        return ()
+    before = parent.shape[0] + jnp.arange(n_starts * count, dtype=jnp.int32)
+    none = parent.shape[0] + n_starts * count
+    next_before = jnp.where(jnp.arange(n_starts * count) % count < count - 1, before + 1, none)
+    above = jnp.concatenate([parent, next_before, jnp.full(1, none)]).astype(jnp.int32)
     out = [parent]
     for _ in range(count - 1):
         out.append(above[out[-1]])
-    return tuple(out[:count])
+    return tuple(out)
 
 
 def convolve(
@@ -113,6 +152,7 @@ def convolve(
     taps: Float[Array, "D k"],
     bias: Float[Array, " D"] | None,
     ancestors: tuple[Int[Array, " S"], ...],
+    before: Float[Array, "n D k1"] | None = None,
 ) -> Float[Array, "S D"]:
     """Causal depthwise convolution along each path.
 
@@ -120,13 +160,39 @@ def convolve(
 
     Args:
         ancestors: at least k - 1, see `PathIndex` and `ChunkIndex`.
+        before: inputs before the rows, as `last_inputs` returns them; None is zeros.
     """
-    k = taps.shape[1]
+    k, given = taps.shape[1], with_inputs_before(x, before)
     y = x * taps[:, k - 1]
     for back in range(1, k):
-        above = jnp.take(x, ancestors[back - 1], axis=0, mode="fill", fill_value=0)
+        above = jnp.take(given, ancestors[back - 1], axis=0, mode="fill", fill_value=0)
         y += above * taps[:, k - 1 - back]
     return y if bias is None else y + bias
+
+
+def with_inputs_before(x: Float[Array, "S D"], before: Array | None) -> Float[Array, "S2 D"]:
+    """Inputs of a convolution, and those before the rows behind them."""
+    if before is None:
+        return x
+    return jnp.concatenate([x, before.swapaxes(1, 2).reshape(-1, x.shape[-1])])
+
+
+def last_inputs(
+    x: Float[Array, "S D"],
+    ancestors: tuple[Int[Array, " S"], ...],
+    kept: Int[Array, " E"],
+    before: Float[Array, "n D k1"] | None = None,
+) -> Float[Array, "E D k1"]:
+    """Inputs of a convolution at some tokens and their next k - 2 ancestors, the latest first.
+
+    Args:
+        ancestors: k - 1, with k at least 2.
+        kept: tokens or slots.
+        before: see `convolve`.
+    """
+    given = with_inputs_before(x, before)
+    at = [kept, *(above[kept] for above in ancestors[:-1])]
+    return jnp.stack([jnp.take(given, n, axis=0, mode="fill", fill_value=0) for n in at], axis=2)
 
 
 def path_decay(
@@ -166,34 +232,46 @@ def decay_to(
 
 def exit_states(
     index: ChunkIndex,
+    start: Float[Array, "n ..."] | None,
     shape: tuple[int, ...],
     step: Callable[[Array, Array, Array], Array],
-) -> Array:
-    """States [1 + N + W, *shape], float32: the initial one, zero, and those of the exits.
+) -> tuple[Array, Array | None]:
+    """States that chunks start from [n + N + W, *shape], float32: the initial ones and those of
+    the exits; and states at the kept slots [E, *shape], or None.
 
     Args:
+        start: initial states, `index.n_starts` of them; None is zeros.
         step: (chunk [W], slot within it [W], states at the chunks' starts [W, *shape]) -> states
             at those slots.
     """
-    chunks = index.chunks
+    chunks, n_starts = index.chunks, index.n_starts
     n_chunks, size = chunks.token.shape
     width = chunks.exit.shape[0] - n_chunks
-    states = jnp.zeros((1 + n_chunks + width, *shape))
+    states = jnp.zeros((n_starts, *shape)) if start is None else start
+
+    def at(slots: Array, states: Array) -> Array:
+        chunk, slot = slots // size, slots % size
+        return step(chunk, slot, states[chunks.entry[chunk]])
 
     def one(k: Array, states: Array) -> Array:
         first = chunks.step[k]
-        exits = lax.dynamic_slice_in_dim(chunks.exit, first, width)
-        chunk, slot = exits // size, exits % size
-        new = step(chunk, slot, states[chunks.entry[chunk]])
-        return lax.dynamic_update_slice_in_dim(states, new, 1 + first, 0)
+        new = at(lax.dynamic_slice_in_dim(chunks.exit, first, width), states)
+        return lax.dynamic_update_slice_in_dim(states, new, n_starts + first, 0)
 
-    return lax.fori_loop(0, chunks.n_steps, one, states)
+    if width:
+        states = jnp.concatenate([states, jnp.zeros((n_chunks + width, *shape))])
+        states = lax.fori_loop(0, chunks.n_steps, one, states)
+    if index.kept is None:
+        return states, None
+    return states, map_chunks(lambda slots: at(slots, states), (index.kept,), index.at_once)
 
 
-def map_chunks(function: Callable[..., Any], arrays: Any) -> Any:
-    """`function` of blocks of chunks: the arrays' first axes are all N."""
+def map_chunks(function: Callable[..., Any], arrays: Any, at_once: int) -> Any:
+    """`function` of blocks of at most `at_once` chunks: the arrays' first axes are all N."""
     n_chunks = jax.tree.leaves(arrays)[0].shape[0]
-    block = next(n for n in range(min(CHUNKS_AT_ONCE, n_chunks), 0, -1) if n_chunks % n == 0)
+    block = next(n for n in range(min(at_once, n_chunks), 0, -1) if n_chunks % n == 0)
+    if block == n_chunks:
+        return function(*arrays)
     blocks = jax.tree.map(lambda x: x.reshape(-1, block, *x.shape[1:]), arrays)
     out = lax.map(lambda block: function(*block), blocks)
     return jax.tree.map(lambda x: x.reshape(n_chunks, *x.shape[2:]), out)
@@ -201,6 +279,7 @@ def map_chunks(function: Callable[..., Any], arrays: Any) -> Any:
 
 def with_states(
     index: ChunkIndex,
+    start: Array | None,
     states: Array,
     local: Callable[..., Array],
     further: Callable[..., Array],
@@ -209,16 +288,19 @@ def with_states(
     """Outputs of all chunks; blocks of chunks that start from zero skip the products with states.
 
     Args:
+        start, states: see `exit_states`.
         local: of a block's arrays: outputs [n, ...] of chunks that start from zero.
         further: (start states [n, ...], *arrays) -> outputs of any chunks.
     """
 
     def block(entry: Array, *arrays: Array) -> Array:
+        if start is not None:
+            return further(states[entry], *arrays)
         return lax.cond(
             jnp.any(entry > 0),
             lambda: further(states[entry], *arrays),
             lambda: local(*arrays),
         )
 
-    out: Array = map_chunks(block, (index.chunks.entry, *arrays))
+    out: Array = map_chunks(block, (index.chunks.entry, *arrays), index.at_once)
     return out

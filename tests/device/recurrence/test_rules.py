@@ -8,8 +8,9 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.recurrence.delta_rule import gated_delta, unit_lower_inverse
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
-from jaxscore.device.recurrence.paths import convolve, path_index
+from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
 from jaxscore.device.recurrence.state_space import state_space
+from jaxscore.device.rows import Chunks, Paths
 from jaxscore.plan.chunks import padding, parents
 from tests.device.tries import device_paths, random_rows
 
@@ -24,6 +25,13 @@ def index_of(end, size, width, scored=None, n_ancestors=3):
     is_padding = padding(end, np.arange(end.size) if scored is None else scored)
     paths = device_paths(end, size, width, is_padding)
     return parents(end), is_padding, path_index(paths, jnp.asarray(end), n_ancestors)
+
+
+def single_rows(n_rows, n_ancestors):
+    """Index of a step of generation: rows of one token, each with a state of its own."""
+    at, end = jnp.arange(n_rows), jnp.ones((n_rows, 1), int)
+    paths = Paths(at * 0 + n_rows, Chunks(at[:, None], at, at * 0, at * 0, jnp.int32(0)))
+    return path_index(paths, end, n_ancestors, n_rows, at)
 
 
 def trees():
@@ -59,7 +67,7 @@ def run(rule, index):
 
     @jax.jit
     def whole(inputs):
-        return index.chunks.scatter(rule(*map(gathered, inputs), index.chunks))
+        return index.chunks.scatter(rule(*map(gathered, inputs), index.chunks)[0])
 
     return lambda inputs: np.asarray(whole(inputs))
 
@@ -79,7 +87,7 @@ def test_gated_delta_agrees_with_a_loop(kind, size, width):
         (0.5, 1.5, 100),
     ):
         inputs = delta_inputs(end.size, alike=alike, rate=rate, decay=decay)
-        want = reference.gated_delta(*inputs, parent)
+        want = reference.gated_delta(*inputs, parent)[0]
         atol = 2e-5 * max(1, np.abs(want).max())
         np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
 
@@ -89,7 +97,7 @@ def test_small_decays_behind_large_ones_keep_their_digits():
     parent, _, index = index_of(end, 64, 1)
     inputs = delta_inputs(64)
     inputs[3][:32], inputs[3][32:] = -100, -1e-3
-    want = reference.gated_delta(*inputs, parent)
+    want = reference.gated_delta(*inputs, parent)[0]
     np.testing.assert_allclose(run(gated_delta, index)(inputs), want, atol=3e-6, rtol=0)
 
 
@@ -103,7 +111,7 @@ def test_state_space_agrees_with_a_loop(kind, size, width):
     step_size, rule = draw.random((T, 4)), run(state_space, index)
     for decay in (0.1, 100):
         inputs = [a.astype(np.float32) for a in (x, step_size, -decay * step_size, b, c)]
-        want = reference.state_space(*inputs, parent)
+        want = reference.state_space(*inputs, parent)[0]
         atol = 2e-6 * max(1, np.abs(want).max())
         np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
 
@@ -126,12 +134,93 @@ def test_convolution_agrees_with_a_loop(kind, taps):
     assert not np.asarray(got)[is_padding].any()
 
 
+def continued(first, end, tips, steps):
+    """Parents of a path of `first` tokens, then a trie that continues it, then steps of one token
+    after each of some tokens of the trie."""
+    parent = parents(end)
+    above = [*range(-1, first - 1), *np.where(parent == end.size, first - 1, first + parent)]
+    for step in range(steps):
+        above += [*(len(above) - len(tips) + np.arange(len(tips)) if step else first + tips)]
+    return np.where(np.array(above) < 0, len(above), above)
+
+
+def state_inputs(T, decay):
+    draw = np.random.default_rng(1)
+    x, b, c = (draw.standard_normal((T, *shape)) for shape in ((4, 6), (2, 8), (2, 8)))
+    step_size = draw.random((T, 4))
+    return [a.astype(np.float32) for a in (x, step_size, -decay * step_size, b, c)]
+
+
+RULES = {
+    "delta": (gated_delta, reference.gated_delta, lambda T: delta_inputs(T, rate=0.9)),
+    "state_space": (state_space, reference.state_space, lambda T: state_inputs(T, 0.1)),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_prefix_and_single_steps_continue_states(rule):
+    rule, loop, made = RULES[rule]
+    first, end = 150, trees()["random"]
+    tips, steps = np.array([3, 70, 160]), 5
+    above = continued(first, end, tips, steps)
+    inputs = made(len(above))
+    want, states = loop(*inputs, above)
+
+    def part(start, stop, index, before):
+        def gathered(x):
+            flat = index.chunks.gather(jnp.asarray(x[start:stop].reshape(stop - start, -1)))
+            return flat.reshape(*flat.shape[:2], *x.shape[1:])
+
+        out, kept = rule(*map(gathered, inputs), index.chunks, before)
+        out = np.asarray(index.chunks.scatter(out))
+        atol = 3e-6 * np.abs(want).max()
+        np.testing.assert_allclose(out, want[start:stop], atol=atol, rtol=0)
+        return kept
+
+    path = np.full((1, first), first)
+    index = path_index(device_paths(path, 64, 2), jnp.asarray(path), 3, 1, jnp.array([first - 1]))
+    before = part(0, first, index, None)
+    np.testing.assert_allclose(before[0], states[first - 1], atol=1e-6, rtol=1e-6)
+    index = path_index(device_paths(end, 16, 2), jnp.asarray(end), 3, 1, jnp.asarray(tips))
+    before = part(first, first + end.size, index, before)
+    for step in range(steps):
+        start = first + end.size + 3 * step
+        before = part(start, start + 3, single_rows(3, 3), before)
+        np.testing.assert_allclose(before, states[start : start + 3], atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("first", [1, 2, 40])  # shorter prefixes than taps too
+def test_convolutions_continue_a_prefix_and_rows_of_their_own(first):
+    end, tips = trees()["random"], np.array([3, 70])
+    above = continued(first, end, tips, 1)
+    draw = np.random.default_rng(2)
+    x = draw.standard_normal((len(above), 5)).astype(np.float32)
+    taps = jnp.asarray(draw.standard_normal((5, 4)), jnp.float32)
+    want = reference.convolve(x, np.asarray(taps), None, above)
+    path = np.full((1, first), first)
+    index = path_index(device_paths(path, 16, 1), jnp.asarray(path), 3, 1, jnp.array([first - 1]))
+    before = last_inputs(jnp.asarray(x[:first]), index.ancestors, index.kept)
+    index = path_index(device_paths(end, 16, 1), jnp.asarray(end), 3, 1, jnp.asarray(tips))
+    own, rest = jnp.asarray(x[first : first + end.size]), jnp.asarray(x[first + end.size :])
+    got = convolve(own, taps, None, index.ancestors, before)
+    np.testing.assert_allclose(got, want[first : first + end.size], atol=1e-5)
+    flat = index.chunks.gather(own).reshape(-1, 5)
+    in_chunks = convolve(flat, taps, None, index.chunks.ancestors, before)
+    in_chunks = index.chunks.scatter(in_chunks.reshape(*index.chunks.chunks.token.shape, 5))
+    np.testing.assert_allclose(in_chunks, got, atol=1e-6)
+    kept = last_inputs(own, index.ancestors, index.kept, before)
+    again = last_inputs(flat, index.chunks.ancestors, index.chunks.kept, before)
+    np.testing.assert_array_equal(kept, again)
+    step = convolve(rest, taps, None, single_rows(2, 3).ancestors, kept)
+    np.testing.assert_allclose(step, want[first + end.size :], atol=1e-5)
+
+
 def test_nan_in_padding_and_empty_slots_reaches_nothing():
     end = random_rows(5, 3, 64)[2]
     scored = np.arange(0, end.size, 2)
     parent, is_padding, index = index_of(end, 16, 8, scored=scored)
     inputs = delta_inputs(end.size)
-    want = reference.gated_delta(*inputs, parent)
+    want = reference.gated_delta(*inputs, parent)[0]
     assert is_padding.any()
     for x in inputs:
         x[is_padding] = np.nan
@@ -143,16 +232,16 @@ def test_a_broken_token_reaches_what_continues_it_and_nothing_else():
     end = random_rows(5, 3, 64)[2]
     parent, _, index = index_of(end, 16, 8)
     inputs = delta_inputs(end.size)
-    want = reference.gated_delta(*inputs, parent)
+    want = reference.gated_delta(*inputs, parent)[0]
     broken_token = 70
     inputs[1][broken_token, 0, 3] = np.inf
 
     def rule(*args):
         args, broken = isolate(*args[:-1])
-        out = gated_delta(*args, index.chunks)
+        out, _ = gated_delta(*args, index.chunks)
         flat = index.chunks.scatter(out.reshape(*out.shape[:2], -1))
-        flat = spread_nonfinite(flat, broken, index)
-        return index.chunks.gather(flat).reshape(out.shape)
+        flat, _ = spread_nonfinite(flat, None, broken, index)
+        return index.chunks.gather(flat).reshape(out.shape), None
 
     got = run(rule, index)(inputs)
     row, column = divmod(broken_token, 64)
