@@ -214,7 +214,7 @@ class LocalLM(LM, Protocol):
 REMEDIES = {
     "scores": "a Scorer, as Scorer.from_pretrained makes it, or a CompletionsEndpoint",
     "labels": "a Scorer, as Scorer.from_pretrained makes it, or a CompletionsEndpoint",
-    "generates": "a Scorer of a model without recurrent layers, or an endpoint",
+    "generates": "a Scorer, as Scorer.from_pretrained makes it, or an endpoint",
     "takes_messages": "a Scorer, a ChatEndpoint or an OllamaEndpoint",
     "is_local": "a Scorer, as Scorer.from_pretrained makes it",
     "compares_models": "a DivergenceScorer, as DivergenceScorer.from_pretrained makes it of two "

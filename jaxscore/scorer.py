@@ -99,8 +99,8 @@ class Scorer:
         return Capabilities(
             scores=True,
             labels=True,
-            generates=self.model.paths is None,
-            takes_messages=self.model.paths is None,
+            generates=True,
+            takes_messages=True,
             is_local=True,
             has_other_layouts=True,
             has_distribution=True,

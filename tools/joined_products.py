@@ -117,7 +117,8 @@ def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str
     if kind == "step":
         assert model.cached is not None
         empty = jax.eval_shape(functools.partial(model.cached.empty_cache, rows, length))
-        cache = KVCache(*side_by_side(empty, device), ints(), ints(rows))
+        stored = side_by_side((empty.key, empty.value), device)
+        cache = KVCache(*stored, ints(), ints(rows))
         function, given = model.cached.extend, (*[ints(rows, 1)] * 3, (cache,))
     else:
         batch = abstract_rows(rows, length)

@@ -17,7 +17,7 @@ from jaxscore.device.backends import Build
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.layers import Layout, PerLayer
-from jaxscore.device.recurrence.mixers import RecurrentHalf
+from jaxscore.device.recurrence.mixers import RecurrentHalf, empty_states
 from jaxscore.device.self_attention import AttentionHalf, KeyValue
 
 KINDS = ("main", "other")
@@ -43,6 +43,11 @@ def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
     """Layers of a kind, and those of them that compute their own keys and values."""
     mine = [i for i in range(config.n_layers) if config.kind_of(i) == kind]
     return mine, [i for i in mine if not config.keys_of or config.keys_of[i] == i]
+
+
+def cached_layers(config: DecoderConfig) -> list[int]:
+    """Layers with keys and values, in the order of a KV cache."""
+    return [i for i in range(config.n_layers) if config.kind_of(i) != RECURRENT]
 
 
 def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
@@ -94,7 +99,8 @@ def attention_half(
     layout: Layout,
     own: PerLayer,
     sources: Any,
-) -> tuple[Array, Any, Any]:
+    states: Any = (),
+) -> tuple[Array, Any, Any, Any]:
     """The attention half of any layer, with a recurrence beside it or in its place.
 
     Args:
@@ -102,20 +108,25 @@ def attention_half(
         weights: the layer's parameters that do not depend on its kind.
         layer: its index, which is data.
         x: the residual stream [R, L, D].
+        own: with caches of all layers if some layers have none.
         sources: shared keys and values so far, see `empty_sources`.
+        states: of all recurrent layers before the rows; empty without.
 
     Returns:
-        What attention adds, its keys and values as stored, and `sources` for later layers.
+        What attention adds, its keys and values as stored, `sources` for later layers, and the
+        layer's states at `layout.paths.kept`.
     """
     if not stacked_by_kind(config):
         half = AttentionHalf(config, build)
         added, keys_values = half.apply({"params": weights}, x, layout, own)
-        if config.recurrent is not None:
-            mixer = from_storage(jax.tree.map(lambda leaf: leaf[layer], params["recurrent"]))
-            beside = RecurrentHalf(config, build)
-            added += beside.apply({"params": weights | {"mixer": mixer}}, x, layout)
-        return added, to_cache(keys_values, config, build, layout.dtype), sources
+        stored = to_cache(keys_values, config, build, layout.dtype)
+        if config.recurrent is None:
+            return added, stored, sources, ()
+        beside, after = _recurrence(params, config, build, weights, layer, x, layout, states)
+        return added + beside, stored, sources, after
     places, kind_of = _places(config)
+    kept = None if layout.paths is None else layout.paths.kept
+    no_states = () if kept is None else empty_states(config, len(kept), build)
 
     def branch(kind: int, shares: bool) -> Callable[[], Any]:
         here = config.kinds()[kind]
@@ -128,7 +139,11 @@ def attention_half(
         def run() -> Any:
             names = [name for name in stack if not (shares and name in KEY_PARAMETERS)]
             attention = {name: of_layer(name, stack[name]) for name in names}
-            caches = tuple(_trim_cache(cache, here, build) for cache in own.caches)
+            caches = own.caches
+            if len(cached_layers(config)) < config.n_layers:
+                nth = places["cached"][layer]
+                caches = tuple(c._replace(key=c.key[nth], value=c.value[nth]) for c in caches)
+            caches = tuple(_trim_cache(cache, here, build) for cache in caches)
             mine = trim_rotary(own._replace(caches=caches), here)
             half = AttentionHalf(here, build)
             tree = {"params": weights | {"attention": attention}}
@@ -142,23 +157,43 @@ def attention_half(
                     room.at[slot].set(array, mode="drop")
                     for room, array in zip(sources[kind], keys_values, strict=True)
                 )
-            return added, to_cache(keys_values, config, build, layout.dtype), tuple(after)
+            stored = to_cache(keys_values, config, build, layout.dtype)
+            return added, stored, tuple(after), no_states
 
         return run
 
     def recurrence() -> Any:
         nth = places["all"][layer]
-        mixer = from_storage(jax.tree.map(lambda leaf: leaf[nth], params["recurrent"]))
-        half = RecurrentHalf(config, build)
-        added = half.apply({"params": weights | {"mixer": mixer}}, x, layout)
+        added, after = _recurrence(params, config, build, weights, nth, x, layout, states)
         heads, width = cache_head_shape(config, build)
         none = jnp.zeros((*x.shape[:2], heads, width))
-        return added, to_cache((none, none), config, build, layout.dtype), tuple(sources)
+        return added, to_cache((none, none), config, build, layout.dtype), tuple(sources), after
 
     combinations = sorted(set(kind_of))
     branches = [recurrence if pair[0] == RECURRENT else branch(*pair) for pair in combinations]
     index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[layer]
     return lax.switch(index, branches)
+
+
+def _recurrence(
+    params: Any,
+    config: DecoderConfig,
+    build: Build,
+    weights: Any,
+    nth: Array,
+    x: Array,
+    layout: Layout,
+    states: Any,
+) -> tuple[Array, Any]:
+    """What the `nth` recurrence adds, and its states at `layout.paths.kept`."""
+    mixer, here = jax.tree.map(lambda leaf: leaf[nth], (params["recurrent"], states))
+    variables = {"params": weights | {"mixer": from_storage(mixer)}}
+    if here:
+        variables["states"] = here
+    is_kept = layout.paths.kept is not None
+    half = RecurrentHalf(config, build)
+    added, after = half.apply(variables, x, layout, mutable=["states"] if is_kept else [])
+    return added, after.get("states", {}) if is_kept else ()
 
 
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
@@ -170,11 +205,12 @@ def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
 
 def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bool]]]:
     """Per layer: its index within its kind, its index among layers of that kind with own keys, its
-    slot in `empty_sources`, its kind, and whether it shares keys."""
+    slot in `empty_sources`, its index in KV caches, its kind, and whether it shares keys."""
     n = config.n_layers
     shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]
     everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
+    cached = [sum(kind != RECURRENT for kind in kinds[:i]) for i in range(n)]
     with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
     slots = [sources_of(config, kind) for kind in range(len(config.kinds()))]
     used = [config.keys_of[i] if config.keys_of else i for i in range(n)]
@@ -182,6 +218,6 @@ def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bo
         slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])
         for i in range(n)
     ]
-    places = {"all": everyone, "keys": with_keys, "source": source}
+    places = {"all": everyone, "keys": with_keys, "source": source, "cached": cached}
     in_order = {name: jnp.asarray(values, jnp.int32) for name, values in places.items()}
     return in_order, list(zip(kinds, shares, strict=True))

@@ -8,10 +8,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
@@ -23,11 +24,24 @@ from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
 from jaxscore.device.layers import Layout, Norm, PerLayer
-from jaxscore.device.recurrence.paths import path_index
+from jaxscore.device.recurrence import mixers
+from jaxscore.device.recurrence.paths import PathIndex, path_index
 from jaxscore.device.rows import Paths, Unembedding
 
 Params = dict[str, Any]
-KeysValues = tuple[Num[Array, "N R K L H"], Num[Array, "N R K L H"]]  # of all N layers, as stored
+
+
+class KeysValues(NamedTuple):
+    """What later tokens need of some rows.
+
+    Attributes:
+        key, value: of the N layers with attention, as stored.
+        states: of all recurrent layers at some tokens, see `KVCache`.
+    """
+
+    key: Num[Array, "N R K L H"]
+    value: Num[Array, "N R K L H"]
+    states: Any = ()
 
 
 def map_token_blocks(
@@ -60,15 +74,15 @@ def hidden_states(
     Args:
         params: of one shard, as from `init_params`.
         ids, position, subtree_end: see `rows.Rows`; `position` counts the tokens of `caches`.
-        caches: keys and values before the rows, of all layers.
+        caches: keys and values before the rows, of all layers, and states of recurrent layers.
         build: backend and mesh.
-        paths: see `rows.Paths`.
+        paths: see `rows.Paths`; recurrent layers need them for rows of several tokens.
 
     Raises:
-        ValueError: recurrent layers without `paths`, or with caches.
+        ValueError: recurrent layers without `paths`.
     """
     rows = ids, position, subtree_end
-    return _run(params, config, *rows, caches, build, paths, keep_kv=False)[0]
+    return _run(params, config, *rows, caches, build, paths, None, keep_kv=False)[0]
 
 
 def extend(
@@ -79,9 +93,17 @@ def extend(
     subtree_end: Int[Array, "R L"],
     caches: tuple[KVCache, ...] = (),
     build: Build = ON_CPU,
+    paths: Paths | None = None,
+    kept: Int[Array, " E"] | None = None,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
-    """`hidden_states`, and every layer's keys and values [layers, R, K, L, H] as stored."""
-    return _run(params, config, ids, position, subtree_end, caches, build, None, keep_kv=True)
+    """`hidden_states`, and what later tokens need.
+
+    Args:
+        kept: tokens at which states are returned, indices of the flattened rows. Rows of one token
+            without `paths` each continue a state of their own and return all.
+    """
+    rows = ids, position, subtree_end
+    return _run(params, config, *rows, caches, build, paths, kept, keep_kv=True)
 
 
 def _embed(
@@ -109,6 +131,7 @@ def _run(
     caches: tuple[KVCache, ...],
     build: Build,
     paths: Paths | None,
+    kept: Array | None,
     *,
     keep_kv: bool,
 ) -> tuple[Array, Any]:
@@ -116,10 +139,10 @@ def _run(
     axis = build.vocabulary_axis(config)
     x = _embed(embed, config, ids, position, axis)
     layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
+    states: Any = ()
     if config.recurrent is not None:
-        if paths is None or caches:
-            raise ValueError("recurrent layers take paths and no KV cache")
-        index = path_index(paths, subtree_end, config.recurrent.mixer.taps - 1)
+        states = caches[-1].states if caches else ()
+        index = _path_index(config, paths, subtree_end, states, kept)
         layout = dataclasses.replace(layout, paths=index)
     rotary = _rotary_tables(config, position)
     per_layer: Any = ()
@@ -131,15 +154,17 @@ def _run(
         x, sources = carry
         weights, cached, index, own, embedding = layer
         weights = from_storage(weights)
-        caches_here = tuple(
-            cache._replace(key=key, value=value)
-            for cache, (key, value) in zip(caches, cached, strict=True)
-        )
+        caches_here = caches
+        if scans_caches:  # otherwise each kind of layer takes its own
+            caches_here = tuple(
+                cache._replace(key=key, value=value)
+                for cache, (key, value) in zip(caches, cached, strict=True)
+            )
         table = own.pop("table", None)
         angles = {} if table is None else {"cos": rotary[0][table], "sin": rotary[1][table]}
         own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
-        added, keys_values, sources = attention_kinds.attention_half(
-            params, config, build, weights, index, x, layout, own, sources
+        added, keys_values, sources, after = attention_kinds.attention_half(
+            params, config, build, weights, index, x, layout, own, sources, states
         )
         added = added * config.residual_scale
         read = (
@@ -154,18 +179,52 @@ def _run(
             x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, embedding)
         if config.layer_scale:
             x *= weights["layer_scale"]
-        return (x, sources), keys_values if keep_kv else None
+        return (x, sources), (keys_values, after) if keep_kv else None
 
-    cached = tuple((cache.key, cache.value) for cache in caches)
+    scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
+    cached = tuple((cache.key, cache.value) for cache in caches) if scans_caches else ()
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     sources = attention_kinds.empty_sources(x, config, build)
-    (x, _), keys_values = lax.scan(step, (x, sources), stacked)
+    (x, _), kept_of = lax.scan(step, (x, sources), stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
-    return x, keys_values
+    return x, _of_kinds(config, *kept_of) if keep_kv else None
+
+
+def _path_index(
+    config: DecoderConfig, paths: Paths | None, subtree_end: Array, states: Any, kept: Array | None
+) -> PathIndex | None:
+    """Index of rows that continue some states."""
+    assert config.recurrent is not None
+    R, L = subtree_end.shape
+    if paths is None:
+        if L > 1:
+            raise ValueError("recurrent layers take paths for rows of several tokens")
+        return mixers.single_tokens(config, R)
+    n_starts = max((leaf.shape[1] for leaf in jax.tree.leaves(states)), default=1)
+    return path_index(paths, subtree_end, config.recurrent.mixer.taps - 1, n_starts, kept)
+
+
+def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:
+    """Zero states of all recurrent layers at `n_rows` tokens, on one shard."""
+    if config.recurrent is None:
+        return ()
+    n_layers = len(config.recurrent.layers)
+    one = mixers.empty_states(config, n_rows, build)
+    return jax.tree.map(lambda leaf: jnp.zeros((n_layers, *leaf.shape)), one)
+
+
+def _of_kinds(config: DecoderConfig, keys_values: tuple[Array, Array], states: Any) -> KeysValues:
+    """Keys and values of the layers that have them, and states of recurrent ones."""
+    if config.recurrent is None:
+        return KeysValues(*keys_values)
+    cached = np.array(attention_kinds.cached_layers(config), np.int32)
+    recurrent = np.array(config.recurrent.layers, np.int32)
+    key, value = (leaf[cached] for leaf in keys_values)
+    return KeysValues(key, value, jax.tree.map(lambda leaf: leaf[recurrent], states))
 
 
 def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:

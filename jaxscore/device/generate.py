@@ -6,7 +6,7 @@
 
 Slots that are done may take new requests between two calls of `decode` (continuous batching). The
 cache holds a prompt without its last token, which is the first input of `decode`, so that every
-step is the same program.
+step is the same program. States of recurrent layers are those after the cache's last token.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class GenerationState(NamedTuple):
     """The requests in B slots.
 
     Attributes:
-        cache: their keys and values.
+        cache: their keys and values, and states.
         token: the next input of each.
         done: whether the request is finished.
         left, drawn: tokens that a request may still get, and has.
@@ -54,11 +54,13 @@ class NewRequests(NamedTuple):
 
     Attributes:
         length: tokens of the prompt in the cache.
+        states_at: index of the prompt among the prefilled states.
         token, left, seen, eos: see `GenerationState` and `decode`.
     """
 
     slot: Int[Array, " W"]
     length: Int[Array, " W"]
+    states_at: Int[Array, " W"]
     token: Int[Array, " W"]
     left: Int[Array, " W"]
     seen: Bool[Array, "W V"] | None
@@ -71,6 +73,7 @@ def fill_slots(
     prefilled: KeysValues,
     source: Int[Array, "W S"],
     slot: Int[Array, " W"],
+    states_at: Int[Array, " W"],
 ) -> KVCache:
     """Copies prompts from a prefill into slots of the cache.
 
@@ -78,10 +81,11 @@ def fill_slots(
 
     Args:
         cache: of all layers, [layers, B, K, S, H].
-        prefilled: keys and values of a batch of rows, [layers, R, K, L, H].
+        prefilled: keys and values of a batch of rows, [layers, R, K, L, H], and E states.
         source: for each entry of a slot the index of its token in the flattened [R * L]; R * L is
             none, and a zero.
         slot: for each row of `source`; B is none.
+        states_at: see `NewRequests`.
     """
 
     def copy(cache: Num[Array, "N B K S H"], rows: Num[Array, "N R K L H"]) -> jax.Array:
@@ -89,8 +93,14 @@ def fill_slots(
         own = rows.at[:, row_of, :, token_of].get(mode="fill", fill_value=0)  # [W, S, N, K, H]
         return cache.at[:, slot].set(own.transpose(2, 0, 3, 1, 4), mode="drop")
 
-    key, value = prefilled
-    return cache._replace(key=copy(cache.key, key), value=copy(cache.value, value))
+    def copy_states(old: Array, new: Array) -> Array:
+        return old.at[:, slot].set(new[:, states_at], mode="drop")
+
+    return cache._replace(
+        key=copy(cache.key, prefilled.key),
+        value=copy(cache.value, prefilled.value),
+        states=jax.tree.map(copy_states, cache.states, prefilled.states),
+    )
 
 
 def start(
@@ -105,7 +115,7 @@ def start(
 
     Args:
         state, sampling, eos: of all slots, see `decode`.
-        prefilled, source: keys and values of the new prompts, see `fill_slots`.
+        prefilled, source: of the new prompts, see `fill_slots`.
         new: the requests.
 
     Returns:
@@ -115,7 +125,7 @@ def start(
     def put(old: Any, value: Any) -> Array:
         return old.at[new.slot].set(value, mode="drop")
 
-    cache = fill_slots(state.cache, prefilled, source, new.slot)
+    cache = fill_slots(state.cache, prefilled, source, new.slot, new.states_at)
     state = state._replace(
         cache=cache._replace(length=put(cache.length, new.length)),
         token=put(state.token, new.token),
@@ -175,12 +185,13 @@ def decode(
         t, new, (cache, token, done, left, drawn, seen), out = carry
         before = (*prefix, cache, new)
         at = new.first + t
-        hidden, (key, value) = extend(
+        hidden, made = extend(
             params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
         )
         new = new._replace(
-            key=lax.dynamic_update_slice_in_dim(new.key, key, t, axis=3),
-            value=lax.dynamic_update_slice_in_dim(new.value, value, t, axis=3),
+            key=lax.dynamic_update_slice_in_dim(new.key, made.key, t, axis=3),
+            value=lax.dynamic_update_slice_in_dim(new.value, made.value, t, axis=3),
+            states=made.states,
             length=new.length + jnp.where(done, 0, 1),
         )
         drawn_token = next_token(hidden[:, 0], drawn, seen)
@@ -205,14 +216,14 @@ def decode(
 
 
 def _empty_behind(cache: KVCache, steps: int) -> KVCache:
-    """An empty cache for the tokens of some steps after those of a cache.
+    """An empty cache for the tokens of some steps after those of a cache, whose states it has.
 
     All slots' tokens of a step have the same index here, so that a step writes one slice. In the
     cache itself the indices differ, and a step would scatter, see `_append`.
     """
     n, B, K, _, H = cache.key.shape
     room = jnp.zeros((n, B, K, steps, H), cache.key.dtype)
-    return KVCache(room, room, cache.first + cache.length, jnp.zeros(B, jnp.int32))
+    return KVCache(room, room, cache.first + cache.length, jnp.zeros(B, jnp.int32), cache.states)
 
 
 def _append(cache: KVCache, new: KVCache) -> KVCache:
@@ -234,5 +245,6 @@ def _append(cache: KVCache, new: KVCache) -> KVCache:
 
         return jax.tree.map(append, stored, (new.key, new.value))
 
-    key, value = lax.fori_loop(0, n, of_layer, (cache.key, cache.value))
-    return cache._replace(key=key, value=value, length=cache.length + new.length)
+    stored = cache.key, cache.value
+    key, value = lax.fori_loop(0, n, of_layer, stored) if n else stored
+    return cache._replace(key=key, value=value, length=cache.length + new.length, states=new.states)

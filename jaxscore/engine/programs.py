@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Extend
-from jaxscore.device.rows import Scores
+from jaxscore.device.rows import Chunks, Paths, Scores
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
+from jaxscore.plan.chunks import PathPlan, plan_path
 from jaxscore.plan.row_batches import row_lengths
 
 
@@ -127,18 +128,20 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     Args:
         ids: int32 [p], at most the model's positions; padded to a length bucket.
     """
-    cached = model.cached
+    cached, needs = model.cached, model.paths
     assert cached is not None  # the planner shares no prefix otherwise
     slots = prefix_slots(model, len(ids))
     padded = np.zeros((1, slots), np.int32)
     padded[0, : len(ids)] = ids
     at = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
     end = np.full((1, slots), slots, np.int32)
-    args = (model.params, *programs.put((padded, at, end)))
+    plan = None if needs is None else plan_path(slots, needs)
+    kept = np.array([len(ids) - 1], np.int32)
+    args = model.params, *programs.put((padded, at, end)), *put_paths(programs, plan, kept)
     run = keys_and_values(cached)
-    key, value = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
+    made = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
     first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
-    return KVCache(key, value, first, length)
+    return KVCache(made.key, made.value, first, length, made.states)
 
 
 def prefix_slots(model: Model, n_tokens: int) -> int:
@@ -146,15 +149,36 @@ def prefix_slots(model: Model, n_tokens: int) -> int:
     return next(n for n in row_lengths(model.max_positions) if n >= n_tokens)
 
 
+def put_paths(
+    programs: Programs, plan: PathPlan | None, kept: np.ndarray
+) -> tuple[Paths | None, Any]:
+    """Paths of rows, and the tokens whose states are kept, on the devices; None without a plan."""
+    if plan is None:
+        return None, None
+    chunks = None
+    if plan.chunks is not None:
+        *arrays, n_steps = plan.chunks
+        chunks = Chunks(*programs.put((*arrays, np.int32(n_steps))))
+    return Paths(programs.put(plan.parent), chunks), programs.put(kept)
+
+
 def keys_and_values(cached: Cached) -> Any:
-    """Function (params, ids, position, subtree_end, *caches) -> keys and values of rows."""
+    """Function (params, ids, position, subtree_end, paths, kept, *caches) -> `KeysValues` of rows;
+    see `decoder.extend`."""
     return functools.partial(_keys_and_values, cached.extend)
 
 
 def _keys_and_values(
-    extend: Extend, params: Any, ids: Any, position: Any, subtree_end: Any, *caches: KVCache
+    extend: Extend,
+    params: Any,
+    ids: Any,
+    position: Any,
+    subtree_end: Any,
+    paths: Paths | None,
+    kept: Any,
+    *caches: KVCache,
 ) -> Any:
-    return extend(params, ids, position, subtree_end, caches)[1]
+    return extend(params, ids, position, subtree_end, caches, paths, kept)[1]
 
 
 class Variant(NamedTuple):

@@ -31,8 +31,9 @@ MeshChoice = Callable[[DecoderConfig | None, Any], DeviceMesh | None]
 class Cached(NamedTuple):
     """Functions over the KV cache of a model.
 
-    `extend` is `decoder.extend`; `empty_cache(rows, slots)` returns empty keys and values of all
-    layers [layers, rows, K, slots, H], as stored.
+    `extend` is `decoder.extend` with all its arguments after the build; `empty_cache(rows, slots)`
+    returns empty keys and values of all layers [layers, rows, K, slots, H], as stored, and zero
+    states of each row.
     """
 
     extend: Extend
@@ -47,8 +48,7 @@ class Model:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
         paths: what recurrent layers take of a batch; None without such layers.
-        cached: for generation and the prefix cache; None for transformers' classes and recurrent
-            layers.
+        cached: for generation and the prefix cache; None for transformers' classes.
         write: generation of transformers' classes; None for ours.
         params: tree of device arrays.
         max_positions: length of the longest path.

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
-from jaxscore.device.attention_kinds import cache_head_shape
+from jaxscore.device.attention_kinds import cache_head_shape, cached_layers
 from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
@@ -162,18 +162,21 @@ def from_params(
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
         heads, width = cache_head_shape(config, build)
-        shape = config.n_layers, rows, heads, slots, width
-        return jnp.zeros(shape, cache_dtype), jnp.zeros(shape, cache_dtype)
+        shape = len(cached_layers(config)), rows, heads, slots, width
+        states = decoder.empty_states(config, rows, build)
+        key, value = jnp.zeros(shape, cache_dtype), jnp.zeros(shape, cache_dtype)
+        return decoder.KeysValues(key, value, states)
 
     def hidden_states(
         p: Any, ids: Any, at: Any, end: Any, caches: Any = (), paths: Any = None
     ) -> jax.Array:
         return decoder.hidden_states(p, config, ids, at, end, caches, build, paths)
 
-    cached = Cached(
-        lambda p, i, at, end, caches: decoder.extend(p, config, i, at, end, caches, build),
-        empty_cache,
-    )
+    def extend(
+        p: Any, ids: Any, at: Any, end: Any, caches: Any, paths: Any = None, kept: Any = None
+    ) -> Any:
+        return decoder.extend(p, config, ids, at, end, caches, build, paths, kept)
+
     paths = None
     if config.recurrent is not None:
         size = CHUNK if config.recurrent.has_state else 0
@@ -181,7 +184,7 @@ def from_params(
     return Model(
         hidden_states=hidden_states,
         unembedding=lambda p: decoder.unembedding(p, config, build),
-        cached=cached if paths is None else None,
+        cached=Cached(extend, empty_cache),
         paths=paths,
         write=None,
         params=params,

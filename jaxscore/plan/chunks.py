@@ -106,14 +106,28 @@ def plan_paths(batches: Sequence[RowBatch], needs: PathNeeds) -> tuple[ChunkShap
 
     Chunks depend on the batch alone, so that the bits of its scores do.
     """
-    n_tokens = batches[0].ids.size
-    parent = [parents(batch.subtree_end) for batch in batches]
+    scored = [batch.scored.query[: batch.scored.n_queries] for batch in batches]
+    return _plans([batch.subtree_end for batch in batches], scored, needs)
+
+
+def plan_path(length: int, needs: PathNeeds) -> PathPlan:
+    """Plan of one row that is one path of tokens."""
+    end = np.full((1, length), length, np.int32)
+    _, [plan] = _plans([end], [np.arange(length)], needs)
+    return plan
+
+
+def _plans(
+    ends: Sequence[np.ndarray], scored: Sequence[np.ndarray], needs: PathNeeds
+) -> tuple[ChunkShape, list[PathPlan]]:
+    n_tokens = ends[0].size
+    parent = [parents(end) for end in ends]
     if not needs.size:
         return needs.shape(n_tokens), [PathPlan(one, None) for one in parent]
-    cut = []
-    for batch in batches:
-        is_padding = padding(batch.subtree_end, batch.scored.query[: batch.scored.n_queries])
-        cut.append(cut_chunks(batch.subtree_end, is_padding, needs.size))
+    cut = [
+        cut_chunks(end, padding(end, positions), needs.size)
+        for end, positions in zip(ends, scored, strict=True)
+    ]
     shape = needs.shape(n_tokens, max(map(len, cut)))
     plans = [chunk_plan(chunks, n_tokens, shape) for chunks in cut]
     return shape, [PathPlan(*pair) for pair in zip(parent, plans, strict=True)]

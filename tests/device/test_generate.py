@@ -10,6 +10,7 @@ import pytest
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import BACKENDS
+from jaxscore.device.decoder import KeysValues
 from jaxscore.device.dots import as_integers
 from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.rows import Unembedding
@@ -45,13 +46,19 @@ def test_all_logits_by_blocks(softcap):
 
 def test_fill_slots_changes_its_slots_and_no_others():
     """To their end, so that nothing of an older text stays, and of the prompts nothing but what is
-    asked for."""
-    cache = jnp.full((2, 3, 2, 4, 2), jnp.nan)
-    cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
+    asked for; states with them."""
+    cache, states = jnp.full((2, 3, 2, 4, 2), jnp.nan), {"state": jnp.full((5, 3, 4), jnp.nan)}
+    cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]), states)
     rows = jnp.arange(2 * 2 * 2 * 5 * 2, dtype=jnp.float32).reshape(2, 2, 2, 5, 2)
     rows = rows.at[:, :, :, 0].set(jnp.nan)  # a token of another prompt
     source = jnp.array([[3, 10, 10, 10], [9, 1, 10, 10], [10] * 4])  # 10 is none
-    filled = generate.fill_slots(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
+    ends = {"state": jnp.arange(5 * 2 * 4.0).reshape(5, 2, 4)}
+    prefilled, slot = KeysValues(rows, -rows, ends), jnp.array([2, 0, 3])  # 3 is none
+    filled = generate.fill_slots(cache, prefilled, source, slot, jnp.array([1, 0, 0]))
+    state = filled.states["state"]
+    np.testing.assert_array_equal(state[:, 2], ends["state"][:, 1])
+    np.testing.assert_array_equal(state[:, 0], ends["state"][:, 0])
+    assert jnp.isnan(state[:, 1]).all()
     for layer, head in np.ndindex(2, 2):
         own = rows[layer, :, head].reshape(10, 2)
         np.testing.assert_array_equal(filled.key[layer, 0, head, :2], own[jnp.array([9, 1])])
@@ -70,7 +77,7 @@ def test_the_tokens_of_a_block_stand_behind_what_each_row_had():
             jnp.arange(2.0).reshape(shape) for shape in ((2, 1, 1, 1, 1), (2, 1, 1), (2,))
         )
         key = 1000 * layer + 100 * head + 10 * channel + position[None, :, None, :, None]
-        return jnp.ones((*ids.shape, 2)), (key, -key)
+        return jnp.ones((*ids.shape, 2)), KeysValues(key, -key)
 
     cache = jnp.full((2, 3, 2, 8, 2), -1.0)
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 5]))
@@ -111,14 +118,14 @@ def test_start_fills_slots_of_new_requests_and_leaves_the_others(penalties):
     assert everything[0].done.all()
     want = {}
     for some in ([(0, 5, 0), (2, 1, 1)], [(2, 7, 2), (3, 0, 3)], [(1, 2, 4)], [(2, 4, 5)]):
-        new = [(row, length, asked[k]) for row, length, k in some]
+        new = [(row, length, 0, asked[k]) for row, length, k in some]
         kept = jnp.full((1, 1, 1, 8, 2), len(want) + 1.0)
         source = jnp.broadcast_to(jnp.arange(8), (2, 8))
         begun = starting_rows(new, 2, 4, facts, V, put)
-        everything = generate.start(*everything, (kept, -kept), source, begun)
+        everything = generate.start(*everything, KeysValues(kept, -kept), source, begun)
         for row, *_ in some:
             assert (everything[0].cache.key[0, row] == kept[0, 0]).all()
-        want |= {row: (length, one) for row, length, one in new}
+        want |= {row: (length, one) for row, length, _, one in new}
     state, sampling, eos = everything
     assert (state.done.tolist(), state.drawn.tolist()) == ([False] * 4, [0] * 4)
     assert (state.seen is not None) == penalties

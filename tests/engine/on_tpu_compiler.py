@@ -25,6 +25,7 @@ from jaxscore.device import generate
 from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.decoder import KeysValues
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
@@ -120,7 +121,8 @@ class Case:
         """Keys and values of a prefix."""
         token = self.placed(_ints(1, slots))
         function = keys_and_values(self.model.cached)
-        return self.compiled(function, (self.model.params, token, token, token), KEYS_VALUES)
+        args = self.model.params, token, token, token, None, None
+        return self.compiled(function, args, KEYS_VALUES)
 
     def behind(self, rows: int, length: int, slots: int) -> dict[str, Any]:
         """Rows that continue a prefix."""
@@ -158,10 +160,10 @@ class Case:
             return jax.ShapeDtypeStruct((width, *leaf.shape[1:]), leaf.dtype)
 
         count, own = self.placed((_ints(width), jax.tree.map(of_begun, (sampling, eos))))
-        begun = generate.NewRequests(count, count, count, count, None, *own)
+        begun = generate.NewRequests(count, count, count, count, count, None, *own)
         prompts = self.cache(MOST_PREFILL // slots, slots)
         source = self.placed(_ints(width, slots))
-        args = state, sampling, eos, (prompts.key, prompts.value), source, begun
+        args = state, sampling, eos, KeysValues(prompts.key, prompts.value), source, begun
         with targets.compiling_for(self.device):
             program = jax.jit(generate.start, donate_argnums=(0, 1, 2)).lower(*args).compile()
         return {

@@ -108,7 +108,7 @@ def torch_logprobs(model: torch.nn.Module, prefix: np.ndarray, branches: list[np
 def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -> np.ndarray:
     """The same, the branches as tries of one row behind a prefix cache, in one program.
 
-    Recurrent layers take no prefix cache: all is one trie, in chunks of 8 tokens.
+    Recurrent layers take them in chunks of 8 tokens.
     """
     if model.longer is not None and PREFIX + max(map(len, branches)) > model.longer[0]:
         model = model.longer[1]
@@ -116,27 +116,24 @@ def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -
     subtree_end = np.repeat(ends, [len(branch) for branch in branches])
     position = np.concatenate([PREFIX + np.arange(len(branch)) for branch in branches])
 
-    @jax.jit
-    def run_trie(params, prefix, ids):
-        end = np.r_[np.full(PREFIX, PREFIX + ends[-1]), PREFIX + subtree_end][None]
-        paths = device_paths(end, 8 if model.paths.size else 0, 2)
-        ids, at = jnp.r_[prefix, ids], jnp.r_[jnp.arange(PREFIX), position]
-        states = model.hidden_states(params, ids[None], at[None], jnp.array(end), paths=paths)
-        return all_logits(states[0], model.unembedding(params))
+    def paths_of(end):
+        return None if model.paths is None else device_paths(end, 8 if model.paths.size else 0, 2)
 
     @jax.jit
     def run(params, prefix, ids):
-        at, end = jnp.arange(PREFIX)[None], jnp.full((1, PREFIX), PREFIX)
-        hidden, (key, value) = model.cached.extend(params, prefix[None], at, end, ())
-        cache = KVCache(key, value, jnp.int32(0), jnp.array([PREFIX]))
-        more = model.hidden_states(
-            params, ids[None], jnp.array(position)[None], jnp.array(subtree_end)[None], (cache,)
+        at, end = jnp.arange(PREFIX)[None], np.full((1, PREFIX), PREFIX)
+        last = jnp.array([PREFIX - 1])
+        hidden, made = model.cached.extend(
+            params, prefix[None], at, jnp.array(end), (), paths_of(end), last
         )
+        cache = KVCache(made.key, made.value, jnp.int32(0), last + 1, made.states)
+        rows = ids[None], jnp.array(position)[None], jnp.array(subtree_end)[None]
+        paths = {} if model.paths is None else {"paths": paths_of(subtree_end[None])}
+        more = model.hidden_states(params, *rows, (cache,), **paths)
         states = jnp.concatenate([hidden[0], more[0]])
         return all_logits(states, model.unembedding(params))
 
     ids = np.concatenate(branches).astype(np.int32)
-    program = run if model.paths is None else run_trie
-    logits = np.asarray(program(model.params, prefix.astype(np.int32), ids), np.float64)
+    logits = np.asarray(run(model.params, prefix.astype(np.int32), ids), np.float64)
     top = logits.max(axis=1, keepdims=True)
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))

@@ -144,7 +144,7 @@ def test_bytes_of_keys_and_values(n_kv_heads):
     _, kept = jax.eval_shape(
         lambda p, at: run(p, ids=at, position=at, subtree_end=at), shapes_of(config, FLOAT32), at
     )
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in kept)
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
     assert held == 2 * 64 * costs.key_value_bytes(config, 4, 1)
     for model in (2, 4):
         share = max(1, n_kv_heads // model) / n_kv_heads

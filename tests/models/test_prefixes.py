@@ -35,6 +35,10 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
             "gemma4_text",
             SHARED_KEYS_OF_EQUAL_SIZE | {"sliding_window": 20, "max_position_embeddings": 512},
         ),
+        # States and inputs of convolutions at the prefix's last token.
+        ("lfm2", {"max_position_embeddings": 512}),
+        ("qwen3_5_text", {"max_position_embeddings": 512}),
+        ("bamba", {"max_position_embeddings": 512}),
     ],
 )
 @pytest.mark.usefixtures("optimised")

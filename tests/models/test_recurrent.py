@@ -2,18 +2,24 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 from jaxscore import Scorer
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.model_pair import paired
+from jaxscore.plan import decode_slots
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
+from tests.device.tries import device_paths
 from tests.engine.generation.test_generator import OfIds
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import (
@@ -88,11 +94,88 @@ def test_a_pair_with_a_model_of_attention_alone(tmp_path):
         assert all(np.isfinite(one.logprob).all() for one in got)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_is_pytorchs_token_for_token(monkeypatch, tmp_path, kind):
+    """Few slots that texts take in turns, looks after 5 steps; with a prefix cache and without."""
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))
+    monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(slots, "STEPS", 5)
+    original = saved(tmp_path, kind, **LONG)
+    draw = np.random.default_rng(6)
+    shared, own = draw.integers(0, VOCABULARY, 70), draw.integers(0, VOCABULARY, 90)
+    prompts = [
+        *(np.r_[shared, draw.integers(0, VOCABULARY, n)] for n in (1, 2, 7, 66)),
+        *(np.r_[shared, own[:20], k] for k in range(3)),  # alike but for the last token
+        np.r_[shared, own],
+    ]
+    for with_prefix in (True, False):
+        texts = prompts if with_prefix else [*prompts, own[:1], own[:2]]
+        ids = [prompt.astype(np.int32) for prompt in texts]
+        scorer = Scorer(loaded(tmp_path), OfIds(ids), batch_tokens=128)
+        requests = [GenerationRequest(k, str(k), 3 + 4 * (k % 4)) for k in range(len(ids))]
+        got = Generator(scorer).generate(requests)
+        for request, prompt, one in zip(requests, ids, got, strict=True):
+            assert one.token_ids.tolist() == torch_greedy(original, prompt, request.max_new_tokens)
+        programs = [program.name[0] for program in scorer.engine.programs.compiled]
+        assert ("prefix" in programs) == with_prefix
+
+
+def torch_greedy(model, ids, n):
+    out = torch.from_numpy(ids.astype(np.int64))[None]
+    for _ in range(n):
+        with torch.no_grad():
+            out = torch.cat([out, model(out).logits[:, -1:].argmax(-1)], 1)
+    return out[0, len(ids) :].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_have_the_hidden_states_of_scoring(tmp_path, kind):
+    """Three rows go on from a prefill, one token at a time, each from states of its own."""
+    saved(tmp_path, kind)
+    model = loaded(tmp_path)
+    draw, n, steps = np.random.default_rng(2), 20, 5
+    ids = jnp.asarray(draw.integers(0, VOCABULARY, (3, n + steps)), jnp.int32)
+    at = jnp.broadcast_to(jnp.arange(n + steps), ids.shape)
+
+    def paths_of(length):
+        return device_paths(np.full((3, length), length), 8 if model.paths.size else 0, 2)
+
+    extend = jax.jit(model.cached.extend)
+    end = jnp.full_like(ids, n + steps)
+    whole = model.hidden_states(model.params, ids, at, end, paths=paths_of(n + steps))
+    last = n * jnp.arange(1, 4) - 1
+    rows = ids[:, :n], at[:, :n], end[:, :n] * 0 + n
+    _, made = extend(model.params, *rows, (), paths_of(n), last)
+    for t in range(n, n + steps):
+        cache = KVCache(made.key, made.value, jnp.int32(0), jnp.full(3, t), made.states)
+        token = ids[:, t : t + 1], at[:, t : t + 1], jnp.ones((3, 1), jnp.int32)
+        hidden, new = extend(model.params, *token, (cache,))
+        np.testing.assert_allclose(hidden[:, 0], whole[:, t], atol=3e-5)
+        stored = [jnp.concatenate(pair, 3) for pair in zip(made[:2], new[:2], strict=True)]
+        made = new._replace(key=stored[0], value=stored[1])
+
+
+def test_a_text_with_nan_leaves_no_trace_in_its_slot(monkeypatch, tmp_path):
+    monkeypatch.setattr(decode_slots, "GROUPS", (1,))
+    saved(tmp_path, "qwen3_5_text", **LONG)
+    model = loaded(tmp_path)
+    embedding = np.array(model.params["embed"]["token"])
+    embedding[5] = np.nan
+    token = jnp.asarray(embedding)
+    params = model.params | {"embed": model.params["embed"] | {"token": token}}
+    model = dataclasses.replace(model, params=params)
+    draw = np.random.default_rng(3)
+    ids = [draw.integers(6, VOCABULARY, n).astype(np.int32) for n in (40, 30, 35)]
+    ids[0][20] = 5
+    scorer = Scorer(model, OfIds(ids), batch_tokens=64)
+    got = Generator(scorer).generate([GenerationRequest(k, str(k), 4) for k in range(3)])
+    alone = Generator(scorer).generate([GenerationRequest(k, str(k), 4) for k in (1, 2)])
+    assert "not finite" in got[0].error
+    assert [one.token_ids.tolist() for one in got[1:]] == [one.token_ids.tolist() for one in alone]
+
+
 def test_what_is_refused(tmp_path):
     saved(tmp_path, "lfm2")
     with pytest.raises(InputError, match="--quantize is not compared for recurrent layers"):
         load(tmp_path, quantize="int8")
-    scorer = Scorer(loaded(tmp_path), OfIds([np.array([1, 2], np.int32)]), batch_tokens=64)
-    assert not scorer.capabilities.generates
-    [refused] = Generator(scorer).generate([GenerationRequest("0", "0", 2)])
-    assert "the model has recurrent layers, whose states are not kept" in refused.error

@@ -6,7 +6,7 @@ blocks of flash attention (arXiv 2205.14135):
     out = sum_p e^(lse_p - lse) out_p        lse = ln sum_p e^lse_p
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -28,15 +28,19 @@ class KVCache(NamedTuple):
     position `first + s`. The entries of a head are contiguous, so products read the cache in order.
 
     Attributes:
-        key, value: as stored, see `dots.as_integers`; of all layers with a leading layer axis.
+        key, value: as stored, see `dots.as_integers`; of all layers with attention with a leading
+            layer axis.
         first: position of entry 0, one for all or one per cache.
         length: entries in use, per cache.
+        states: of recurrent layers after the last token, see `recurrence.mixers`: a tree of
+            [layers, P, ...], float32. The last one of several caches has them.
     """
 
     key: Num[Array, "*N P K S H"]
     value: Num[Array, "*N P K S H"]
     first: Int[Array, "*P"]
     length: Int[Array, " P"]
+    states: Any = ()
 
 
 def attend_cache(

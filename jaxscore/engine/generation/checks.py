@@ -46,11 +46,6 @@ def check_request(request: GenerationRequest, ids: np.ndarray, model: Model) -> 
     Args:
         ids: the prompt's token ids, all in the model's vocabulary.
     """
-    if model.paths is not None:
-        return (
-            "the model has recurrent layers, whose states are not kept from token to token yet; "
-            "it scores texts, and transformers generates them"
-        )
     if not len(ids):
         return "its prompt has no tokens, so nothing comes after it"
     if n_free_positions(ids, model) < 1:

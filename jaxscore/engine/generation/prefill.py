@@ -17,10 +17,12 @@ from jaxscore.device.decoder import KeysValues
 from jaxscore.device.sharding import KEYS_VALUES
 from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.planner import Planner
-from jaxscore.engine.programs import Variant, keys_and_values
+from jaxscore.engine.programs import Variant, keys_and_values, put_paths
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
+from jaxscore.plan.chunks import plan_paths
+from jaxscore.plan.decode_slots import GROUPS
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import TAIL, RowBatch, power_of_two
 from jaxscore.plan.tries import Forest, build_forest
@@ -69,8 +71,9 @@ class Prefill:
         del empty
         while waiting:
             yield waiting.popleft()
+        n_states = next(n for n in GROUPS if n >= len(group))
         for rows in self._plan(forest, max(map(len, rest)) - 1).batches():
-            scored, batch = rows.scored, PromptBatch(self, rows)
+            scored, batch = rows.scored, PromptBatch(self, rows, n_states)
             ends = sorted(
                 (k, int(scored.query[slot]))
                 for slot, edge in zip(scored.slot, scored.edge, strict=False)
@@ -96,9 +99,14 @@ class Prefill:
 class PromptBatch:
     """Prompts whose keys and values one program computes, when the first of them starts."""
 
-    def __init__(self, prefill: Prefill, rows: RowBatch | None) -> None:
-        """`rows` is None for prompts of a single token, which have no keys and values."""
-        self._prefill, self._rows = prefill, rows
+    def __init__(self, prefill: Prefill, rows: RowBatch | None, n_states: int = 1) -> None:
+        """Describe a batch.
+
+        Args:
+            rows: None for prompts of a single token, which have no keys and values.
+            n_states: room for states of recurrent layers, at least the number of prompts.
+        """
+        self._prefill, self._rows, self._n_states = prefill, rows, n_states
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -112,18 +120,30 @@ class PromptBatch:
         ancestors = np.flatnonzero(self._rows.subtree_end[row, : column + 1] > column)
         return row * self.shape[1] + ancestors
 
+    def states_at(self, position: int) -> int:
+        """Index among `keys_values.states` of a prompt's last token."""
+        assert self._rows is not None
+        scored = self._rows.scored
+        return int(np.searchsorted(scored.query[: scored.n_queries], position))
+
     @functools.cached_property
     def keys_values(self) -> KeysValues:
-        """Keys and values of all tokens, [layers, rows, K, length, H]; zeros without tokens."""
+        """Keys and values of all tokens, [layers, rows, K, length, H], zeros without tokens; and
+        states at the prompts' last tokens."""
         variant, prefix = self._prefill.variant, self._prefill.prefix
         if self._rows is None:
-            return empty_cache(variant, 1, 1, self._prefill.progress)
+            empty = empty_cache(variant, 1, 1, self._prefill.progress)
+            return empty._replace(states=prefix[-1].states) if prefix else empty
         position = self._rows.position + self._prefill.shared
-        arrays = variant.programs.put((self._rows.ids, position, self._rows.subtree_end))
+        programs, needs, scored = variant.programs, variant.model.paths, self._rows.scored
+        arrays = programs.put((self._rows.ids, position, self._rows.subtree_end))
+        kept = np.zeros(self._n_states, np.int32)
+        kept[: scored.n_queries] = scored.query[: scored.n_queries]
+        plan = None if needs is None else plan_paths([self._rows], needs)[1][0]
         found: KeysValues = variant.programs.run(
             ("prefill", *self.shape, self._prefill.prefix_slots),
             keys_and_values(cached(variant)),
-            (variant.model.params, *arrays, *prefix),
+            (variant.model.params, *arrays, *put_paths(programs, plan, kept), *prefix),
             self._prefill.progress,
             outputs=KEYS_VALUES,
         )
@@ -146,6 +166,11 @@ class Prompt(NamedTuple):
         """Indices of the prompt's tokens in the batch, without its last one."""
         return np.zeros(0, np.int64) if self.end is None else self.batch.path(self.end)
 
+    @property
+    def states_at(self) -> int:
+        """Index of its states in `batch.keys_values`."""
+        return 0 if self.end is None else self.batch.states_at(self.end)
+
 
 def cached(variant: Variant) -> Cached:
     """KV-cache functions of a model, which transformers' Flax classes lack."""
@@ -155,7 +180,7 @@ def cached(variant: Variant) -> Cached:
 
 
 def empty_cache(variant: Variant, rows: int, slots: int, progress: Progress) -> KeysValues:
-    """Zeros for the keys and values of all layers, [layers, rows, K, slots, H]."""
+    """Zeros for the keys and values of all layers, [layers, rows, K, slots, H], and states."""
     zeros: KeysValues = variant.programs.run(
         ("empty cache", rows, slots),
         functools.partial(cached(variant).empty_cache, rows, slots),

@@ -62,7 +62,7 @@ class Scheduler:
         """Generate with transformers' own `generate`."""
         write = self.engine.model.write
         for state in states:
-            assert write is not None  # requests to models with recurrent layers are refused
+            assert write is not None  # model pairs have neither, and no generator
             if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
             state.append(write(self.engine.model.params, state.request), self.decoder)

@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.decoder import KeysValues
 from jaxscore.device.sharding import REPLICATED, array_specs
 from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import (
@@ -107,7 +109,8 @@ class SlotTable:
         put = variant.programs.put
         zeros = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
         lengths = np.zeros(self._n_rows, np.int32)
-        cache = KVCache(*zeros, *put((np.int32(self._prefill.shared), lengths)))
+        first, lengths = put((np.int32(self._prefill.shared), lengths))
+        cache = KVCache(zeros.key, zeros.value, first, lengths, zeros.states)
         return empty_rows(cache, self._n_rows, self._features, variant.model.vocab_size, put)
 
     def _refill(self, arrays: DecodeArrays, started: Iterable[tuple[int, Prompt]]) -> DecodeArrays:
@@ -135,7 +138,7 @@ class SlotTable:
             row_source[: len(path)] = path
         new = starting_rows(
             [
-                (row, len(path), prompt.state.request)
+                (row, len(path), prompt.states_at, prompt.state.request)
                 for path, (row, prompt) in zip(paths, started, strict=True)
             ],
             width,
@@ -216,26 +219,41 @@ def cache_limit(
         steps: steps of a block.
         limit: bytes of each device; None asks the device, in a multi-process run the first one's.
     """
-    slot = slot_bytes(model)
+    slot, states = slot_bytes(model), state_bytes(model)
     most = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
     available = _available_bytes(model, limit)
     if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
-        available -= (MOST_PREFILL + prefix) * slot
+        available -= (MOST_PREFILL + prefix) * slot + states
 
     def fits(rows: int, slots: int) -> bool:
-        working = rows * (slots + steps) * slot
-        return rows * slots * slot <= most and (available is None or working <= available)
+        # States twice: of the slots, and of prompts that wait for one.
+        working = rows * ((slots + steps) * slot + 2 * states)
+        fixed = rows * (slots * slot + states)
+        return fixed <= most and (available is None or working <= available)
 
     return fits
 
 
 def slot_bytes(model: Model) -> int:
     """Bytes of the keys and values of one token, all layers, on each device."""
+    empty = _one_slot(model)
+    return _bytes((empty.key, empty.value))
+
+
+def state_bytes(model: Model) -> int:
+    """Bytes of the states of one row, all recurrent layers, on each device."""
+    return _bytes(_one_slot(model).states)
+
+
+def _one_slot(model: Model) -> KeysValues:
     functions = model.cached
     assert functions is not None  # transformers' classes have no slot tables
-    slot = jax.eval_shape(lambda: functions.empty_cache(1, 1))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
+    return jax.eval_shape(lambda: functions.empty_cache(1, 1))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _available_bytes(model: Model, limit: int | None) -> int | None:
@@ -260,11 +278,11 @@ def explain_out_of_memory(model: Model, rows: int, slots: int) -> Iterator[None]
     except JaxRuntimeError as problem:
         if not is_out_of_memory(problem):
             raise
-        size = format_bytes(rows * slots * slot_bytes(model))
+        size = format_bytes(rows * (slots * slot_bytes(model) + state_bytes(model)))
         quantize = "" if model.quantized else "take --quantize int8, "
         raise InputError(
-            f"{rows} x {slots} tokens whose keys and values take {size} of each device do not fit "
-            f"in its memory beside the model and what a step needs; {quantize}spread the model "
-            "with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
+            f"{rows} x {slots} tokens whose keys, values and states take {size} of each device do "
+            f"not fit in its memory beside the model and what a step needs; {quantize}spread the "
+            "model with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
             "shorten the longest prompts"
         ) from problem

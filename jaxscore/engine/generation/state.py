@@ -149,7 +149,7 @@ def empty_rows(
 
 
 def starting_rows(
-    started: Sequence[tuple[int, int, TokenRequest]],
+    started: Sequence[tuple[int, int, int, TokenRequest]],
     width: int,
     rows: int,
     features: SamplingFeatures,
@@ -159,7 +159,7 @@ def starting_rows(
     """Device arrays for requests that start.
 
     Args:
-        started: row, cached prompt tokens, and request of each.
+        started: row, cached prompt tokens, index of the prefilled state, and request of each.
         width: length of the arrays, padded with entries for no row.
         rows: rows of the cache.
         put: copies host arrays to the devices.
@@ -178,7 +178,8 @@ def starting_rows(
             seen[k, request.ids] = True
     return NewRequests(
         slot=padded((row for row, *_ in started), rows, np.int32),
-        length=padded((length for _, length, _ in started), 0, np.int32),
+        length=padded((length for _, length, *_ in started), 0, np.int32),
+        states_at=padded((at for *_, at, _ in started), 0, np.int32),
         token=padded((request.ids[-1] for request in requests), 0, np.int32),
         left=padded((request.n_new for request in requests), 0, np.int32),
         seen=put(seen),

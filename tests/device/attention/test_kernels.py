@@ -164,8 +164,8 @@ def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
     kept = BACKENDS["cpu"]
     prefix = jnp.asarray(draw.integers(0, config.vocab_size, (1, 9)), jnp.int32)
     at = jnp.arange(9)[None]
-    _, (key, value) = decoder.extend(params, config, prefix, at, jnp.full((1, 9), 9))
-    cache = KVCache(key, value, jnp.int32(0), jnp.array([9]))
+    _, made = decoder.extend(params, config, prefix, at, jnp.full((1, 9), 9))
+    cache = KVCache(made.key, made.value, jnp.int32(0), jnp.array([9]))
     for before, first in (((), 0), ((cache,), 9)):
         got, want = (
             decoder.hidden_states(params, config, ids, position + first, end, before, Build(one))
