@@ -249,10 +249,17 @@ def _mlp_half(
     If layers have two kinds of MLP, parameters are stacked per kind and the program branches.
     """
     most, other = build.backend.mlp_tokens, config.other_mlp
+    is_recurrent = None
+    if config.norm_place == "mixed":
+        assert config.recurrent is not None
+        recurrent = [n in config.recurrent.layers for n in range(config.n_layers)]
+        is_recurrent = jnp.asarray(recurrent)[layer]
 
     def plain(own: Params, width: int | None = None) -> Array:
         half = MlpHalf(config, build, width)
-        return map_token_blocks(lambda part: half.apply({"params": own}, part), x, most)
+        return map_token_blocks(
+            lambda part: half.apply({"params": own}, part, None, is_recurrent), x, most
+        )
 
     def main(own: Params, nth: Array) -> Array:
         if config.experts is None:
@@ -266,7 +273,7 @@ def _mlp_half(
             build=build,
             weighs_input=config.experts.weighs_input,
         )
-        return MlpHalf(config, build).apply({"params": own}, x, run)
+        return MlpHalf(config, build).apply({"params": own}, x, run, is_recurrent)
 
     if other is None:
         return main(weights, layer)

@@ -7,7 +7,8 @@ from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.blocks import Form
 
 NormKind = Literal["rms", "layer"]
-NormPlace = Literal["before", "after", "both", "residual"]  # of each half; the last: after the sum
+# Of each half; "residual": after the sum, "mixed": before in recurrent layers, after in the others
+NormPlace = Literal["before", "after", "both", "residual", "mixed"]
 Parallel = Literal["no", "own", "shared"]
 QkNorm = Literal["", "head", "heads", "flat"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu"]
@@ -116,6 +117,8 @@ class GatedDelta(NamedTuple):
         key_width, value_width: channels of a head.
         taps: of the convolutions of queries, keys and values.
         activation: after the convolutions.
+        largest_rate: bound of β; above 1, states may change their sign.
+        norm_eps: of the norm of outputs.
     """
 
     n_key_heads: int
@@ -124,6 +127,8 @@ class GatedDelta(NamedTuple):
     value_width: int
     taps: int
     activation: Activation
+    largest_rate: float
+    norm_eps: float
 
 
 class StateSpace(NamedTuple):
@@ -391,6 +396,9 @@ class DecoderConfig:
             is_recurrent = layer in self.recurrent.layers
             recurrent = self.recurrent._replace(layers=(0,)) if is_recurrent else None
             here = dataclasses.replace(here, recurrent=recurrent)
+            if self.norm_place == "mixed":
+                place: NormPlace = "before" if kind == RECURRENT else "after"
+                here = dataclasses.replace(here, norm_place=place)
         if self.other_heads is not None:  # whose tables are filled up to the widest heads'
             pairs = here.head_width // 2
             tables = (Rotary(one.frequencies[:pairs], one.factor) for one in self.rotary)

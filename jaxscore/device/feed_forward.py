@@ -158,16 +158,36 @@ class MlpHalf(nn.Module):
     plain_width: int | None = None
 
     @nn.compact
-    def __call__(self, x: Array, run: Callable[..., Array] | None = None) -> Array:
+    def __call__(
+        self,
+        x: Array,
+        run: Callable[..., Array] | None = None,
+        is_recurrent: Array | None = None,
+    ) -> Array:
+        """Runs the MLP.
+
+        Args:
+            x: the residual stream.
+            run: see `Mixture`.
+            is_recurrent: whether the layer is, if norms are "mixed".
+        """
         c = self.config
         name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
         residual = x
-        x = Norm(c, name=name)(x) if c.norm_place in NORMS_BEFORE else x
+        norm = Norm(c, name=name)
+        if c.norm_place in NORMS_BEFORE:
+            x = norm(x)
+        elif c.norm_place == "mixed":
+            assert is_recurrent is not None
+            x = jnp.where(is_recurrent, norm(x), x)
         if self.plain_width is not None or c.experts is None:
             y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x)
         else:
             assert run is not None
             y = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
+        if c.norm_place == "mixed":
+            assert is_recurrent is not None
+            return jnp.where(is_recurrent, y, norm(y))
         return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y
 
 

@@ -37,7 +37,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         return Norm(c).init(key, x).get("params", {})
 
     def mlp_half(key: jax.Array, width: int | None = None) -> Any:
-        return MlpHalf(c, plain_width=width).init(key, x, lambda x, *_: x).get("params", {})
+        half = MlpHalf(c, plain_width=width)
+        return half.init(key, x, lambda x, *_: x, jnp.bool_(True)).get("params", {})
 
     def layer(key: jax.Array) -> Any:
         main = c.kinds()[0]

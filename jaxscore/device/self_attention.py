@@ -230,4 +230,6 @@ class AttentionHalf(nn.Module):
             mixed *= beside.attention_out
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
+        elif c.norm_place == "mixed":
+            mixed = Norm(c, name="attention_norm")(mixed)
         return mixed, keys_values

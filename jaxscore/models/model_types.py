@@ -13,7 +13,7 @@ LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
     "afmoe cohere2_moe exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite granite_swa "
-    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe minicpm3 minimax_m2 ministral3 nanochat "
+    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
     "qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
@@ -147,7 +147,6 @@ _LAYERS = {
     "mamba2": MAMBA2,
     "minimax": "lightning attention",
     "nemotron_h": MAMBA2,
-    "olmo_hybrid": DELTA,
     "qwen4_exp_text": DELTA,
     "recurrent_gemma": "the RG-LRU",
     "rwkv": "WKV",

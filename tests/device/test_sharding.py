@@ -119,7 +119,8 @@ CONFIGS = {
         recurrent=Recurrent((0,), ShortConvolution(taps=3, bias=True)), quantized="float32"
     ),
     "delta rule": llamalike(
-        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, taps=4, activation="silu")),
+        norm_place="mixed",
+        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 2.0, 1e-6)),
     ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),

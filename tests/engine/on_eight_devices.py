@@ -68,7 +68,7 @@ CONFIGS = {
 }
 MIXERS = {
     "short convolution": ShortConvolution(3, bias=True),
-    "gated delta": GatedDelta(2, 4, 8, 6, 4, "silu"),
+    "gated delta": GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6),
     "state space": StateSpace(4, 8, 2, 10, 4, True, False, "silu", 0.0, 9.0),
 }
 # Recurrent layers are not split: meshes of `data` alone.

@@ -55,6 +55,9 @@ BASE: dict[str, dict[str, Any]] = {
     },
     "lfm2": {**GATED, **LAYERS, "block_multiple_of": 8},
     "lfm2_moe": {**GATED, **LAYERS, **MOE, "num_dense_layers": 1},
+    "olmo_hybrid": {
+        k: v for k, v in DELTA.items() if k not in ("head_dim", "full_attention_interval")
+    },
     "qwen3_5_moe_text": {k: v for k, v in DELTA_MOE.items() if k != "intermediate_size"},
     "qwen3_5_text": DELTA,
     "qwen3_next": DELTA_MOE,
@@ -184,6 +187,32 @@ CASES = [
         rope_theta=300.0,
     ),
     case("lfm2_moe", "rope_scaling", num_dense_layers=3, **scaled(SLOW_YARN)),
+    case("olmo_hybrid"),
+    case(
+        "olmo_hybrid",
+        LLAMALIKE_NAMES,
+        {"linear_allow_neg_eigval": True},
+        attention_bias=True,
+        tie_word_embeddings=True,
+        layer_types=[FULL, LINEAR, LINEAR],
+        linear_allow_neg_eigval=False,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=6,
+        linear_value_head_dim=10,
+        linear_conv_kernel_dim=2,
+        **LLAMALIKE,
+    ),
+    case("olmo_hybrid", "rope_scaling", **scaled(SLOW_YARN)),
+    case("olmo_hybrid", "rope_parameters", rope_parameters={"rope_theta": None}),
+    case(
+        "olmo_hybrid",
+        layer_types=None,
+        linear_num_key_heads=None,
+        linear_num_value_heads=None,
+        linear_key_head_dim=None,
+        linear_value_head_dim=None,
+    ),
     case("qwen3_5_moe_text", {"num_experts_per_tok": 3}),
     case(
         "qwen3_5_moe_text",
@@ -255,6 +284,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"block_use_swiglu": True, "use_pos_enc": False}, "use_pos_enc is False"),
     ("lfm2", {"use_pos_enc": True, "num_heads": 2}, "num_heads is 2"),
     ("lfm2", {"layer_types": [CONV, FULL, "mamba"]}, "layer_types has"),
+    ("olmo_hybrid", {"layer_types": [LINEAR] * 3}, "layer_types has no two kinds"),
+    ("olmo_hybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
+    ("olmo_hybrid", {"rope_parameters": None}, "rope_parameters is null"),
+    ("olmo_hybrid", {"rope_parameters": {"rope_type": None}}, "rope_type is null"),
+    (
+        "olmo_hybrid",
+        {"rope_theta": 5.0, "rope_parameters": {"rope_theta": None}},
+        "which one counts",
+    ),
     ("qwen3_5_text", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
@@ -291,6 +329,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "router_aux_loss_coef": TRAINING,
     },
     "lfm2_moe": {"output_router_logits": TRAINING},
+    "olmo_hybrid": dict.fromkeys(
+        "linear_a_log_max linear_a_log_min linear_dt_init_floor linear_dt_max "
+        "linear_dt_min".split(),
+        TRAINING,
+    ),
     "qwen3_5_moe_text": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "qwen3_next": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
 }

@@ -115,14 +115,15 @@ class GatedDeltaMixer(nn.Module):
 
         q, k = (unit_length(convolved(name, m.n_key_heads, m.key_width)) for name in ("q", "k"))
         v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width)
-        rate = jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
+        rate = m.largest_rate * jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
         steps = Linear(H, False, name="step")(x_NCD)
         steps = jax.nn.softplus(steps + self.param("step_bias", nn.initializers.ones, (H,)))
         log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
         (q, k, v, rate, log_decay), broken = isolate(q, k, v, rate, log_decay)
         q *= m.key_width**-0.5
         out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
-        out = Norm(c, use_bias=False, use_scale=True, name="norm")(out) * jax.nn.silu(z)
+        norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
+        out = norm(out) * jax.nn.silu(z)
         out = out.reshape(*out.shape[:2], -1)
         y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
         y, kept = spread_nonfinite(y, kept, broken, layout.paths)
@@ -189,7 +190,8 @@ class RecurrentHalf(nn.Module):
         c = self.config
         assert c.recurrent is not None
         beside = c.recurrent.beside
-        read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        is_before = c.norm_place in (*NORMS_BEFORE, "mixed")
+        read = Norm(c, name="attention_norm")(x) if is_before else x
         if beside is not None:
             read *= beside.mixer_in
         mixed = mixer_module(c, name="mixer")(read, layout)

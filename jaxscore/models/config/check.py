@@ -64,7 +64,8 @@ REALS = frozenset(
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
-    "ffn_hidden_size head_dim intermediate_size mamba_d_head mamba_d_ssm moe_intermediate_size "
+    "ffn_hidden_size head_dim intermediate_size linear_key_head_dim linear_num_key_heads "
+    "linear_num_value_heads linear_value_head_dim mamba_d_head mamba_d_ssm moe_intermediate_size "
     "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "

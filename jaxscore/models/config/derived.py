@@ -331,6 +331,23 @@ def _qwen_hybrid(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % interval else FULL for i in layers]
 
 
+def _olmo_hybrid(config: Any) -> None:
+    """Attention in every fourth layer, or the last one; a key head is of three quarters of the
+    heads' share of the width, a value head twice as wide."""
+    if config.layer_types is None:
+        n = config.num_hidden_layers
+        config.layer_types = ["linear_attention" if (i + 1) % 4 else FULL for i in range(n)]
+        if FULL not in config.layer_types:
+            config.layer_types[-1] = FULL
+    for name in ("linear_num_key_heads", "linear_num_value_heads"):
+        if getattr(config, name) is None:
+            setattr(config, name, config.num_attention_heads)
+    if config.linear_key_head_dim is None:
+        config.linear_key_head_dim = int(0.75 * config.hidden_size / config.linear_num_key_heads)
+    if config.linear_value_head_dim is None:
+        config.linear_value_head_dim = 2 * config.linear_key_head_dim
+
+
 def _mamba2(config: Any) -> None:
     """Step sizes without bounds, and Mamba in all layers.
 
@@ -403,6 +420,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "ministral": _ministral,
     "mpt": _mpt,
     "olmo3": _olmo3,
+    "olmo_hybrid": _olmo_hybrid,
     "opt": _opt,
     "qwen2": _last_layers,
     "qwen2_5_vl_text": _last_layers,

@@ -29,6 +29,8 @@ STREAMS = frozenset(
     "qwen2_5_vl_text qwen2_vl_text qwen3_5_moe_text qwen3_5_text qwen3_vl_moe_text "
     "qwen3_vl_text".split()
 )
+# Whose base may be null, which is no rotation
+MAY_BE_NOPE = frozenset({"olmo_hybrid"})
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 
 
@@ -75,6 +77,8 @@ def normal(
             )
         raw = {"rope_parameters": raw["rope_parameters"]} if raw.get("rope_parameters") else raw
     both = {name: raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)}
+    if kind in MAY_BE_NOPE and (found_nope := _nope(raw, both)) is not None:
+        return found_nope
     found = [
         _flat(kind, raw, _object(name, value), sizes, default) for name, value in both.items()
     ] or [_flat(kind, raw, {}, sizes, default)]
@@ -101,6 +105,34 @@ def normal(
     if "partial_rotary_factor" in default:
         out.setdefault("partial_rotary_factor", default["partial_rotary_factor"])
     return _with_theta(out, default["rope_theta"])
+
+
+def _nope(raw: Mapping[str, Any], both: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Parameters without a base, if the file has null for it.
+
+    Args:
+        both: objects of the file.
+    """
+    bases = [(name, raw[name]) for name in ("rope_theta",) if name in raw]
+    for name, value in both.items():
+        given = _object(name, value)
+        if "rope_type" in given and given["rope_type"] is None:
+            raise InputError(f"{name}.rope_type is null, expected 'default'")
+        bases += [(f"{name}.rope_theta", given["rope_theta"])] if "rope_theta" in given else []
+    if not bases and not both and "rope_parameters" in raw:
+        # transformers 5 takes its default base, and others no rotation
+        raise InputError(
+            'rope_parameters is null, expected an object; write {"rope_theta": null} for no '
+            "rotary embeddings"
+        )
+    if all(base is not None for _, base in bases):
+        return None
+    if any(base is not None for _, base in bases) or any(
+        _object(name, value).get("rope_type", "default") != "default"
+        for name, value in both.items()
+    ):
+        raise InputError("rope_theta is null, and there are rotary parameters; which one counts?")
+    return {"rope_type": "default", "rope_theta": None}
 
 
 def has_layer_types(default: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ MODULES = {
     "minicpm": "minicpm3",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "mpt": "mpt",
+    "olmo_hybrid": "olmo_hybrid",
     "phi3": "phi3 phimoe",
     "post_norm": "exaone4 glm4 olmo2 olmo3",
     "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
@@ -35,7 +36,9 @@ MODULES = {
     "shared_experts": "ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
-RECURRENT = frozenset({"lfm2", "mamba_hybrid", "qwen_hybrid"})  # modules of recurrent layers
+RECURRENT = frozenset(
+    "lfm2 mamba_hybrid olmo_hybrid qwen_hybrid".split()
+)  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
 

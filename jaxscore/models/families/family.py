@@ -37,6 +37,7 @@ class Source:
         skip: number of leading rows to drop.
         plus: added to the values in float32 (Gemma stores the scales of norms minus one).
         layers: layers that `{i}` runs over; None for all.
+        elsewhere: layers in which the tensor has another name, and that name.
         otherwise: where the parameter is if the checkpoint does not have `name`.
     """
 
@@ -46,6 +47,7 @@ class Source:
     skip: int = 0
     plus: float = 0.0
     layers: tuple[int, ...] | None = None
+    elsewhere: tuple[tuple[int, ...], str] = ((), "")
     otherwise: "Source | None" = None
 
 
@@ -67,6 +69,9 @@ class Family:
         unread: patterns of tensors that released checkpoints of a `DecoderConfig` contain and
             that the model does not use.
         head: name of the untied unembedding.
+        renamed: parts of tensor names in some checkpoints -> the same in `sources`.
+        joined: ends of tensor names -> ends of the names of tensors that some checkpoints have
+            instead: their rows, joined in this order, are the tensor.
         next_tokens: checkpoints may have multi-token-prediction layers (arXiv 2404.19737), which
             are not loaded.
     """
@@ -78,6 +83,8 @@ class Family:
     buffers: tuple[str, ...] = ()
     unread: Callable[[DecoderConfig], tuple[str, ...]] = lambda config: ()
     head: str = "lm_head.weight"
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     next_tokens: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Weight tables of decoders with recurrent layers, and Mamba-2's fields and tensors.
+"""Weight tables of decoders with recurrent layers, and fields of their mixers.
 
 Each kind of layer is stacked on its own.
 """
@@ -8,8 +8,9 @@ import itertools
 import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, StateSpace
+from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, StateSpace
 from jaxscore.errors import InputError
+from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 ATTENTION, RECURRENT = ("layers", "attention"), ("recurrent",)
@@ -45,6 +46,43 @@ def parts(groups: int, *rows: int) -> list[Part]:
     stops = [stop // piece for stop in itertools.accumulate(rows)]
     starts = [0, *stops[:-1]]
     return [Part(groups, stops[-1], start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def layers_of_type(config: Any, kind: str, *others: str) -> tuple[int, ...]:
+    """Layers of one type.
+
+    Raises:
+        InputError: `layer_types` has another type than `kind` and `others`.
+    """
+    types = fields.per_layer_values(config, "layer_types")
+    if unknown := sorted({str(one) for one in types} - {kind, *others}):
+        raise InputError(f"layer_types has {unknown}, which is not handled")
+    return tuple(i for i, own in enumerate(types) if own == kind)
+
+
+def gated_delta(config: Any, **own: Any) -> GatedDelta:
+    """Gated delta rule of the sizes `linear_*`, with the fields in `own`.
+
+    Raises:
+        InputError: sizes that make no layer.
+    """
+    for name in ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"):
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} is {getattr(config, name)}, expected at least 1")
+    n_keys, n_values = config.linear_num_key_heads, config.linear_num_value_heads
+    if n_keys < 1 or n_values % n_keys:
+        raise InputError(
+            f"linear_num_value_heads {n_values} is no multiple of linear_num_key_heads {n_keys}"
+        )
+    return GatedDelta(
+        n_keys,
+        n_values,
+        config.linear_key_head_dim,
+        config.linear_value_head_dim,
+        config.linear_conv_kernel_dim,
+        fields.activation(config),  # type: ignore[arg-type]
+        **own,
+    )
 
 
 def state_space(

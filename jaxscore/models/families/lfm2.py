@@ -14,10 +14,7 @@ MLP = "w1", "w3", "w2"  # gate, up and down
 
 
 def _config(config: Any, **own: Any) -> DecoderConfig:
-    types = fields.per_layer_values(config, "layer_types")
-    if unknown := sorted(set(types) - {CONV, FULL}):
-        raise InputError(f"layer_types has {unknown}, which is not handled")
-    layers = tuple(i for i, kind in enumerate(types) if kind == CONV)
+    layers = hybrid.layers_of_type(config, CONV, FULL)
     if config.conv_L_cache < 1:
         raise InputError(f"conv_L_cache is {config.conv_L_cache}, expected at least 1")
     mixer = ShortConvolution(config.conv_L_cache, config.conv_bias)

@@ -49,10 +49,7 @@ def _bamba(config: Any) -> DecoderConfig:
 
 def _granitemoehybrid(config: Any) -> DecoderConfig:
     """Experts beside an MLP, or that MLP alone."""
-    types = fields.per_layer_values(config, "layer_types")
-    if unknown := sorted(set(types) - {MAMBA, FULL}):
-        raise InputError(f"layer_types has {unknown}, which is not handled")
-    layers = tuple(i for i, kind in enumerate(types) if kind == MAMBA)
+    layers = hybrid.layers_of_type(config, MAMBA, FULL)
     fields.require_one_of(config, "position_embedding_type", None, "nope", "rope")
     own: dict[str, Any] = {"rotary": (), "rotary_of": ()}
     if config.position_embedding_type == "rope":

@@ -18,26 +18,8 @@ QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
 
 
 def _config(config: Any, **own: Any) -> DecoderConfig:
-    types = fields.per_layer_values(config, "layer_types")
-    if unknown := sorted(set(types) - {LINEAR, FULL}):
-        raise InputError(f"layer_types has {unknown}, which is not handled")
-    layers = tuple(i for i, kind in enumerate(types) if kind == LINEAR)
-    n_keys, n_values = config.linear_num_key_heads, config.linear_num_value_heads
-    if n_keys < 1 or n_values % n_keys:
-        raise InputError(
-            f"linear_num_value_heads {n_values} is no multiple of linear_num_key_heads {n_keys}"
-        )
-    mixer = GatedDelta(
-        n_keys,
-        n_values,
-        config.linear_key_head_dim,
-        config.linear_value_head_dim,
-        config.linear_conv_kernel_dim,
-        fields.activation(config),  # type: ignore[arg-type]
-    )
-    for name in ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"):
-        if getattr(config, name) < 1:
-            raise InputError(f"{name} is {getattr(config, name)}, expected at least 1")
+    layers = hybrid.layers_of_type(config, LINEAR, FULL)
+    mixer = hybrid.gated_delta(config, largest_rate=1.0, norm_eps=config.rms_norm_eps)
     return llama.llama_config(
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,

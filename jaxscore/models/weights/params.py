@@ -32,7 +32,13 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
 from jaxscore.models.weights.filling import Leaf, Read, RowWise, device_arrays
 from jaxscore.models.weights.gguf.blocks import READ_FIELD, common_form
-from jaxscore.models.weights.tensor_files import StoredRows, Tensors, check_float, check_tied
+from jaxscore.models.weights.tensor_files import (
+    StoredRows,
+    Tensors,
+    check_float,
+    check_tied,
+    joined,
+)
 
 IN_LAYERS = ("layers", "attentions", "mlps", "experts")  # first keys of weights that stay in blocks
 MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
@@ -257,12 +263,16 @@ class _Reader(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, tensors: Tensors, family: Family) -> "_Reader":
+        for target, parts in family.joined.items():
+            tensors = joined(tensors, target, parts)
         stored: dict[str, str] = {}
         for name in tensors.stored:
             bare = name.removeprefix(family.prefix)
+            for theirs, ours in family.renamed.items():
+                bare = bare.replace(theirs, ours)
             if bare in stored:
                 raise InputError(
-                    f"{folder}: tensor {bare} is there with and without {family.prefix!r}"
+                    f"{folder}: tensor {bare} is there twice, as {stored[bare]} and as {name}"
                 )
             stored[bare] = name
         return cls(folder, tensors, stored)
@@ -373,7 +383,9 @@ def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None
         at = dict(zip(letters, place, strict=True))
         if source.layers is not None:
             at["i"] = source.layers[at["i"]]
-        stored_name, bracket, entry = source.name.format(**at).partition("[")
+        layers, other = source.elsewhere
+        template = other if at.get("i") in layers else source.name
+        stored_name, bracket, entry = template.format(**at).partition("[")
         names.append((stored_name, int(entry[:-1]) if bracket else None))
     return names
 

@@ -1,6 +1,7 @@
 """The safetensors files of a checkpoint, memory-mapped."""
 
 import dataclasses
+import itertools
 import json
 import math
 import mmap
@@ -139,6 +140,48 @@ def check_tied(folder: Path, embedding: np.ndarray, head: np.ndarray) -> None:
             f"{folder}: tie_word_embeddings is true, and lm_head.weight is not the embedding; "
             "the config and the weights do not belong together"
         )
+
+
+def joined(tensors: Tensors, target: str, parts: tuple[str, ...]) -> Tensors:
+    """The tensors with those whose names end with `parts` replaced by their joined rows.
+
+    Args:
+        target: end of the joined tensors' names.
+
+    Raises:
+        InputError: tensors of integers, or of rows of different shapes.
+    """
+    stems = [name.removesuffix(parts[0]) for name in tensors.stored if name.endswith(parts[0])]
+    found = {stem + target: [stem + part for part in parts] for stem in stems}
+    found = {name: of for name, of in found.items() if set(of) <= set(tensors.stored)}
+    outlines = {}
+    for name, of in found.items():
+        for one in of:
+            check_float(tensors.where[one], one, tensors.stored[one])
+        rows = {tensors.stored[one].shape[1:] for one in of}
+        if len(rows) > 1:
+            raise InputError(f"{tensors.where[of[0]]}: {', '.join(of)} have rows of shapes {rows}")
+        dtypes = {tensors.stored[one].dtype for one in of}
+        dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
+        shape = sum(len(tensors.stored[one]) for one in of), *rows.pop()
+        outlines[name] = np.broadcast_to(np.zeros((), dtype), shape)
+
+    def compute(name: str) -> np.ndarray:
+        if name not in found:
+            return tensors.arrays[name]
+        dtype = outlines[name].dtype
+        return np.concatenate([tensors.arrays[one].astype(dtype) for one in found[name]])
+
+    stored = {**tensors.stored, **outlines}
+    for one in itertools.chain(*found.values()):
+        del stored[one]
+    return dataclasses.replace(
+        tensors,
+        arrays=LazyMapping(frozenset(stored), compute),
+        where={name: tensors.where[found.get(name, [name])[0]] for name in stored},
+        stored=stored,
+        changed=tensors.changed | set(found),
+    )
 
 
 def weight_files(folder: Path) -> list[Path]:
