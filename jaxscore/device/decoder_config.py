@@ -265,7 +265,7 @@ class DecoderConfig:
         other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
         recurrent: see `Recurrent`; None if all layers have attention.
         query_gate: attention's output is multiplied by the sigmoid of a further product, of the
-            size of the queries.
+            size of the queries, or with one number for each head where `gate_per_head`.
         keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
             the same sizes; empty where each has its own.
         qkv_limit: queries, keys and values are at most so far from zero.
@@ -337,6 +337,7 @@ class DecoderConfig:
     other_heads: OtherHeads | None = None
     recurrent: Recurrent | None = None
     query_gate: bool = False
+    gate_per_head: bool = False
     keys_of: tuple[int, ...] = ()
     qkv_limit: float | None = None
     query_growth: QueryGrowth | None = None

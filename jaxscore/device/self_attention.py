@@ -150,8 +150,11 @@ class Attention(nn.Module):
         )
         if latent is not None:
             mixed = latent.values(mixed)
+        if c.query_gate and c.gate_per_head:
+            gate = Linear(n_heads, False, c.quantized, name="gate")(x)
+            mixed *= jax.nn.sigmoid(gate)[..., None]
         mixed = mixed.reshape(*x.shape[:2], -1)
-        if c.query_gate:
+        if c.query_gate and not c.gate_per_head:
             gate = Linear(mixed.shape[-1], c.qkv_bias, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)
         return Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")(mixed), (k, v)

@@ -13,8 +13,8 @@ LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
     "afmoe cohere2_moe exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite granite_swa "
-    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
-    "qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe lfm3 minicpm3 minimax_m2 ministral3 nanochat "
+    "olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"kimi_k25"})
@@ -142,7 +142,6 @@ _LAYERS = {
     "jamba": MAMBA,
     "kimi_linear": "Kimi delta attention",
     "lara_mini": DELTA,
-    "lfm3": CONVOLUTIONS,
     "mamba": MAMBA,
     "mamba2": MAMBA2,
     "minimax": "lightning attention",
@@ -161,7 +160,6 @@ _WRAPPED = {
     "inkling2": "inkling2_text",
     "inkling2_loop": "inkling2_loop_text",
     "inkling_mm_model": "inkling_text",
-    "lfm3_vl": "lfm3",
     "nemotron_h_omni": "nemotron_h",
     "qwen4_exp": "qwen4_exp_text",
 }
@@ -195,7 +193,7 @@ _OTHER_LAYERS = {
 _NOT_COMPARED = (
     "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant "
     "ctrl cwm dbrx emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
-    "gpt_neox_japanese hyperclovax iquestcoder kolibri1 mellum "
+    "gpt_neox_japanese hyperclovax iquestcoder kolibri1 lfm3_vl mellum "
     "modernbert-decoder moss_transcribe_diarize openai-gpt phi4_multimodal sarvam_mla "
     "sarvam_moe xlm youtu"
 )

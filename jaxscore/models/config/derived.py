@@ -317,6 +317,14 @@ def _lfm2(config: Any) -> None:
         config.layer_types = [FULL if i in config.full_attn_idxs else "conv" for i in layers]
 
 
+def _lfm3(config: Any) -> None:
+    """Convolutions in every other layer; of the rest every other one has a window."""
+    if config.layer_types is None:
+        kinds = [SLIDING, "conv", FULL, "conv"]
+        config.layer_types = [kinds[i % 4] for i in range(config.num_hidden_layers)]
+        config.layer_types[0] = "conv"
+
+
 def _qwen_hybrid(config: Any) -> None:
     """Attention in every n-th layer, the gated delta rule in the others."""
     if getattr(config, "mlp_only_layers", []) is None:
@@ -413,6 +421,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "granitemoe_swa": _granite_swa,
     "granitemoehybrid": _mamba2,
     "lfm2": _lfm2,
+    "lfm3": _lfm3,
     "helium": _check_quotient,
     "hy_v3": _first_dense,
     "llama4_text": _llama4,

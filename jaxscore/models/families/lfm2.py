@@ -13,8 +13,9 @@ CONV, FULL = "conv", "full_attention"
 MLP = "w1", "w3", "w2"  # gate, up and down
 
 
-def _config(config: Any, **own: Any) -> DecoderConfig:
-    layers = hybrid.layers_of_type(config, CONV, FULL)
+def convolution_config(config: Any, *attention: str, **own: Any) -> DecoderConfig:
+    """Decoder with convolutions beside layers of these types, except for the fields in `own`."""
+    layers = hybrid.layers_of_type(config, CONV, *attention)
     if config.conv_L_cache < 1:
         raise InputError(f"conv_L_cache is {config.conv_L_cache}, expected at least 1")
     mixer = ShortConvolution(config.conv_L_cache, config.conv_bias)
@@ -39,7 +40,7 @@ def _lfm2(config: Any) -> DecoderConfig:
     if config.block_auto_adjust_ff_dim:
         inner = int(config.block_ffn_dim_multiplier * int(2 * inner / 3))
         inner = -(-inner // multiple) * multiple
-    return _config(config, mlp_width=inner)
+    return convolution_config(config, FULL, mlp_width=inner)
 
 
 def _lfm2_moe(config: Any) -> DecoderConfig:
@@ -55,8 +56,8 @@ def _lfm2_moe(config: Any) -> DecoderConfig:
     )
     plain = tuple(range(min(config.num_dense_layers, config.num_hidden_layers)))
     width = config.moe_intermediate_size
-    return _config(
-        config, **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size)
+    return convolution_config(
+        config, FULL, **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size)
     )
 
 
@@ -96,31 +97,37 @@ def _mlp_sources(config: DecoderConfig) -> Table:
 
 
 def _sources(config: DecoderConfig) -> Table:
+    return sources(config, _attention_sources())
+
+
+def sources(config: DecoderConfig, attention: Table) -> Table:
+    """All tensors, given those of attention."""
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
         | norm(("final_norm",), "embedding_norm", False)
         | head_sources(config)
         | layer_norms({"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"})
-        | hybrid.by_kind(config, _attention_sources() | _convolution_sources(config))
+        | hybrid.by_kind(config, attention | _convolution_sources(config))
         | _mlp_sources(config)
     )
 
 
-def _family(translate: Any, *reads: str) -> Any:
+def family(translate: Any, *reads: str, sources: Any = _sources, **own: Any) -> Any:
+    """Family with the attributes of lfm2's attention and convolutions."""
     made = llama.family(
         translate, "conv_L_cache conv_bias layer_types", *reads, norm_eps="norm_eps",
-        sources=_sources,
+        sources=sources, **own,
     )  # fmt: skip
     return dataclasses.replace(made, reads=made.reads - {"hidden_act"})
 
 
 FAMILIES = {
-    "lfm2": _family(
+    "lfm2": family(
         _lfm2,
         "block_auto_adjust_ff_dim block_ffn_dim_multiplier block_multiple_of full_attn_idxs",
         "block_dim conv_dim conv_dim_out block_norm_eps num_heads block_use_swiglu use_pos_enc",
     ),
-    "lfm2_moe": _family(
+    "lfm2_moe": family(
         _lfm2_moe,
         "moe_intermediate_size num_dense_layers num_experts num_experts_per_tok norm_topk_prob",
         "routed_scaling_factor use_expert_bias output_router_logits",
