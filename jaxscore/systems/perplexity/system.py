@@ -104,6 +104,8 @@ class Settings(IntervalSettings):
             raise InputError(
                 "audit_noise: perplexity decides nothing that rounding could turn; leave it out"
             )
+        if self.max_length is not None and self.stride is not None:
+            _check_stride(self.stride, self.max_length)
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them; `evaluate` adds the resolved windows."""
@@ -215,15 +217,20 @@ def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
             "leave it out"
         )
     stride = length if settings.stride is None else settings.stride
+    _check_stride(stride, length)
+    prefix, columns = settings.prefix_token_id, model.vocab_size
+    if prefix is not None and prefix >= columns:
+        raise InputError(f"prefix_token_id is {prefix}, expected an id from 0 to {columns - 1}")
+    return {"max_length": length, "stride": stride}
+
+
+def _check_stride(stride: int, length: int) -> None:
+    """Refuse a stride that is longer than a window."""
     if stride > length:
         raise InputError(
             f"stride is {stride}, and a window reads {length} tokens, so that some would have no "
             f"window; give at most {length}"
         )
-    prefix, columns = settings.prefix_token_id, model.vocab_size
-    if prefix is not None and prefix >= columns:
-        raise InputError(f"prefix_token_id is {prefix}, expected an id from 0 to {columns - 1}")
-    return {"max_length": length, "stride": stride}
 
 
 def _record(document: ScoredDocument) -> dict[str, Any]:

@@ -166,6 +166,11 @@ def test_settings(scorers, settings, message):
     assert message in str(caught.value)
 
 
+def test_stride_longer_than_given_windows_is_refused_without_a_model():
+    with pytest.raises(InputError, match="stride is 9, and a window reads 8 tokens"):
+        system.Settings(max_length=8, stride=9)
+
+
 def test_what_is_no_source_and_no_document(scorers):
     with pytest.raises(InputError, match="perplexity needs a Scorer"):
         evaluate("perplexity", None, DOCUMENTS)
