@@ -22,7 +22,6 @@ from jaxscore.systems.evaluation import (
     with_unusable,
 )
 from jaxscore.systems.registry import SYSTEMS, declaration
-from jaxscore.systems.resuming import Work
 from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import System
 from jaxscore.types.results import data_frame
@@ -200,22 +199,30 @@ def evaluate(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"
         )
-    return run_declared(declared, scorer, items, chosen, about=about, on_item=on_item)
+    chosen = with_examples(declared, chosen)
+    read = iterate_objects if declared.is_lazy else read_objects
+    entries: Any = read(declared, items, chosen)
+    if declared.work is not None:
+        entries = declared.work(entries, chosen)
+    return run_declared(declared, scorer, entries, chosen, about=about, on_item=on_item)
 
 
 def run_declared(
     system: System,
     lm: Any,
-    items: Any,
+    entries: Any,
     settings: Settings,
     *,
     about: Mapping[str, Any] | None = None,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
     with_page: bool = False,
 ) -> Report:
-    """Run a declared system: read its items, evaluate the usable ones, and report all.
+    """Run a declared system: evaluate the usable entries, and report all.
 
     Args:
+        entries: all `Entry`s of the input, as an iterator if the system is lazy; a `Work` if it
+            declares one.
+        settings: with their few-shot examples read, see `with_examples`.
         about, on_item: as of `evaluate`.
         with_page: collect the items of the page, which is done without `on_item` in any case.
     """
@@ -230,23 +237,17 @@ def run_declared(
             f"a source that is {type(lm).__name__}, but {system.name} needs a "
             f"{system.source.__name__}"
         )
-    settings = with_examples(system, settings)
     options: dict[str, Any] = {} if on_item is None else {"on_item": on_item}
     if system.page_items is not None and (with_page or on_item is None):
         options["page_items"] = system.page_items(settings)
     if system.is_lazy:
-        stream = iterate_objects(system, items, settings)
-        found = system.evaluate(lm, stream, settings, **options)
+        found = system.evaluate(lm, entries, settings, **options)
         check_found(found.n_items, system.what)
     elif system.work is not None:
-        work = items
-        if not isinstance(work, Work):
-            work = system.work(read_objects(system, items, settings), settings)
-        if work.missing:
+        if not entries.is_done:
             require(system.name, lm, *system.needs)
-        found = system.evaluate(lm, work, settings, **options)
+        found = system.evaluate(lm, entries, settings, **options)
     else:
-        entries = read_objects(system, items, settings)
         found = system.evaluate(lm, usable(entries), settings, **options)
         found = with_unusable(entries, found, system.has_ids)
     made = {

@@ -13,6 +13,7 @@ from jaxscore.io.run_files import file_digest, shorten_name
 from jaxscore.io.streams import is_stream
 from jaxscore.systems.compare.open_run import find_manifest
 from jaxscore.systems.compare.system import SYSTEM
+from jaxscore.systems.entries import read_objects
 
 NOISE = {  # the runs that were audited -> how many flips lie within the noise
     None: "noise floor not audited: --audit-noise N",
@@ -56,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         atomic(data_path) as data,
         outputs.open_page(browser) as html,
     ):
-        report = run_declared(SYSTEM, None, (args.a, args.b), settings, about=_about(args))
+        runs = read_objects(SYSTEM, (args.a, args.b), settings)
+        report = run_declared(SYSTEM, None, runs, settings, about=_about(args))
         page.write(report.markdown())
         data.write(report.json())
         if html:

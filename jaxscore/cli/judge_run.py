@@ -175,7 +175,7 @@ class JudgeRun:
             if scorer is not None:
                 scorer.begin_output()
             about = self._about(output)
-            report = run_declared(self._system, source, output, self._settings, about=about)
+            report = run_declared(self._system, source, output.entries, self._settings, about=about)
             try:
                 manifest = self._write(output, report, scorer)
             except InputError as problem:  # the folder has changed meanwhile, or is full

@@ -86,7 +86,7 @@ class _MetricsRun:
         report = run_declared(
             metrics.SYSTEM,
             None,
-            output,
+            output.entries,
             metrics.Settings(names=tuple(name.removesuffix(ending) for name in missing)),
             about={"folder": str(output.folder), "split": output.split},
         )

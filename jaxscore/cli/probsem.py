@@ -17,7 +17,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import UNPRINTABLE, many_lines
 from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
-from jaxscore.systems.entries import Entry, read_objects, with_examples
+from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.probsem.report import DISABLED
 from jaxscore.systems.probsem.suite import suite_files
 from jaxscore.systems.probsem.system import SYSTEM, load
@@ -54,7 +54,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     inputs = suite_files(args.input_dir, args.prompt, args.test)
-    entry = Entry("suite", 1, load(args.input_dir, args.prompt, args.test, args.limit))
+    suite = load(args.input_dir, args.prompt, args.test, args.limit)
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
     streams.refuse_stream(args.output_dir, "--output-dir")
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
-    entries = read_objects(SYSTEM, [entry], settings)
     endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
+    entries = read_objects(SYSTEM, suite, settings)
     with (
         atomic(paths[0]) as table,
         atomic(paths[1]) as data,

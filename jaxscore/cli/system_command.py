@@ -77,15 +77,15 @@ def run(system: System, args: argparse.Namespace) -> int:
         system, system.settings(**settings_flags.values(args, system.settings))
     )
     about = settings_flags.about_files(args, system.settings)
-    entries, settings, output, reports = _inputs(system, args, settings, inputs)
-    files = [output, *reports.paths]
     endpoint = work = None
     if isinstance(settings, PromptSettings):
         endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
+    entries, settings, output, reports = _inputs(system, args, settings, inputs)
+    files = [output, *reports.paths]
     if system.work is not None:
         args.model = _model(system, args, entries)
         entries = work = _work(system, args, entries, settings, output)
-    is_done = work is not None and not work.missing
+    is_done = work is not None and work.is_done
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
     with (

@@ -125,9 +125,9 @@ def read_file(
 
 
 def iterate_objects(
-    system: System, objects: Iterable[Any], settings: Settings | None = None
+    system: System, objects: Any, settings: Settings | None = None
 ) -> Iterator[Entry[Any]]:
-    """Read items from objects as the input file has them; an `Entry` is taken as it is.
+    """Read items from objects as the input file has them.
 
     Raises:
         InputError: one item in place of a list of them.
@@ -141,15 +141,12 @@ def iterate_objects(
             f"found one {_singular(system)}, expected a list of them; put it in brackets"
         )
     for place, value in enumerate(objects, start=1):
-        if isinstance(value, Entry):
-            yield value
-        else:
-            converted = value if system.from_value is None else system.from_value(value)
-            yield read_entry(system, converted, place, f"item {place}", reserved)
+        converted = value if system.from_value is None else system.from_value(value)
+        yield read_entry(system, converted, place, f"item {place}", reserved)
 
 
 def read_objects(
-    system: System, objects: Iterable[Any], settings: Settings | None = None
+    system: System, objects: Any, settings: Settings | None = None
 ) -> list[Entry[Any]]:
     """Read items as `iterate_objects` does, all at once.
 
@@ -179,7 +176,7 @@ def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:
 
 def _check_usable(first: Entry[Any] | None, n_usable: int, system: System, where: str = "") -> None:
     if first is None:
-        raise InputError(f"found no {system.what}, expected at least one")
+        raise InputError(f"{where}found no {system.what}, expected at least one")
     if not n_usable:
         raise InputError(
             f"{where}no {_singular(system)} is usable; the first, {first.name}: {first.error}"

@@ -107,6 +107,11 @@ class GenerationWork(Work[Generations]):
         }
         return Generations(made, record["output"], finish, record.get("model_input"))
 
+    def is_finished(self, place: int) -> bool:
+        """See `Work.is_finished`."""
+        known = self.known[place]
+        return place in self.errors or (known is not None and len(known.texts) >= self.n_texts)
+
     def generate(self, lm: LocalLM, on_item: Callable[[Mapping[str, Any]], None] | None) -> int:
         """Generate what is missing.
 
@@ -121,7 +126,7 @@ class GenerationWork(Work[Generations]):
             # The same entries together as in a run from the beginning, so that a text has the same
             # slot and block, and with them the same last bits, whatever an earlier run has left.
             places = usable[first : first + together]
-            missing = {place for place in places if self.record(place) is None}
+            missing = {place for place in places if not self.is_finished(place)}
             if not missing:
                 continue
             if lm.journal is None:  # which has what is not missing

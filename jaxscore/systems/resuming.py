@@ -105,13 +105,17 @@ class Work(abc.ABC, Generic[T]):
         """
 
     @abc.abstractmethod
+    def is_finished(self, place: int) -> bool:
+        """Whether the entry at this place has its result, or failed."""
+
+    @abc.abstractmethod
     def record(self, place: int) -> dict[str, Any] | None:
         """The record of the entry at this place, or None while it is not finished."""
 
     @property
-    def missing(self) -> list[int]:
-        """Places of the entries that are not finished."""
-        return [place for place in range(len(self.entries)) if self.record(place) is None]
+    def is_done(self) -> bool:
+        """Whether every entry is finished."""
+        return all(map(self.is_finished, range(len(self.entries))))
 
     def records(self) -> list[dict[str, Any]]:
         """The records of all entries, which are finished."""

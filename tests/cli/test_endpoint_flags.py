@@ -229,6 +229,13 @@ def test_what_an_endpoint_cannot_do(run, place, command, words, message):
     assert [one.name for one in folder.iterdir()] == ["in.jsonl"]
 
 
+def test_what_an_endpoint_cannot_do_is_refused_before_the_input_is_read(run, place):
+    flags = ("--input", place() / "none.jsonl", "--output", place() / "out.jsonl", "--model", "m")
+    code, _, err = run("score", *flags, "--api-base", "http://127.0.0.1:9/v1", "--reproducible")
+    assert code == 2
+    assert "--reproducible: an endpoint does" in err
+
+
 def test_flags_of_a_local_model_are_told_and_a_wrong_model_ends_the_run(run, place, scorers):
     folder = place(*TEXTS)
     with Server(Tiny(scorers(MODEL))) as server:

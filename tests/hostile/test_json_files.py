@@ -200,7 +200,7 @@ def test_any_values_in_an_items_fields(tmp_path, item):
         ("livecode-parse", {}),
         ("usc-select", {"dataset_type": "close"}),
     ):
-        report = evaluate(system, None, entries, **settings)
+        report = evaluate(system, None, read_items(path), **settings)
         assert len(report.items) == 2
         write_array(io.StringIO(), report.items)
     previous = outcome(lambda: read_previous_output(path))

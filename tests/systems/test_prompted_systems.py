@@ -275,7 +275,8 @@ def test_examples_that_cannot_be_shown(scorers, system, items, shot, message):
         evaluate(system, scorers("tiny-qwen2"), items, fewshot=[shot])
 
 
-def test_a_question_without_a_quiz_is_no_example(scorers):
+def test_a_question_without_a_quiz_is_refused_as_an_example_without_a_model():
     shot = {**QUESTIONS[0], "answer_types": None}
-    with pytest.raises(InputError, match=r"few-shot example 'Who reigns.': no field"):
-        evaluate("chronologic", scorers("tiny-qwen2"), QUESTIONS, mode="mcq", fewshot=[shot])
+    settings = chronologic.Settings(mode="mcq", fewshot=[shot])
+    with pytest.raises(InputError, match="few-shot example 1: no field"):
+        with_examples(chronologic.SYSTEM, settings)

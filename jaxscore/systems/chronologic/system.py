@@ -8,9 +8,9 @@ import dataclasses
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.forecasts import calibration
@@ -141,6 +141,21 @@ class Settings(AnswerSettings, IntervalSettings):
             )
         if self.mode == "mcq" and self.truncate is not None:
             raise InputError("truncate: mode mcq shows its prompts whole; leave truncate out")
+
+    def with_examples(self, read: Callable[[Any, int, str], Any]) -> Self:
+        """See `PromptSettings.with_examples`; in the mode "mcq" each example makes a quiz."""
+        if self.mode != "mcq":
+            return super().with_examples(read)
+
+        def read_quiz(value: Any, position: int, where: str) -> Question:
+            question: Question = read(value, position, where)
+            try:
+                _quiz_of(question, self)
+            except InputError as problem:
+                raise InputError(f"{where}: {problem}") from None
+            return question
+
+        return super().with_examples(read_quiz)
 
     def unused(self) -> list[str]:
         """Remarks on settings that differ from their defaults and have no effect in the mode."""
@@ -406,17 +421,10 @@ def quizzes_of(
 
 
 def quiz_examples(settings: Settings) -> list[Example]:
-    """Each few-shot question as it is asked, with the first of its right letters after a blank.
-
-    Raises:
-        InputError: a question makes no quiz.
-    """
+    """Each few-shot question as it is asked, with the first of its right letters after a blank."""
     examples = []
     for question in settings.drawn():
-        try:
-            quiz = _quiz_of(question, settings)
-        except InputError as problem:
-            raise InputError(f"few-shot example {question.main_question!r}: {problem}") from None
+        quiz = _quiz_of(question, settings)
         key = question.context(settings.metadata)
         examples.append(Example(quiz.prompt, f" {quiz.correct[0]}", key))
     return examples

@@ -240,10 +240,7 @@ def read_suite(value: Any, where: str = "suite") -> Suite:
 
 def read_objects(value: Any, _: Any) -> Iterator[Entry[Suite]]:
     """The one suite of a run."""
-    if isinstance(value, list) and value and isinstance(value[0], Entry):
-        yield from value
-    else:
-        yield Entry("suite", 1, read_suite(value))
+    yield Entry("suite", 1, value if isinstance(value, Suite) else read_suite(value))
 
 
 def select(entries: Sequence[Entry[Suite]], settings: Settings) -> Sequence[Entry[Suite]]:

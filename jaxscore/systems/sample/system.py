@@ -233,9 +233,9 @@ class SampleWork(GenerationWork):
 
     def record(self, place: int) -> dict[str, Any] | None:
         """A prompt with its samples, or None while it lacks some and has not failed."""
-        prompt, known, error = self.prompts[place], self.known[place], self.errors.get(place)
-        if error is None and (known is None or len(known.texts) < self.n_texts):
+        if not self.is_finished(place):
             return None
+        prompt, known, error = self.prompts[place], self.known[place], self.errors.get(place)
         own: dict[str, Any] = {"output": []}
         if known is not None:
             own = {
@@ -265,7 +265,7 @@ def evaluate(
     """
     started = time.perf_counter()
     n_before = sum(len(known.texts) for known in work.known if known is not None)
-    n_tokens = work.generate(lm, on_item) if work.missing else 0
+    n_tokens = work.generate(lm, on_item) if not work.is_done else 0
     work.refuse_if_all_failed()
     work.pass_on(on_item)
     good = [

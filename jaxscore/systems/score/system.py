@@ -296,8 +296,8 @@ def read_objects(objects: Any, reserved: Collection[str]) -> Iterator[Entry[Item
     """Read what `Scorer.score` takes; an item that cannot be used fails alone.
 
     Args:
-        objects: as of `types.requests.requests_from`, or `Entry`s. The other fields of a dict, and
-            the other columns of a DataFrame, are repeated in the records.
+        objects: as of `types.requests.requests_from`. The other fields of a dict, and the other
+            columns of a DataFrame, are repeated in the records.
         reserved: names that other fields may not have.
 
     Raises:
@@ -308,9 +308,6 @@ def read_objects(objects: Any, reserved: Collection[str]) -> Iterator[Entry[Item
     except TypeError as problem:
         raise InputError(str(problem)) from None
     for position, value in enumerate(objects):
-        if isinstance(value, Entry):
-            yield value
-            continue
         request = parse_request(value, position)
         fields = value if isinstance(value, Mapping) else {}
         extra = {name: field for name, field in fields.items() if name not in FIELDS}

@@ -106,11 +106,15 @@ class ConfidenceWork(Work[Confidence]):
             out["truncate"] = None
         return out
 
+    def is_finished(self, place: int) -> bool:
+        """See `Work.is_finished`."""
+        return not self.known[place].missing
+
     def record(self, place: int) -> dict[str, Any] | None:
         """An item with its confidences; None while one is missing."""
-        known = self.known[place]
-        if known.missing:
+        if not self.is_finished(place):
             return None
+        known = self.known[place]
         out = {
             **self.inputs[place].given,
             "confidence_list": known.values,

@@ -174,7 +174,8 @@ class ReplyWork(GenerationWork):
 
     def record(self, place: int) -> dict[str, Any] | None:
         """The published fields first, then the item's others; None while a reply is missing."""
-        known = self.known[place]
+        if not self.is_finished(place):
+            return None
         given = {name: value for name, value in self.items[place].items() if name != "error"}
         if place in self.errors:
             prompt = self.prompts[place]
@@ -185,8 +186,8 @@ class ReplyWork(GenerationWork):
                 "responses": self.responses[place],
                 "error": self.errors[place],
             }
-        if known is None:
-            return None
+        known = self.known[place]
+        assert known is not None
         own = {
             "session_id": given.get("session_id", given.get("id", place)),
             "chat_history": [self.prompts[place]],
@@ -276,7 +277,7 @@ def evaluate(
     """
     started = time.perf_counter()
     n_before = sum(known is not None for known in work.known)
-    n_tokens = work.generate(lm, on_item) if work.missing else 0
+    n_tokens = work.generate(lm, on_item) if not work.is_done else 0
     work.refuse_if_all_failed()
     work.pass_on(on_item)
     n_items, n_failed = len(work.entries), len(work.errors)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from jaxscore import InputError
 from jaxscore.systems.choose.system import SYSTEM, Item
-from jaxscore.systems.entries import Entry, read_file, read_objects
+from jaxscore.systems.entries import Entry, check_file, read_file, read_objects
 from tests.hostile.inputs import HOSTILE, fields, outcome, put
 
 GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "category": "c"}
@@ -99,6 +99,9 @@ def test_nothing_usable(tmp_path):
     with pytest.raises(InputError, match=r"no item is usable; the first, item 1: found null, exp"):
         read_objects(SYSTEM, [None])
     path = put(tmp_path / "in.jsonl", b'{"id": "x"}\n')
+    for read in (read_file, check_file):
+        with pytest.raises(InputError, match=r"in.jsonl: found no items, expected at least one"):
+            read(SYSTEM, path, limit=0)
     with pytest.raises(InputError, match=r"in.jsonl: no item is usable; the first, .*:1 \(id x\)"):
         read_file(SYSTEM, path)
 

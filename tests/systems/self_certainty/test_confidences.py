@@ -177,13 +177,16 @@ def test_a_later_run_computes_what_is_missing_and_gives_the_same(scorers, tmp_pa
     whole = load(tmp_path, items)
     assert complete(scorers("tiny-qwen2"), whole) == 7
     records = json.loads(json.dumps(whole.records()))
-    assert load(tmp_path, items, records).missing == []
+    again = load(tmp_path, items, records)
+    again.record = None  # whether all is done is known without making a record
+    assert again.is_done
 
     begun = load(tmp_path, items)
     complete(scorers("tiny-qwen2"), begun, only=[0])
-    assert begun.missing == [1, 2]
+    assert not begun.is_done
+    assert {place for place, _ in begun.missing_outputs()} == {1, 2}
     left = load(tmp_path, items, [begun.record(0)])
-    assert (left.missing, left.n_changed) == ([1, 2], 0)
+    assert (left.missing_outputs(), left.n_changed) == (begun.missing_outputs(), 0)
     assert complete(scorers("tiny-qwen2"), left) == 5
     for one, other in zip(left.known, whole.known, strict=True):
         assert one.errors == other.errors
@@ -192,7 +195,7 @@ def test_a_later_run_computes_what_is_missing_and_gives_the_same(scorers, tmp_pa
 
     records[0]["confidence_list"][1] = None
     holed = load(tmp_path, items, records)
-    assert (holed.missing, holed.missing_outputs()) == ([0], [(0, 1)])
+    assert holed.missing_outputs() == [(0, 1)]
 
 
 def record(given, values, **more):
