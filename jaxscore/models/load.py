@@ -86,11 +86,6 @@ def load(
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
     if implementation != "transformers":
         model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice)
-        if adapter is not None and model.paths is not None:
-            raise InputError(
-                f"{folder}: --lora is not compared for recurrent layers; merge {adapter} into the "
-                "checkpoint with PEFT's merge_and_unload, and give that"
-            )
     elif quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "

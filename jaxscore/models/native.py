@@ -77,8 +77,6 @@ def build(
     elif text.wrapper is not None:
         tied = not converted.has_unembedding(folder)
     family, config = translate(folder, raw, tied=tied)
-    if quantize is not None and config.recurrent is not None:
-        raise InputError(f"{folder}: --quantize is not compared for recurrent layers; leave it out")
     config = with_storage(folder, family, config, tensors, dtype, quantize)
     numpy_dtype = NUMPY_DTYPES[dtype]
     mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))

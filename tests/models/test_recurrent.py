@@ -12,8 +12,6 @@ from jaxscore import Scorer
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.errors import InputError
-from jaxscore.models.load import load
 from jaxscore.models.model_pair import paired
 from jaxscore.plan import decode_slots
 from jaxscore.plan.chunks import PathNeeds
@@ -173,9 +171,3 @@ def test_a_text_with_nan_leaves_no_trace_in_its_slot(monkeypatch, tmp_path):
     alone = Generator(scorer).generate([GenerationRequest(k, str(k), 4) for k in (1, 2)])
     assert "not finite" in got[0].error
     assert [one.token_ids.tolist() for one in got[1:]] == [one.token_ids.tolist() for one in alone]
-
-
-def test_what_is_refused(tmp_path):
-    saved(tmp_path, "lfm2")
-    with pytest.raises(InputError, match="--quantize is not compared for recurrent layers"):
-        load(tmp_path, quantize="int8")

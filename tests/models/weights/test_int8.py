@@ -41,16 +41,21 @@ def test_values_and_scales():
 
 
 def rounded(name, value):
-    """A layer's matrix as its int8 form stands for it."""
-    weight = value.numpy()
+    """A layer's matrix as its int8 form stands for it; rates and step sizes of recurrent layers
+    stay."""
+    original = weight = value.numpy()
     transposed = ".c_" in name  # gpt2's are [in, out]
     weight = weight.T if transposed else weight
     weight = int8_values(weight) * int8_scales(weight)[:, None]
+    if name.endswith(("in_proj_a.weight", "in_proj_b.weight")):
+        weight = original
+    elif "mamba.in_proj" in name:  # of 8 heads
+        weight[-8:] = original[-8:]
     return torch.from_numpy(np.ascontiguousarray(weight.T if transposed else weight))
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "lfm2", "qwen3_5_text", "bamba"])
 def test_scores_are_those_of_the_rounded_weights(tmp_path, kind):
     """torch with the rounded weights, to the tolerance of any parity."""
     model = saved(tmp_path, kind)
@@ -69,7 +74,7 @@ def test_scores_are_those_of_the_rounded_weights(tmp_path, kind):
     assert kinds == {np.dtype(np.int8), np.dtype(np.float32)}
     got = scorer(quantized).score_sequences(ragged())
     assert_agree(got, torch_scores(near, ragged()))
-    assert 1e-3 < distance(got, want) < 0.3
+    assert 1e-3 < distance(got, want) < (0.3 if kind in ("gpt2", "llama") else 0.5)
 
 
 def test_what_cannot_be_quantized(tmp_path):

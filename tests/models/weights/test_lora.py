@@ -17,7 +17,6 @@ from jaxscore.models.families import FAMILIES
 from jaxscore.models.load import load
 from jaxscore.models.weights import lora
 from jaxscore.models.weights import tensor_files as files
-from tests.models import recurrent_families
 from tests.models.checkpoints import (
     assert_agree,
     distance,
@@ -110,10 +109,12 @@ EVERY = {
     for kind in sorted(FAMILIES)
     if kind != "gpt2"
 }
-# transformers 5 has other names than files: for phimoe's router, hy_v3's shared expert. Experts are
-# not linear modules there.
+# transformers 5 has other names than files: for phimoe's router, hy_v3's shared expert, and lfm3's
+# gate. Experts are not linear modules there.
 for kind in ("phimoe", "hy_v3"):
     EVERY[kind][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
+EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
+EVERY["falcon_h1"][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,7 @@ def test_scores_are_those_of_what_peft_merges(made, case):
 @pytest.mark.slow_after(6)
 @pytest.mark.parametrize(
     ("case", "implementation"),
-    [(case, "native") for case in CASES | EVERY if case not in recurrent_families.BASE]
+    [(case, "native") for case in CASES | EVERY]
     + [pytest.param(case, "transformers", marks=flax_classes) for case in CASES],
 )
 def test_weights_are_those_that_peft_merges(made, case, implementation):
@@ -200,9 +201,12 @@ def test_weights_are_those_that_peft_merges(made, case, implementation):
     assert moved
 
 
-def test_an_adapter_of_recurrent_layers_is_refused(made):
-    base, adapter, *_ = made("lfm2")
-    refused(base, adapter, base, "--lora is not compared for recurrent layers; merge", adapter)
+def test_an_adapter_of_a_convolution_is_refused(copied):
+    base, adapter = copied("lfm2")
+    at = "base_model.model.model.layers.0.conv.conv.lora_"
+    halves = {f"{at}A.weight": np.ones((3, 1, 3)), f"{at}B.weight": np.ones((32, 3, 1))}
+    rewritten(adapter, lambda t: t | {n: x.astype(np.float32) for n, x in halves.items()})
+    refused(base, adapter, "conv.conv has lora_A [3, 1, 3]", "expected [3, in] and [out, 3]")
 
 
 def test_the_merge_is_rounded_to_bfloat16_once(made):
