@@ -1,8 +1,8 @@
 """Run by test_tpu_compiler.py in a process of its own, which loads libtpu and looks for no device.
 
-Takes a chip, devices along `data` and `model`, a model and a program as words:
+Each line of stdin has a chip, devices along `data` and `model`, a model and a program as words:
 `v5e 1x4 8B score:1x4096`.
-Prints what the compiler says as JSON.
+Answers with a line on stdout: what the compiler says, as JSON.
 """
 
 import dataclasses
@@ -229,7 +229,9 @@ def _ints(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 if __name__ == "__main__":
-    chip, devices, model, program = sys.argv[1:]
-    kind, _, sizes = program.partition(":")
-    case = Case(chip, MeshShape(*map(int, devices.split("x"))), model)
-    print(json.dumps(getattr(case, kind)(*map(int, sizes.split("x")))))
+    for line in sys.stdin:
+        chip, devices, model, program = line.split()
+        kind, _, sizes = program.partition(":")
+        case = Case(chip, MeshShape(*map(int, devices.split("x"))), model)
+        print(json.dumps(getattr(case, kind)(*map(int, sizes.split("x")))), flush=True)
+        jax.clear_caches()  # no case is short of the memory of those before it

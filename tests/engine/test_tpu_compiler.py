@@ -18,6 +18,7 @@ from jaxscore.device.attention.mask import most_pairs
 from jaxscore.device.lm_head.kernel_tpu import COLUMNS, QUERIES
 from tests.conftest import CASES, ROOT
 
+WORKER = "tests/engine/on_tpu_compiler.py"
 CLOCK = 1.5e9  # bundles per second of a v5e: 197e12 / (4 units * 128 * 128 * 2)
 
 pytestmark = [
@@ -30,21 +31,50 @@ pytestmark = [
 ]
 
 
-def process(*words, **variables):
-    """stdout of a Python process without the variables of this one that steer JAX."""
+def environment(**variables):
+    """That of a Python process without the variables of this one that steer JAX."""
     kept = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    kept |= variables
+    return {**kept, **variables, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
+def process(*words, stdin="", **variables):
+    """stdout of a Python process."""
     done = subprocess.run(
         [sys.executable, *map(str, words)], capture_output=True, text=True, check=False,
-        timeout=600, cwd=ROOT, env={**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        timeout=600, cwd=ROOT, env=environment(**variables), input=stdin,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def said(case, **variables):
-    """What the compiler says of a chip, a mesh, a model and a program."""
-    return json.loads(process("tests/engine/on_tpu_compiler.py", *case.split(), **variables))
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    """A process that answers cases one by one: to start it takes as long as most of them."""
+    errors = tmp_path_factory.mktemp("compiler") / "stderr"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            text=True, bufsize=1, cwd=ROOT, env=environment(),
+        ) as answering,
+    ):  # fmt: skip
+        yield answering, errors
+        answering.stdin.close()
+
+
+@pytest.fixture
+def said(compiler):
+    """`said(case)`: what the compiler says of a chip, a mesh, a model and a program."""
+    answering, errors = compiler
+
+    def ask(case):
+        assert answering.poll() is None, f"ended at an earlier case: {errors.read_text()}"
+        print(case, file=answering.stdin, flush=True)
+        answer = answering.stdout.readline()
+        assert answer, errors.read_text()
+        return json.loads(answer)
+
+    return ask
 
 
 @pytest.mark.parametrize(
@@ -65,7 +95,7 @@ def said(case, **variables):
         ("v6e 1x1 0.5B score:8x512", 200e6),
     ],
 )
-def test_memory_of_one_chip(case, most):
+def test_memory_of_one_chip(said, case, most):
     """Beside the parameters; neither the logits (2.5 GB), nor a copy of the vocabulary (272 MB),
     nor the scores of all pairs of a long row (137 GB)."""
     assert said(case)["temporary_bytes"] < most
@@ -79,7 +109,7 @@ def test_memory_of_one_chip(case, most):
         ("v5p 1x1 latent step:32x512", 500e6),
     ],
 )
-def test_memory_of_a_step_of_one_chip(case, most):
+def test_memory_of_a_step_of_one_chip(said, case, most):
     """Beside the parameters; no copy of the KV cache (201 MB, 2.1 GB, 1 GB), with wide heads, with
     narrow ones and with a single one."""
     assert said(case)["temporary_bytes"] < most
@@ -88,7 +118,7 @@ def test_memory_of_a_step_of_one_chip(case, most):
 @pytest.mark.parametrize(
     ("chip", "model", "least"), [("v5e", "8B", 0.68), ("v5e", "0.5B", 0.5), ("v5p", "8B", 0.68)]
 )
-def test_a_layer_of_a_long_row(chip, model, least):
+def test_a_layer_of_a_long_row(said, chip, model, least):
     """Of the chip's peak, by the compiler's model; scores of all pairs reach 0.49 (8B) and 0.15 on
     v5e, and seven heads of a key head one by one 0.476."""
     told = said(f"{chip} 1x1 {model} layer:1x4096")
@@ -96,7 +126,7 @@ def test_a_layer_of_a_long_row(chip, model, least):
     assert told["mfu"] > least
 
 
-def test_an_estimate_that_leaves_out_operations_that_move_nothing():
+def test_an_estimate_that_leaves_out_operations_that_move_nothing(said):
     told = said("v6e 1x1 0.5B layer:8x512")
     assert told["operations_left_out"] > 0
     assert 0.2 < told["mfu"] < 1
@@ -105,7 +135,7 @@ def test_an_estimate_that_leaves_out_operations_that_move_nothing():
 def final_bundles(folder, case, kernel):
     """What is said of a case, and the bundles of a kernel's final schedule."""
     schedules = {"LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"}
-    told = said(case, **schedules)
+    told = json.loads(process(WORKER, stdin=case, **schedules))
     [schedule] = folder.glob(f"*-{kernel}*-schedule-analysis_final_bundles.txt")
     found = re.search(r"total scheduled bundles: +([0-9]+)", schedule.read_text(encoding="utf-8"))
     return told, int(found[1])
@@ -140,7 +170,7 @@ def test_the_vocabulary_pass(tmp_path):
         ("v5p 1x4 MoE score:8x512", 2 + 1 + 3 + 1, 1e9),
     ],
 )
-def test_shards_of_four_chips(case, sums, most):
+def test_shards_of_four_chips(said, case, sums, most):
     """A layer's two sums stand once, in the loop; one is of the embedding, three are of the
     vocabulary pass, and one is of the answers that scoring has."""
     told = said(case)
@@ -148,28 +178,28 @@ def test_shards_of_four_chips(case, sums, most):
     assert told["temporary_bytes"] < most
 
 
-def test_rows_over_four_chips():
+def test_rows_over_four_chips(said):
     """Each chip scores rows of its own; the five arrays of scores are gathered."""
     told = said("v5e 4x1 0.5B score:8x512")
     assert told["collectives"] == {"all-gather": 5}
     assert told["temporary_bytes"] < 30e6
 
 
-def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once():
+def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once(said):
     told = said("v5e 1x4 8B-int8 drawn:32x512")
     assert told["collectives"] == {"all-reduce": 2 + 1, "all-gather": 1}
     assert told["temporary_bytes"] < 1e9
 
 
 @pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 256), (256, 128)])
-def test_a_lane_fits_beside_the_model(slots, rows):
+def test_a_lane_fits_beside_the_model(said, slots, rows):
     """Drawn tokens, with the largest batch of prompts whose rows are not free yet."""
     told = said(f"v5e 1 8B-int8 lane:{slots}")
     assert told["rows"] == rows
     assert told["bytes"] < told["limit"]
 
 
-def test_rows_begin_without_a_copy_of_the_cache():
+def test_rows_begin_without_a_copy_of_the_cache(said):
     told = said("v5e 1x1 8B-int8 begin:256x128")
     assert told["temporary_bytes"] < told["cache_bytes"] / 2
 
