@@ -5,6 +5,10 @@ code generator is used everywhere. LLVM's optimisations are left out within pyte
 that a test runs as processes compute for longer than they compile. XLA's own passes over a program,
 which decide what is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs
 do; `.ci/run` runs the quick tests of numbers so, and the slow ones outside of models/.
+
+`JAXSCORE_TEST_SHAPES=unchecked` leaves out the checks of shapes in signatures, a tenth of the time
+of tests that compile much. Each function has had them in the quick run; the slow tests, which
+compare numbers, repeat it with other models.
 """
 
 from collections.abc import Mapping
@@ -18,6 +22,11 @@ NAME, FULL = "JAXSCORE_TEST_COMPILE", "full"
 def is_full(environment: Mapping[str, str]) -> bool:
     """Whether programs are those of users' runs."""
     return environment.get(NAME) == FULL
+
+
+def checks_shapes(environment: Mapping[str, str]) -> bool:
+    """Whether calls are checked against the shapes in signatures."""
+    return environment.get("JAXSCORE_TEST_SHAPES") != "unchecked"
 
 
 def xla_flags(environment: Mapping[str, str], jaxlib: str | None = None) -> str:

@@ -13,9 +13,10 @@ os.environ.setdefault("JAXSCORE_CACHE", os.path.join(tempfile.gettempdir(), "jax
 
 from jaxtyping import install_import_hook
 
-install_import_hook(
-    ["jaxscore.device", "jaxscore.systems.chronologic.temperature"], "beartype.beartype"
-)
+if compilation.checks_shapes(os.environ):
+    install_import_hook(
+        ["jaxscore.device", "jaxscore.systems.chronologic.temperature"], "beartype.beartype"
+    )
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Which flags of XLA the tests run with."""
+"""What the environment says of the code that tests run."""
 
 import pytest
 
-from tests.compilation import QUICK, xla_flags
+from tests.compilation import QUICK, checks_shapes, xla_flags
 
 AVX2 = "--xla_cpu_max_isa=AVX2"
 
@@ -20,3 +20,8 @@ AVX2 = "--xla_cpu_max_isa=AVX2"
 )
 def test_what_is_given_stays(environment, jaxlib, flags):
     assert xla_flags(environment, jaxlib).split() == flags
+
+
+def test_shapes_are_checked_unless_the_environment_says_otherwise():
+    assert checks_shapes({})
+    assert not checks_shapes({"JAXSCORE_TEST_SHAPES": "unchecked"})
