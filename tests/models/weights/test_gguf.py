@@ -420,6 +420,14 @@ def test_a_text_ends_at_the_end_of_a_turn_too(tmp_path):
     assert load(path).eos_ids == (0, 1)
 
 
+@pytest.mark.parametrize(("base", "is_lost"), [(10_000.0, True), (1e6, False)])
+def test_a_file_of_mistrals_sizes_says_that_its_window_is_lost(tmp_path, base, is_lost):
+    sizes = {f"llama.{key}": value for key, value in gguf.MISTRAL.items()}
+    _, path = written(tmp_path, "llama", metadata=sizes | {"llama.rope.freq_base": base})
+    assert gguf.GgufScheme(path).describe().endswith(gguf.LOST_WINDOW) is is_lost
+    assert "window" not in gguf.GgufScheme(written(tmp_path / "small", "qwen2")[1]).describe()
+
+
 def test_factors_of_no_known_rotary_scaling_are_refused(tmp_path, monkeypatch):
     odd = {"rope_freqs.weight": np.linspace(1, 3, 4, dtype=np.float32)}
     monkeypatch.setattr(gguf_files, "rope_tensors", lambda config: odd)

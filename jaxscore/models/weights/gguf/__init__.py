@@ -17,6 +17,19 @@ from jaxscore.models.weights.gguf.metadata import Keys
 from jaxscore.models.weights.quantization.dequantize import Found, view
 from jaxscore.models.weights.tensor_files import Tensors
 
+# Sizes of Mistral 7B v0.1; later versions have a larger base, or more tokens
+MISTRAL = {
+    "block_count": 32,
+    "embedding_length": 4096,
+    "feed_forward_length": 14336,
+    "context_length": 32768,
+    "rope.freq_base": 10_000.0,
+}
+LOST_WINDOW = (
+    "it has the sizes of Mistral 7B v0.1, whose window of 4,096 tokens GGUF does not store: longer "
+    "texts get other scores than from its checkpoint"
+)
+
 
 def read_config(path: Path) -> dict[str, Any]:
     """What the `config.json` of the model would be.
@@ -53,7 +66,11 @@ class GgufScheme:
 
     def describe(self) -> str:
         """One line for people: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
-        return "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
+        found = "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
+        metadata = {"llama.rope.freq_base": 10_000.0} | dict(self._file.metadata)
+        if all(metadata.get(f"llama.{key}") == value for key, value in MISTRAL.items()):
+            return f"{found}; {LOST_WINDOW}"
+        return found
 
     def open_tensors(self, path: Path) -> Tensors:
         """The tensors by Hugging Face's names, each dequantized when it is looked up.
