@@ -7,12 +7,14 @@ import sys
 
 import jax
 import pytest
+from gguf import GGMLQuantizationType
 
 from jaxscore.cli import plan
 from jaxscore.models.load import load
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, with_devices
 from tests.models.test_large_shapes import MODELS
+from tests.models.weights.test_gguf import written_in
 
 LLAMA3 = CASES / "models/tiny-llama3"
 SMALL = ("--batch-tokens", 64, "--quiet")  # one program
@@ -66,6 +68,16 @@ def test_a_quantized_model(run, tmp_path):
     whole, _ = told(run, tmp_path, "--model", QWEN, "--dtype", "float32", *SMALL)
     assert report["parameters"] == whole["parameters"]
     assert report["flops"] == whole["flops"]
+
+
+@pytest.mark.slow
+def test_weights_in_the_blocks_of_their_file(run, tmp_path):
+    path = written_in(tmp_path, "llama", [GGMLQuantizationType.Q4_0])
+    words = ("--model", path, "--dtype", "float32", "--quantize", "stored", *SMALL)
+    report, _ = told(run, tmp_path, *words)
+    model = load(path, dtype="float32", quantize="stored")
+    assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    assert report["stored_share"] == model.stored_share
 
 
 @pytest.mark.slow
