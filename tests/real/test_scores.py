@@ -1,8 +1,7 @@
 """Log-probabilities of pretrained models on real text, against PyTorch.
 
-The reference is PyTorch's own code in float64. On the texts here PyTorch's float32 is up to 8.4e-5
-from it and ours up to 7.1e-5, so the two are up to 1.2e-4 apart where they round in opposite
-directions; on most tokens they are 5e-6 apart.
+On most tokens PyTorch's float32 and ours are 5e-6 apart. Where they round in opposite directions
+they can be 1.2e-4 apart, so a token that is far from PyTorch's float32 is compared with float64.
 """
 
 import copy
@@ -14,42 +13,54 @@ import torch
 
 from jaxscore import Request
 from tests.conftest import CASES, ROOT
-from tests.real.conftest import NAMES
+from tests.real.conftest import OF_EACH_MODEL
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-CHARACTERS = 800  # of a text
+MOST = 1e-4  # nats per token
+NEAR = MOST / 2  # of PyTorch's float32, which is as far from float64 itself
 PAGES = ("LICENSE", "jaxscore/README.md", "jaxscore/plan/tries.py", "jaxscore/analysis/README.md")
+CHARACTERS, PER_TEXT, PASSAGES = 4600, 1150, 7
 
 
 @pytest.fixture(scope="module")
 def requests():
     """A licence, manuals, Python and passages in 22 languages: over 5,000 tokens."""
     tokens = json.loads((CASES / "real/tokens.json").read_text(encoding="utf-8"))
-    texts = [tokens["texts"][place] for place in tokens["prose"]]
+    prose = [tokens["texts"][place] for place in tokens["prose"]]
+    texts = ["\n\n".join(prose[at : at + PASSAGES]) for at in range(0, len(prose), PASSAGES)]
     for page in PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")[: 6 * CHARACTERS]
-        texts += [text[start : start + CHARACTERS] for start in range(0, len(text), CHARACTERS)]
+        text = (ROOT / page).read_text(encoding="utf-8")[:CHARACTERS]
+        texts += [text[at : at + PER_TEXT] for at in range(0, len(text), PER_TEXT)]
     return [Request(str(place), "", text) for place, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_float32_scores_are_within_1e_4_of_float64(name, requests, scorer_of, torch_model_of):
-    scorer, n_tokens = scorer_of(name), 0
-    results = scorer.score(requests)
-    model = copy.deepcopy(torch_model_of(name)).double()
-    for request, result in zip(requests, results, strict=True):
+@OF_EACH_MODEL
+def test_float32_scores_are_within_1e_4_of_pytorch(name, requests, scorer_of, torch_model_of):
+    scorer, model, n_tokens, far = scorer_of(name), torch_model_of(name), 0, []
+    for request, result in zip(requests, scorer.score(requests), strict=True):
         found = result.logprob[result.scored]
-        ids = scorer.encoder.tokenizer.encode(request.continuation)
-        expected = logprobs(model, ids)[-len(found) :]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4, err_msg=request.continuation)
+        ids = scorer.encoder.tokenizer.encode(request.continuation)[-len(found) - 1 :]
+        is_far = np.abs(found - logprobs(model, ids)) > NEAR
+        if is_far.any():  # later tokens do not change these
+            end = np.flatnonzero(is_far)[-1] + 1
+            far.append((ids[: end + 1], found[:end], is_far[:end]))
         n_tokens += len(found)
     assert n_tokens > 5000
+    assert sum(is_far.sum() for _, _, is_far in far) < n_tokens / 100
+    exact = copy.deepcopy(model).double()
+    for ids, found, is_far in far:
+        expected = logprobs(exact, ids)[is_far]
+        np.testing.assert_allclose(found[is_far], expected, rtol=0, atol=MOST)
 
 
 @torch.inference_mode()
-def logprobs(model, ids):
-    """Log-probability of each token but the first, nats."""
-    tokens = torch.tensor(ids)[None]
-    logits = model(tokens, use_cache=False).logits[0, :-1]
-    return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0].numpy()
+def logprobs(model, ids, per_chunk=128):
+    """Log-probability of each token but the first, nats; the LM head runs on chunks of tokens."""
+    tokens = torch.tensor(ids)
+    states = model.model(tokens[None], use_cache=False).last_hidden_state[0, :-1]
+    pairs = zip(states.split(per_chunk), tokens[1:].split(per_chunk), strict=True)
+    logits = ((model.lm_head(part), targets) for part, targets in pairs)
+    return np.concatenate(
+        [(z.gather(1, t[:, None])[:, 0] - z.logsumexp(-1)).numpy() for z, t in logits]
+    )
