@@ -386,7 +386,7 @@ def _falcon_h1(config: Any) -> None:
 def _mpt(config: Any) -> None:
     """Both lines write attributes of a whole model into the object of attention."""
     if isinstance(given := config.attn_config, dict):
-        inert = INERT | set(BASE)
+        inert = INERT | {"tie_word_embeddings", *BASE}
         own = {name: value for name, value in given.items() if name not in inert}
         config.attn_config = {name: own[name] for name in own if not name.startswith("_")}
 
