@@ -135,6 +135,7 @@ class Engine:
             vocab_size=vocab_size,
             max_positions=positions,
             placeholders=self.model.placeholders,
+            limit_reason=self.model.limit_reason,
         )
 
     def facts(self) -> dict[str, Any]:

@@ -129,6 +129,8 @@ def _inspect_native(
     left_out = None
     if text.wrapper is not None:
         tensors, left_out = wrappers.text_tensors(folder, tensors, text.wrapper)
+    if family.unread_part:
+        left_out = native.describe_unread(family, config, tensors, left_out)
     check_params(folder, family, config, tensors)
     out.weights = f"names, types and shapes of {len(tensors.stored)} tensors fit; no value is read"
     out.weights += f"; left out: {left_out}" if left_out else ""

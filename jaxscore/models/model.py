@@ -52,6 +52,7 @@ class Model:
         write: generation of transformers' classes; None for ours.
         params: tree of device arrays.
         max_positions: length of the longest path.
+        limit_reason: why that is less than the model was made for; empty if it is not.
         width: of the hidden states; decides which row lengths pay.
         shares_text: rows may contain tries. False for transformers' classes, whose mask is
             two-dimensional: they take one request per row.
@@ -100,6 +101,7 @@ class Model:
     mesh: DeviceMesh | None = None
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
     left_out: str | None = None
+    limit_reason: str = ""
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
     accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     measures: tuple[str, ...] = MEASURES

@@ -12,9 +12,9 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "afmoe cohere2_moe exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite granite_swa "
-    "granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe lfm3 minicpm3 minimax_m2 ministral3 nanochat "
-    "olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite "
+    "glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe lfm3 minicpm3 "
+    "minimax_m2 ministral3 nanochat olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"kimi_k25"})
@@ -168,7 +168,6 @@ TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
     "axk2": INDEXER,
     "blt": "patches of bytes",
-    "deepseek_v32": INDEXER,
     "deepseek_v4": "compressed keys",
     "diffllama": "differences of two attentions",
     "doge": "a learned mask of keys",
@@ -177,7 +176,6 @@ _OTHER_LAYERS = {
     "gemma3n_text": "several residual streams",
     "gemma4_assistant": TWO_INPUTS,
     "gemma4_unified_assistant": TWO_INPUTS,
-    "glm_moe_dsa": INDEXER,
     "hrm_text": "layers that run several times",
     "hy_v4": INDEXER,
     "jetmoe": "mixtures of attention heads",

@@ -1,6 +1,7 @@
 """The native decoder of a checkpoint: its config, its parameters and the functions over them."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def build(
     elif text.wrapper is not None:
         tied = not converted.has_unembedding(folder)
     family, config = translate(folder, raw, tied=tied)
+    if tensors is not None and family.unread_part:
+        left_out = describe_unread(family, config, tensors, left_out)
     config = with_storage(folder, family, config, tensors, dtype, quantize)
     numpy_dtype = NUMPY_DTYPES[dtype]
     mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))
@@ -94,9 +97,21 @@ def build(
         from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
         placeholders=text.placeholders,
         left_out=left_out,
+        limit_reason=family.limit_reason,
         stored_share=share,
         generation_defaults=generation_defaults,
     )
+
+
+def describe_unread(
+    family: Family, config: DecoderConfig, tensors: Tensors, left_out: str | None
+) -> str | None:
+    """Description of tensors left out, those that the family does not read included."""
+    bare = (name.removeprefix(family.prefix) for name in tensors.stored)
+    patterns = family.unread(config)
+    n = sum(any(re.fullmatch(pattern, name) for pattern in patterns) for name in bare)
+    own = [f"{n} tensors of {family.unread_part}"] if n else []
+    return ", ".join(([left_out] if left_out else []) + own) or None
 
 
 def with_storage(

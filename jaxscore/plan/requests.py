@@ -216,6 +216,7 @@ def check_sequences(
     vocab_size: int,
     max_positions: int,
     placeholders: Mapping[int, str],
+    limit_reason: str = "",
 ) -> dict[int, str]:
     """Find the sequences of a window that the model cannot score.
 
@@ -227,6 +228,7 @@ def check_sequences(
         max_positions: most tokens that the model reads.
         placeholders: ids that stand for an image, a video or a sound, with the config key that
             says so. They may be scored, but not read.
+        limit_reason: see `Model`.
 
     Returns:
         Index of each such sequence -> the reason.
@@ -269,7 +271,7 @@ def check_sequences(
             found[k] = f"its continuation starts at {start!r}, expected an index from 0 to {n}"
         n_read = n if len(sequence.choices) else n - 1
         if k not in found and n_read > max_positions:
-            found[k] = _too_long(sequence, max_positions)
+            found[k] = _too_long(sequence, max_positions, limit_reason)
     return found
 
 
@@ -280,7 +282,7 @@ def _as_array(ids: object) -> np.ndarray:
         return np.zeros((1, 1), object)
 
 
-def _too_long(sequence: TokenSequence, max_positions: int) -> str:
+def _too_long(sequence: TokenSequence, max_positions: int, limit_reason: str) -> str:
     n = len(sequence.ids)
     n_continuation = n - sequence.start
     found, remedy = f"{n} tokens ({n_continuation} of them continuation)", "shorten it"
@@ -290,4 +292,5 @@ def _too_long(sequence: TokenSequence, max_positions: int) -> str:
         remedy = "shorten the context"
     if remedy != "shorten it":
         remedy += ", or drop its oldest tokens with --truncate left"
-    return f"{found}, the model takes {max_positions} positions; {remedy}"
+    limit = f"{max_positions} positions" + (f" ({limit_reason})" if limit_reason else "")
+    return f"{found}, the model takes {limit}; {remedy}"

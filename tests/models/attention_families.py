@@ -21,7 +21,15 @@ from tests.models.case_parts import (
     case,
     scaled,
 )
-from tests.models.mixture_families import LAYERS, ROPE_BY_TYPE
+from tests.models.mixture_families import (
+    DEEP_YARN,
+    DERIVED,
+    GROUPS,
+    LATENT,
+    LAYERS,
+    OF_NEXT_TOKENS,
+    ROPE_BY_TYPE,
+)
 
 # gemma4 without experts and per-layer embeddings
 OF_GEMMA4 = set("num_experts top_k_experts moe_intermediate_size".split())
@@ -30,6 +38,7 @@ UNIFIED = {
     for name, value in mixture_families.BASE["gemma4_text"].items()
     if name not in OF_GEMMA4 and not name.endswith("per_layer_input")
 }
+INDEXED = {**LATENT, "index_topk": 64, "index_head_dim": 8, "index_n_heads": 2}
 MIXED = [SLIDING, FULL, SLIDING]
 MULTIPLIED = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0}
 BASE: dict[str, dict[str, Any]] = {
@@ -55,7 +64,9 @@ BASE: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "prefix_dense_intermediate_size": 40,
     },
+    "deepseek_v32": {**INDEXED, **GROUPS},
     "gemma4_unified_text": UNIFIED,
+    "glm_moe_dsa": INDEXED,
     "granite_swa": {**GATED, **LAYERS, **MULTIPLIED, "sliding_window": 5},
     "granitemoe_swa": {
         **GATED,
@@ -138,6 +149,35 @@ CASES = [
         rope_parameters=LINEAR | {"rope_theta": 300.0},
     ),
     case("cohere2_moe", mlp_layer_types=["dense"] * 3, prefix_dense_sliding_window_pattern=2),
+    case("deepseek_v32", {"n_group": 1, "topk_group": 1}, {"num_experts_per_tok": 2}),
+    case(
+        "deepseek_v32",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob routed_scaling_factor",
+        norm_topk_prob=False,
+        routed_scaling_factor=0.8,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        first_k_dense_replace=0,
+        **LLAMALIKE,
+    ),
+    case("deepseek_v32", "rope_scaling", mlp_layer_types=["dense"] * 3, **scaled(DEEP_YARN)),
+    case(
+        "glm_moe_dsa",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob routed_scaling_factor",
+        {"num_experts_per_tok": 2},
+        {"n_group": 1, "topk_group": 1},
+        {"topk_group": 1, "num_experts_per_tok": 2},
+        routed_scaling_factor=0.8,
+        **GROUPS,
+        indexer_types=["full", "shared", "full"],
+        norm_topk_prob=False,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case("glm_moe_dsa", "rope_scaling", mlp_layer_types=["dense"] * 3, **scaled(YARN)),
     case("gemma4_unified_text", "sliding_window final_logit_softcapping"),
     case(
         "gemma4_unified_text",
@@ -223,6 +263,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere2_moe", {"use_qk_norm": True}, "use_qk_norm=True"),
     # torch's class reads `rope_parameters` alone.
     ("cohere2_moe", scaled(LINEAR), "does not read; write rope_parameters"),
+    *(
+        (kind, attributes, said)
+        for kind in ("deepseek_v32", "glm_moe_dsa")
+        for attributes, said in (
+            ({"mlp_bias": True}, "mlp_bias is True"),
+            ({"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+            ({"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+            ({"topk_method": "greedy"}, "topk_method is 'greedy'"),
+            ({"layer_types": [FULL] * 3}, "handled is 'indexed_attention'"),
+        )
+    ),
     ("granite_swa", {"head_dim": 16}, "head_dim=16"),
     ("mpt", {"attn_config": {"alibi": False}}, "attn_config has alibi False"),
     ("mpt", {"attn_config": {"alibi_bias_max": 4}}, "attn_config has alibi_bias_max 4"),
@@ -237,6 +288,9 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("afmoe", {"layer_types": None, "global_attn_every_n_layers": 0}, "every_n_layers is 0"),
     ("cohere2_moe", {"expert_selection_fn": "tanh"}, "expert_selection_fn is 'tanh'"),
     ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "strategy is 'max'"),
+    ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
+    ("glm_moe_dsa", {"indexer_types": ["shared", "full", "full"]}, "the first one 'full'"),
+    ("glm_moe_dsa", {"indexer_types": ["full", "odd", "full"]}, "expected 'full' and 'shared'"),
     ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta is [10000.0], expected"),
     ("granite_swa", {"layer_rope_theta": [1e4, "a", 0]}, "expected numbers"),
     ("granite_swa", {"sliding_window": None}, "sliding_window is None"),
@@ -244,7 +298,23 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("mpt", {"attn_config": [1]}, "attn_config is [1], expected an object"),
 ]
 ALIKE: dict[str, set[str]] = {}
+CHOICE = "all keys are chosen"
+OF_INDEXED = {
+    "head_dim": DERIVED,
+    "qk_head_dim": DERIVED,
+    "index_head_dim": CHOICE,
+    "index_n_heads": CHOICE,
+    "aux_loss_alpha": NOT_READ,
+    "ep_size": NOT_READ,
+    "seq_aux": NOT_READ,
+    "num_nextn_predict_layers": OF_NEXT_TOKENS,
+    "output_router_logits": TRAINING,
+}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "deepseek_v32": OF_INDEXED,
+    "glm_moe_dsa": OF_INDEXED
+    | dict.fromkeys("index_topk_pattern index_topk_freq index_skip_topk_offset".split(), CHOICE)
+    | {"indexer_rope_interleave": NOT_READ},
     "afmoe": {
         "load_balance_coeff": NOT_READ,
         "output_router_logits": TRAINING,

@@ -7,7 +7,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxscore.errors import InputError
-from tests.models.checkpoints import loaded
+from jaxscore.plan.requests import TokenSequence
+from tests.models.checkpoints import (
+    assert_agree,
+    loaded,
+    ragged,
+    saved,
+    scorer,
+    torch_scores,
+)
 from tests.models.families import REFUSED, UNUSABLE
 from tests.releases import native_and_transformers
 
@@ -30,6 +38,18 @@ def test_an_attribute_that_is_not_handled(checkpoint, kind, attributes, named):
 def test_a_model_type_that_is_not_covered(checkpoint, kind, implementation):
     folder = checkpoint("llama", model_type=kind)
     refused(folder, folder / "config.json", kind, implementation=implementation)
+
+
+def test_texts_of_more_tokens_than_an_indexer_chooses(tmp_path):
+    """Up to `index_topk` keys it chooses all."""
+    model = saved(tmp_path, "deepseek_v32", index_topk=16)
+    own, sequences = loaded(tmp_path), ragged()
+    assert own.left_out == "15 tensors of indexers"
+    short = [TokenSequence(one.ids[:17], 0) for one in sequences]
+    assert_agree(scorer(own).score_sequences(short), torch_scores(model, short))
+    limit = r"16 positions \(beyond index_topk keys an indexer chooses among them, which is not cov"
+    with pytest.raises(ValueError, match=limit):
+        scorer(own).score_sequences([TokenSequence(sequences[0].ids[:18], 0)])
 
 
 DOWN = "model.layers.1.mlp.down_proj.weight"

@@ -77,8 +77,8 @@ KINDS: dict[str, type] = dict.fromkeys(
 )
 KINDS |= {"hidden_activation": str}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types attn_layer_indices full_attn_idxs layer_rope_theta "
-    "layer_types "
+    "attention_layers attention_types attn_layer_indices full_attn_idxs indexer_types "
+    "layer_rope_theta layer_types "
     "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers no_rope_layers "
     "ssm_multipliers".split(),
     list,

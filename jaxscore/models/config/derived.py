@@ -241,6 +241,32 @@ def _latent(config: Any) -> None:
         setattr(config, name, value)
 
 
+def _sparse(config: Any) -> None:
+    """An indexer in every layer, and experts in all layers but the first ones."""
+    n = config.num_hidden_layers
+    first = min(config.first_k_dense_replace, n)
+    if config.mlp_layer_types is None:
+        config.mlp_layer_types = ["dense"] * first + ["sparse"] * (n - first)
+    if config.layer_types is None:
+        config.layer_types = ["indexed_attention"] * n
+    _latent(config)
+
+
+def _glm_moe_dsa(config: Any) -> None:
+    """Layers share the choice of an indexer by a pattern, or by a frequency."""
+    if config.indexer_types is None:
+        pattern = getattr(config, "index_topk_pattern", None)
+        frequency = max(getattr(config, "index_topk_freq", 1), 1)
+        ahead = getattr(config, "index_skip_topk_offset", 2) - 1
+        layers = range(config.num_hidden_layers)
+        runs = (not max(i - ahead, 0) % frequency for i in layers)
+        config.indexer_types = ["full" if one else "shared" for one in runs]
+        if pattern is not None:
+            names = {"F": "full", "S": "shared"}
+            config.indexer_types = [names.get(one, one) for one in pattern]
+    _sparse(config)
+
+
 def _glm4_moe_lite(config: Any) -> None:
     _first_dense(config)
     _latent(config)
@@ -403,6 +429,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "cohere2_moe": _cohere2_moe,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
+    "deepseek_v32": _sparse,
     "dots1": _windows_from,
     "ernie4_5_moe": _ernie_moe,
     "exaone4": _exaone4,
@@ -414,6 +441,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
     "glm4_moe_lite": _glm4_moe_lite,
+    "glm_moe_dsa": _glm_moe_dsa,
     "gpt_bigcode": _gpt_bigcode,
     "gpt_neo": _gpt_neo,
     "gpt_oss": _alternating,

@@ -19,6 +19,7 @@ MODULES = {
     "granite": "granite granite_swa granitemoe granitemoe_swa granitemoeshared",
     "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
+    "indexed": "deepseek_v32 glm_moe_dsa",
     "lfm2": "lfm2 lfm2_moe",
     "lfm3": "lfm3",
     "llama": "llama ministral3 mistral",

@@ -88,6 +88,14 @@ def _v3(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, interleaved=config.rope_interleave)
 
 
+def sigmoid_mixture(config: Any, **own: Any) -> DecoderConfig:
+    """deepseek_v3 with a type of MLP for each layer, except for the fields in `own`."""
+    # DeepSeek-V3.2 and GLM-5 have these; PyTorch's class reads none of them.
+    fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
+    return _deepseek(config, experts, mixtures.dense_layers(config), interleaved=True, **own)
+
+
 def _glm4_moe_lite(config: Any) -> DecoderConfig:
     """deepseek_v3 with a type of MLP for each layer."""
     plain = mixtures.dense_layers(config)
@@ -115,7 +123,7 @@ def attention_sources(config: DecoderConfig) -> Table:
     return table | linear(("layers", "attention", "out"), layer + "o_proj", config.out_bias)
 
 
-def _sources(config: DecoderConfig) -> Table:
+def sources(config: DecoderConfig) -> Table:
     return mixtures.sources(config, attention_sources(config))
 
 
@@ -128,9 +136,9 @@ READS = (
 )
 
 FAMILIES = {
-    "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=_sources, next_tokens=True),
+    "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=sources, next_tokens=True),
     "deepseek_v3": llama.family(
-        _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=_sources, next_tokens=True
+        _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=sources, next_tokens=True
     ),
     "glm4_moe_lite": llama.family(
         _glm4_moe_lite,
@@ -139,7 +147,7 @@ FAMILIES = {
         "topk_group num_experts_per_tok norm_topk_prob routed_scaling_factor rope_interleave",
         "first_k_dense_replace topk_method qk_head_dim output_router_logits",
         mixtures.NEXT_TOKENS,
-        sources=_sources,
+        sources=sources,
         next_tokens=True,
     ),
 }

@@ -35,7 +35,9 @@ def llama_config(config: Any, **own: Any) -> DecoderConfig:
         own["activation"] = fields.activation(config)
     if "mlp_width" not in own:
         own["mlp_width"] = config.intermediate_size
-    return fields.decoder_config(config, max_positions=config.max_position_embeddings, **own)
+    if "max_positions" not in own:
+        own["max_positions"] = config.max_position_embeddings
+    return fields.decoder_config(config, **own)
 
 
 def attention_sources(config: DecoderConfig) -> Table:
