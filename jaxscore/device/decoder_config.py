@@ -88,12 +88,14 @@ class OtherHeads(NamedTuple):
     Attributes:
         n_kv_heads, head_width: as of `DecoderConfig`.
         values_are_keys: values are the products that keys are before norm and rotation.
+        sinks: they have sinks if the others do.
     """
 
     layers: tuple[int, ...]
     n_kv_heads: int
     head_width: int
     values_are_keys: bool = False
+    sinks: bool = True
 
 
 class ShortConvolution(NamedTuple):
@@ -262,6 +264,8 @@ class DecoderConfig:
             `qk_norm_scale` is false; after they are turned where `qk_norm_turned`; in some layers
             alone where `qk_norm_of` has an entry for each.
         value_norm: the values of each head are normed without scale.
+        value_width, value_scale: channels of a head's value, 0 is `head_width`, of which it is at
+            most; and a factor on values.
         other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
         recurrent: see `Recurrent`; None if all layers have attention.
         query_gate: attention's output is multiplied by the sigmoid of a further product, of the
@@ -333,6 +337,8 @@ class DecoderConfig:
     qk_norm_turned: bool = False
     qk_norm_of: tuple[bool, ...] = ()
     value_norm: bool = False
+    value_width: int = 0
+    value_scale: float = 1.0
     values_are_keys: bool = False
     other_heads: OtherHeads | None = None
     recurrent: Recurrent | None = None
@@ -380,6 +386,7 @@ class DecoderConfig:
             n_kv_heads=other.n_kv_heads,
             head_width=other.head_width,
             values_are_keys=other.values_are_keys,
+            sinks=main.sinks and other.sinks,
         )
 
     def kind_of(self, layer: int) -> int:

@@ -150,6 +150,8 @@ class Attention(nn.Module):
         )
         if latent is not None:
             mixed = latent.values(mixed)
+        elif c.value_width:
+            mixed = mixed[..., : c.value_width]
         if c.query_gate and c.gate_per_head:
             gate = Linear(n_heads, False, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)[..., None]
@@ -166,9 +168,9 @@ class Attention(nn.Module):
         n_heads = c.n_heads // self.build.shards
         n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // self.build.shards
 
-        def project(name: str, count: int) -> Array:
-            y = Linear(count * c.head_width, c.qkv_bias, c.quantized, name=name)(x)
-            return y.reshape(*x.shape[:2], count, c.head_width)
+        def project(name: str, count: int, width: int = c.head_width) -> Array:
+            y = Linear(count * width, c.qkv_bias, c.quantized, name=name)(x)
+            return y.reshape(*x.shape[:2], count, width)
 
         def normed(name: str, y: Array) -> Array:
             if not c.qk_norm:
@@ -192,7 +194,12 @@ class Attention(nn.Module):
         if only_queries:
             return q, None, None
         k = project("k", n_kv_heads)
-        v = clip_qkv(c, k if c.values_are_keys else project("v", n_kv_heads))
+        value_width = c.value_width or c.head_width
+        v = clip_qkv(c, k if c.values_are_keys else project("v", n_kv_heads, value_width))
+        if c.value_scale != 1.0:
+            v *= c.value_scale
+        if value_width < c.head_width:  # zeros, so that keys and values have one shape
+            v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, c.head_width - value_width)))
         if c.value_norm:
             v = Norm(c, use_bias=False, use_scale=False)(v)
         k = norm_and_rotate("k", k)

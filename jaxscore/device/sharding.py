@@ -63,6 +63,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("attentions/main/[kv]", None, KV_HEADS, None),
     *_product("attentions/other/[kv]", None, OTHER_KV_HEADS, None),
     *_product("attentions/(main|other)/out", None, None, HEADS),
+    ("attentions/(main|other)/sinks", (None, HEADS)),
     ("attentions/(main|other)/[qk]_norm/scale", (None, None)),
     ("embed/per_layer/token", (VOCABULARY, None)),
     ("embed/per_layer_in/weight", (None, None)),

@@ -12,9 +12,10 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text glm4_moe_lite "
-    "glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe lfm3 minicpm3 "
-    "minimax_m2 ministral3 nanochat olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
+    "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe "
+    "lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
+    "qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"kimi_k25"})
@@ -181,7 +182,6 @@ _OTHER_LAYERS = {
     "jetmoe": "mixtures of attention heads",
     "laguna": GATED,
     "longcat_flash": "experts beside two attentions",
-    "mimo_v2_flash": "values of another width than keys",
     "minimax_m3_vl_text": INDEXER,
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",

@@ -111,6 +111,13 @@ CONFIGS = {
         norm_place="both",
         quantized="float32",
     ),
+    "narrow values": llamalike(
+        windows=(4, 0),
+        other_heads=OtherHeads((1,), 1, 8, sinks=False),
+        sinks=True,
+        value_width=6,
+        value_scale=0.7,
+    ),
     "experts beside": llamalike(
         experts=Experts(4, 2, True, 16, False, beside=True, router_norm=True, expert_scale=True),
         norm_place="both",

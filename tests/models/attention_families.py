@@ -41,6 +41,10 @@ UNIFIED = {
 INDEXED = {**LATENT, "index_topk": 64, "index_head_dim": 8, "index_n_heads": 2}
 MIXED = [SLIDING, FULL, SLIDING]
 MULTIPLIED = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0}
+THIRDS = {
+    FULL: {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.7},
+    SLIDING: {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.7},
+}
 BASE: dict[str, dict[str, Any]] = {
     "afmoe": {
         **OWN_HEADS,
@@ -76,6 +80,16 @@ BASE: dict[str, dict[str, Any]] = {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 40,
+    },
+    "mimo_v2_flash": {
+        **OWN_HEADS,
+        **LAYERS,
+        "layer_types": [FULL, SLIDING, SLIDING],
+        "sliding_window": 5,
+        "v_head_dim": 8,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
     },
     "mpt": {
         "vocab_size": VOCABULARY,
@@ -241,6 +255,39 @@ CASES = [
         shared_intermediate_size=0,
         **scaled(LLAMA3),
     ),
+    case("mimo_v2_flash", "sliding_window", {"num_experts_per_tok": 3}),
+    case(
+        "mimo_v2_flash",
+        "rms_norm_eps hidden_act norm_topk_prob routed_scaling_factor attention_value_scale",
+        {"n_group": 3, "topk_group": 2},
+        {"topk_group": 1},
+        {"rope_parameters": THIRDS | {FULL: THIRDS[SLIDING]}},
+        {"rope_parameters": THIRDS | {SLIDING: THIRDS[FULL]}},
+        {
+            "rope_parameters": {
+                kind: one | {"partial_rotary_factor": 1.0} for kind, one in THIRDS.items()
+            }
+        },
+        n_group=2,
+        topk_group=2,
+        norm_topk_prob=False,
+        routed_scaling_factor=0.8,
+        attention_value_scale=None,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        rms_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_parameters=THIRDS,
+    ),
+    case(
+        "mimo_v2_flash",
+        layer_types=[SLIDING] * 3,
+        num_key_value_heads=1,
+        v_head_dim=12,
+        mlp_layer_types=["dense"] * 3,
+    ),
+    case("mimo_v2_flash", layer_types=[FULL] * 3),
     case("mpt"),
     case(
         "mpt",
@@ -275,6 +322,27 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         )
     ),
     ("granite_swa", {"head_dim": 16}, "head_dim=16"),
+    *(
+        ("mimo_v2_flash", {name: value}, f"{name} is {value!r}, which is not handled")
+        for name, value in {
+            "add_full_attention_sink_bias": True,
+            "add_swa_attention_sink_bias": False,
+            "hybrid_block_size": 4,
+            "hybrid_layer_pattern": [0, 1, 0],
+            "layernorm_epsilon": 0.1,
+            "moe_layer_freq": [1, 1, 1],
+            "n_shared_experts": 1,
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 300.0,
+            "scoring_func": "softmax",
+            "swa_head_dim": 8,
+            "swa_num_attention_heads": 2,
+            "swa_num_key_value_heads": 2,
+            "swa_rope_theta": 300.0,
+            "swa_v_head_dim": 4,
+            "topk_method": "greedy",
+        }.items()
+    ),
     ("mpt", {"attn_config": {"alibi": False}}, "attn_config has alibi False"),
     ("mpt", {"attn_config": {"alibi_bias_max": 4}}, "attn_config has alibi_bias_max 4"),
     ("mpt", {"attn_config": {"qk_ln": True}}, "attn_config has qk_ln True"),
@@ -294,6 +362,17 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta is [10000.0], expected"),
     ("granite_swa", {"layer_rope_theta": [1e4, "a", 0]}, "expected numbers"),
     ("granite_swa", {"sliding_window": None}, "sliding_window is None"),
+    ("mimo_v2_flash", {"v_head_dim": 13}, "v_head_dim is 13, expected 1 to 12 of head_dim"),
+    (
+        "mimo_v2_flash",
+        {"rope_parameters": THIRDS | {FULL: LINEAR | {"rope_theta": 300.0}}},
+        "handled is type 'default'",
+    ),
+    (
+        "mimo_v2_flash",
+        {"rope_parameters": THIRDS | {FULL: {"rope_theta": 300.0, "partial_rotary_factor": 1.0}}},
+        "partial_rotary_factor differs between layer types",
+    ),
     ("mpt", {"attn_config": {"clip_qkv": "a"}}, "attn_config has clip_qkv 'a'"),
     ("mpt", {"attn_config": [1]}, "attn_config is [1], expected an object"),
 ]
@@ -329,6 +408,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     "cohere2_moe": {"output_router_logits": TRAINING},
     "granitemoe_swa": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
+    "mimo_v2_flash": {
+        "attention_chunk_size": NOT_READ,
+        "output_router_logits": TRAINING,
+        "sliding_window_size": "one less than sliding_window",
+    },
     "mpt": {
         "emb_pdrop": TRAINING,
         "embedding_fraction": NOT_READ,

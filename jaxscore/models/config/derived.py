@@ -272,6 +272,18 @@ def _glm4_moe_lite(config: Any) -> None:
     _latent(config)
 
 
+def _mimo(config: Any) -> None:
+    """A window in all layers but the first and every sixth; experts in all but the first."""
+    layers = range(config.num_hidden_layers)
+    if config.layer_types is None:
+        config.layer_types = [SLIDING if i and (i + 1) % 6 else FULL for i in layers]
+    _first_dense(config)
+    if config.routed_scaling_factor is None:
+        config.routed_scaling_factor = 1.0
+    if type(size := getattr(config, "sliding_window_size", None)) is int:
+        config.sliding_window = size + 1  # the token itself included
+
+
 def _minicpm3(config: Any) -> None:
     _latent(config)
     if config.v_head_dim is None:
@@ -453,6 +465,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "helium": _check_quotient,
     "hy_v3": _first_dense,
     "llama4_text": _llama4,
+    "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,
     "ministral": _ministral,
     "mpt": _mpt,

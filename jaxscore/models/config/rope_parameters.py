@@ -187,7 +187,9 @@ def _for_types(
         else:
             found = (full and raw.get("rope_scaling")) or {}
         own = _clean(kind, _object(f"rope_parameters.{layer_type}", found), sizes)
-        if own.get("rope_type") != "proportional":
+        if "partial_rotary_factor" in defaults and "rope_type" not in defaults:
+            own.setdefault("partial_rotary_factor", defaults["partial_rotary_factor"])
+        elif own.get("rope_type") != "proportional":
             _check_whole(own)
         if own.get("truncate", True) is not True:
             # transformers 5 reads it beside the layer types, 4.57 in the object.

@@ -27,6 +27,7 @@ MODULES = {
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
     "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
+    "mimo": "mimo_v2_flash",
     "minicpm": "minicpm3",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "mpt": "mpt",

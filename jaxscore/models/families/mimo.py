@@ -1,0 +1,106 @@
+"""mimo_v2_flash: narrow values; layers with a window have more key heads, and sinks."""
+
+from typing import Any
+
+from jaxscore.device import attention_kinds
+from jaxscore.device.decoder_config import DecoderConfig, OtherHeads
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Source, Table, linear
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+# Attributes of released configs that PyTorch's class does not read
+RELEASED = (
+    "add_full_attention_sink_bias add_swa_attention_sink_bias hybrid_block_size "
+    "hybrid_layer_pattern layernorm_epsilon moe_layer_freq n_shared_experts "
+    "partial_rotary_factor rope_theta scoring_func swa_head_dim swa_num_attention_heads "
+    "swa_num_key_value_heads swa_rope_theta swa_v_head_dim topk_method"
+)
+
+
+def _require_released(config: Any, windows: tuple[int, ...], plain: tuple[int, ...]) -> None:
+    """Require attributes that the class does not read to say what it computes."""
+    full, sliding = config.rope_parameters[FULL], config.rope_parameters[SLIDING]
+    fields.require(
+        config,
+        add_full_attention_sink_bias=False,
+        add_swa_attention_sink_bias=True,
+        hybrid_block_size=None,
+        hybrid_layer_pattern=[int(window > 0) for window in windows],
+        layernorm_epsilon=config.rms_norm_eps,
+        moe_layer_freq=[int(i not in plain) for i in range(config.num_hidden_layers)],
+        n_shared_experts=None,
+        partial_rotary_factor=full["partial_rotary_factor"],
+        rope_theta=full["rope_theta"],
+        scoring_func="sigmoid",
+        swa_head_dim=config.head_dim,
+        swa_num_attention_heads=config.num_attention_heads,
+        swa_num_key_value_heads=2 * config.num_key_value_heads,
+        swa_rope_theta=sliding["rope_theta"],
+        swa_v_head_dim=config.v_head_dim,
+        topk_method="noaux_tc",
+    )
+
+
+def _head_fields(config: Any, windows: tuple[int, ...]) -> dict[str, Any]:
+    """Twice as many key heads, and sinks, in layers with a window."""
+    width, value, heads = config.head_dim, config.v_head_dim, config.num_key_value_heads
+    if not 1 <= value <= width:
+        raise InputError(f"v_head_dim is {value}, expected 1 to {width} of head_dim")
+    own: dict[str, Any] = {"value_width": 0 if value == width else value}
+    if not any(windows):
+        return own | {"n_kv_heads": heads}
+    if full := tuple(i for i, window in enumerate(windows) if not window):
+        own["other_heads"] = OtherHeads(full, heads, width, sinks=False)
+    return own | {"n_kv_heads": 2 * heads, "sinks": True}
+
+
+def _mimo(config: Any) -> DecoderConfig:
+    windows, plain = fields.windows_by_layer_type(config), mixtures.dense_layers(config)
+    for kind, parameters in config.rope_parameters.items():
+        if parameters is None or parameters["rope_type"] != "default":
+            raise InputError(f"rope_parameters.{kind} is {parameters}, handled is type 'default'")
+    shares = {one["partial_rotary_factor"] for one in config.rope_parameters.values()}
+    if len(shares) > 1:
+        raise InputError(f"partial_rotary_factor differs between layer types: {sorted(shares)}")
+    _require_released(config, windows, plain)
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
+    width, scale = config.moe_intermediate_size, config.attention_value_scale
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        **_head_fields(config, windows),
+        **fields.rotary_by_layer_type(config),
+        qkv_bias=config.attention_bias,
+        value_scale=1.0 if scale is None else scale,
+        windows=windows,
+    )
+
+
+def _attention_sources(config: DecoderConfig) -> Table:
+    table: Table = {}
+    several = attention_kinds.stacked_by_kind(config)
+    for kind, own in enumerate(config.kinds()):
+        at = ("attentions", attention_kinds.KINDS[kind]) if several else ("layers", "attention")
+        layers = tuple(attention_kinds.layers_of(config, kind)[0]) if several else None
+        name = "layers.{i}.self_attn."
+        for ours in "qkv":
+            table |= linear((*at, ours), f"{name}{ours}_proj", own.qkv_bias, layers=layers)
+        table |= linear((*at, "out"), name + "o_proj", False, layers=layers)
+        if own.sinks:
+            table[*at, "sinks"] = Source(name + "attention_sink_bias", layers=layers)
+    return table
+
+
+FAMILIES = {
+    "mimo_v2_flash": llama.family(
+        _mimo,
+        "attention_bias head_dim v_head_dim attention_value_scale layer_types sliding_window",
+        "sliding_window_size mlp_layer_types moe_intermediate_size n_routed_experts n_group",
+        "topk_group num_experts_per_tok norm_topk_prob routed_scaling_factor",
+        "attention_chunk_size output_router_logits",
+        RELEASED,
+        sources=lambda config: mixtures.sources(config, _attention_sources(config)),
+        unread=lambda config: (r"mtp\..+",),
+    )
+}
