@@ -23,6 +23,7 @@ PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
+    "model.text_model.": "model.",
 }
 HEAD = "lm_head.weight"
 # Text models of another family under a model type of their own
@@ -87,7 +88,32 @@ GEMMA4: dict[str, int | None] = {
     "video_token_id": 258884,
 }
 EOA = {"eoa_token_id": "eoa_token_index"}
+LLAVA = frozenset(
+    {
+        "ignore_index",
+        "image_grid_pinpoints",
+        "image_seq_length",
+        "multimodal_projector_bias",
+        "projector_hidden_act",
+        "projector_layernorm_eps",
+        "vision_aspect_ratio",
+        "vision_feature_layer",
+        "vision_feature_select_strategy",
+    }
+)
+IMAGE_INDEX = {"image_token_id": "image_token_index"}
+COHERE = frozenset({"adapter_layer_norm_eps", "alignment_intermediate_size", "downsample_factor"})
+IDEFICS = Wrapper(
+    ("llama",),
+    frozenset({"vision_model", "connector"}),
+    {"image_token_id": 128257},
+    frozenset({"scale_factor", "use_reentrant_checkpointing"}),
+)
 WRAPPERS: dict[str, Wrapper] = {
+    "aya_vision": Wrapper(
+        ("cohere2",), PROJECTED, {"image_token_index": 255036}, LLAVA | COHERE, IMAGE_INDEX
+    ),
+    "cohere2_vision": Wrapper(("cohere2",), PROJECTED, {"image_token_id": 255036}, COHERE),
     "gemma3": Wrapper(
         ("gemma3_text",),
         PROJECTED,
@@ -107,6 +133,13 @@ WRAPPERS: dict[str, Wrapper] = {
         frozenset({"vision_embedder", "embed_vision", "embed_audio"}),
         GEMMA4,
         aliases=EOA,
+    ),
+    "idefics3": IDEFICS,
+    "internvl": Wrapper(
+        ("qwen2", "qwen3", "qwen3_moe", "llama", "gpt_oss"),
+        PROJECTED,
+        {"image_token_id": 151667},
+        LLAVA | {"downsample_ratio"},
     ),
     "kimi_k25": Wrapper(
         ("deepseek_v3",),
@@ -134,6 +167,23 @@ WRAPPERS: dict[str, Wrapper] = {
         {"boi_token_index": 200080, "eoi_token_index": 200081, "image_token_index": 200092},
         aliases=INDICES,
     ),
+    "llava": Wrapper(
+        ("llama", "mistral", "qwen2"), PROJECTED, {"image_token_index": 32000}, LLAVA, IMAGE_INDEX
+    ),
+    "llava_next": Wrapper(
+        ("llama", "mistral", "qwen2"),
+        PROJECTED | {"image_newline"},
+        {"image_token_index": 32000},
+        LLAVA | {"use_image_newline_parameter"},
+        IMAGE_INDEX,
+    ),
+    "llava_onevision": Wrapper(
+        ("qwen2",),
+        PROJECTED | {"image_newline"},
+        {"image_token_index": 151646, "video_token_index": 151647},
+        LLAVA | {"use_image_newline_parameter"},
+        IMAGE_INDEX | {"video_token_id": "video_token_index"},
+    ),
     "mistral3": Wrapper(
         ("mistral", "ministral3"),
         PROJECTED,
@@ -154,6 +204,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
     "qwen3_vl_moe": Wrapper(("qwen3_vl_moe_text",), frozenset({"visual"}), QWEN),
+    "smolvlm": IDEFICS,
 }
 
 
@@ -267,7 +318,7 @@ def text_tensors(folder: Path, tensors: Tensors, wrapper: Wrapper) -> tuple[Tens
     names: dict[str, str] = {}
     left_out: dict[str, int] = {}
     for name in tensors.stored:
-        tower = re.match(r"(?:model\.)?([^.]+)\.", name)
+        tower = re.match(r"(?:model\.)?([^.]+)(?:\.|$)", name)
         if tower and tower[1] in wrapper.towers:
             left_out[tower[1]] = left_out.get(tower[1], 0) + 1
             continue

@@ -218,6 +218,7 @@ def test_a_trained_correction_of_the_choice(tmp_path, kind):
     assert_agree(scores(loaded(tmp_path)), want)
 
 
+OF_LLAVA = {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
 # wrapper, its text, the text's prefixes as released, and names of tensors of its towers
 WRAPPED = {
     "llama4": (
@@ -245,6 +246,49 @@ WRAPPED = {
         "deepseek_v3",
         {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
         ["vision_tower.encoder.blocks.0.wqkv.weight", "mm_projector.proj.0.weight"],
+    ),
+    "aya_vision": (
+        "cohere2",
+        OF_LLAVA,
+        ["vision_tower.vision_model.head.probe", "multi_modal_projector.linear_1.weight"],
+    ),
+    "cohere2_vision": (
+        "cohere2",
+        OF_LLAVA,
+        ["vision_tower.vision_model.head.probe", "multi_modal_projector.linear_1.weight"],
+    ),
+    "idefics3": (
+        "llama",
+        {"model.": "model.text_model.", "lm_head.": "lm_head."},
+        ["model.vision_model.post_layernorm.weight",
+         "model.connector.modality_projection.proj.weight"],
+    ),
+    "internvl": (
+        "qwen2",
+        OF_LLAVA,
+        ["vision_tower.embeddings.cls_token", "multi_modal_projector.layer_norm.weight"],
+    ),
+    "llava": (
+        "llama",
+        OF_LLAVA,
+        ["vision_tower.vision_model.post_layernorm.weight",
+         "multi_modal_projector.linear_1.weight"],
+    ),
+    "llava_next": (
+        "mistral",
+        OF_LLAVA,
+        ["image_newline", "vision_tower.vision_model.post_layernorm.weight"],
+    ),
+    "llava_onevision": (
+        "qwen2",
+        {"model.": "model.language_model.", "lm_head.": "lm_head."},
+        ["model.image_newline", "model.vision_tower.vision_model.post_layernorm.weight"],
+    ),
+    "smolvlm": (
+        "llama",
+        {"model.": "model.text_model.", "lm_head.": "lm_head."},
+        ["model.vision_model.post_layernorm.weight",
+         "model.connector.modality_projection.proj.weight"],
     ),
     "mistral3": (
         "ministral3",
