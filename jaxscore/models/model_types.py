@@ -164,25 +164,25 @@ _WRAPPED = {
     "nemotron_h_omni": "nemotron_h",
     "qwen4_exp": "qwen4_exp_text",
 }
-GATED, INDEXER = "a gate on the output of attention", "an indexer that chooses keys"
+INDEXER = "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
-    "axk2": INDEXER,
+    "axk2": "gates in its norms, and an indexer that chooses keys",
     "blt": "patches of bytes",
-    "deepseek_v4": "compressed keys",
+    "deepseek_v4": "several residual streams, and keys compressed over stretches of tokens",
     "diffllama": "differences of two attentions",
     "doge": "a learned mask of keys",
-    "dory": GATED,
+    "dory": "learned scales within its gates",
     "dots3_note_text": INDEXER,
-    "gemma3n_text": "several residual streams",
+    "gemma3n_text": "several residual streams, and activations of the largest inputs alone",
     "gemma4_assistant": TWO_INPUTS,
     "gemma4_unified_assistant": TWO_INPUTS,
     "hrm_text": "layers that run several times",
     "hy_v4": INDEXER,
     "jetmoe": "mixtures of attention heads",
-    "laguna": GATED,
-    "longcat_flash": "experts beside two attentions",
-    "minimax_m3_vl_text": INDEXER,
+    "laguna": "softplus gates on the output of attention",
+    "longcat_flash": "experts beside two attentions, some of which return their input",
+    "minimax_m3_vl_text": "an indexer that chooses blocks of keys",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",
     "reformer": "attention within hashed buckets",
