@@ -103,6 +103,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             "model": costs.key_value_bytes(config, itemsize, 1),
             "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
+        **({} if config.recurrent is None else {"state_bytes_a_path": costs.state_bytes(config)}),
         "flops": _flops(config, shapes, [program.length for program in found]),
         "batch_tokens": args.batch_tokens,
         "programs": [program.describe(params_bytes, memory) for program in found],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxscore.device.blocks import is_blocks
+from jaxscore.device.decoder import empty_states
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.layers import SCALE
 
@@ -112,6 +113,12 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
 def unembedding_flops(config: DecoderConfig) -> int:
     """FLOPs per scored position."""
     return 2 * config.vocab_size * (config.embedding_width or config.width)
+
+
+def state_bytes(config: DecoderConfig) -> int:
+    """Bytes of the states of all recurrent layers that a prefix cache or a slot holds."""
+    states = jax.eval_shape(lambda: empty_states(config, 1))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states))
 
 
 def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:

@@ -55,6 +55,9 @@ def _parts(report: dict[str, Any]) -> str:
     kept = report["key_value_bytes_a_token"]
     sizes = format_bytes(kept["model"]), format_bytes(kept["device"])
     rows.append(("keys and values per token", "", *sizes))
+    if (states := report.get("state_bytes_a_path")) is not None:
+        size = format_bytes(states)
+        rows.append(("states per prefix or slot", "", size, size))
     return table(rows)
 
 

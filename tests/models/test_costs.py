@@ -11,7 +11,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from jaxscore.device import decoder
-from jaxscore.device.decoder_config import Experts
+from jaxscore.device.decoder_config import Experts, GatedDelta, Recurrent
 from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, parameter_specs
@@ -134,6 +134,15 @@ def test_parts():
     tied = parts(shapes_of(llamalike(), FLOAT32), llamalike())
     assert [part.name for part in tied] == ["embedding", "layers", "unembedding"]
     assert tied[2].parameters == 24  # the norm before it
+
+
+def test_bytes_of_states():
+    """Qwen3.5-4B: 24 layers of 32 heads of 128 x 128, and 3 inputs of 8,192 channels, float32."""
+    mixer = GatedDelta(16, 32, 128, 128, 4, "silu", 1.0, 1e-6)
+    config = llamalike(width=2560, n_layers=24, windows=(0,) * 24)
+    config = dataclasses.replace(config, recurrent=Recurrent(tuple(range(24)), mixer))
+    assert costs.state_bytes(config) == 24 * (32 * 128 * 128 + 3 * 8192) * 4
+    assert costs.key_value_bytes(config, 4, 1) == 0
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])

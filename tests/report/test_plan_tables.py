@@ -78,6 +78,11 @@ def test_the_page():
     assert text(REPORT) == PAGE
 
 
+def test_states_of_recurrent_layers():
+    page = text({**REPORT, "state_bytes_a_path": 52_690_944})
+    assert "\nstates per prefix or slot                  52.7 MB     52.7 MB\n" in page
+
+
 def without_memory(program):
     return {**program, "fits": None}
 
