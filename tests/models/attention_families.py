@@ -10,6 +10,7 @@ from tests.models.case_parts import (
     LLAMA3,
     LLAMALIKE,
     LLAMALIKE_NAMES,
+    LONGROPE,
     NOT_READ,
     OWN_HEADS,
     SIZES,
@@ -41,6 +42,26 @@ UNIFIED = {
 INDEXED = {**LATENT, "index_topk": 64, "index_head_dim": 8, "index_n_heads": 2}
 MIXED = [SLIDING, FULL, SLIDING]
 MULTIPLIED = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0}
+TOWERS = {
+    "audio_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_blocks": 2,
+        "num_attention_heads": 2,
+        "ext_pw_out_channel": 16,
+        "depthwise_separable_out_channel": 16,
+        "nemo_conv_channels": 16,
+        "input_size": 16,
+    },
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "crop_size": 28,
+    },
+}
 THIRDS = {
     FULL: {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.7},
     SLIDING: {"rope_type": "default", "rope_theta": 30.0, "partial_rotary_factor": 0.7},
@@ -91,6 +112,7 @@ BASE: dict[str, dict[str, Any]] = {
         "n_routed_experts": 6,
         "num_experts_per_tok": 2,
     },
+    "phi4_multimodal": {**GATED, **TOWERS},
     "mpt": {
         "vocab_size": VOCABULARY,
         "d_model": 36,
@@ -288,6 +310,22 @@ CASES = [
         mlp_layer_types=["dense"] * 3,
     ),
     case("mimo_v2_flash", layer_types=[FULL] * 3),
+    case("phi4_multimodal"),
+    case(
+        "phi4_multimodal",
+        LLAMALIKE_NAMES,
+        "sliding_window partial_rotary_factor",
+        sliding_window=7,
+        partial_rotary_factor=0.5,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case(
+        "phi4_multimodal",
+        "rope_scaling original_max_position_embeddings",
+        original_max_position_embeddings=16,
+        **scaled(LONGROPE),
+    ),
     case("mpt"),
     case(
         "mpt",

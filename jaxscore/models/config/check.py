@@ -76,7 +76,7 @@ KINDS: dict[str, type] = dict.fromkeys(
 ) | dict.fromkeys(
     "attn_logit_softcapping clip_qkv final_logit_softcapping rms_norm_eps".split(), float
 )
-KINDS |= {"hidden_activation": str}
+KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
 KINDS |= dict.fromkeys(
     "attention_layers attention_types attn_layer_indices full_attn_idxs indexer_types "
     "layer_rope_theta layer_types "
@@ -84,7 +84,7 @@ KINDS |= dict.fromkeys(
     "ssm_multipliers".split(),
     list,
 )
-EXAMPLES: dict[type, Any] = {int: 1, float: 1.0, str: "silu", list: []}
+EXAMPLES: dict[type, Any] = {dict: {}, int: 1, float: 1.0, str: "silu", list: []}
 MAX_REAL = 1e30  # below the largest float32
 # Sizes determine what is allocated before any tensor is read: lists with an entry per layer, and a
 # head's table of frequencies.

@@ -434,6 +434,11 @@ def _opt(config: Any) -> None:
         config.word_embed_proj_dim = config.hidden_size
 
 
+def _phi4_multimodal(config: Any) -> None:
+    """Without what it has for images and sound."""
+    config.vision_config = config.audio_config = None
+
+
 RULES: dict[str, Callable[[Any], None]] = {
     "afmoe": _afmoe,
     "bamba": _mamba2,
@@ -472,6 +477,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "olmo3": _olmo3,
     "olmo_hybrid": _olmo_hybrid,
     "opt": _opt,
+    "phi4_multimodal": _phi4_multimodal,
     "qwen2": _last_layers,
     "qwen2_5_vl_text": _last_layers,
     "qwen2_moe": _qwen2_moe,

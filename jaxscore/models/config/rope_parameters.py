@@ -211,7 +211,7 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
     if kind in STREAMS:
         rope_type = "default" if rope_type == "mrope" else rope_type
         _check_streams(out, sizes, 0.25 if kind.startswith("qwen3_5") else 1.0)
-    if kind == "phi3" and rope_type in ("su", "yarn"):
+    if kind in ("phi3", "phi4_multimodal") and rope_type in ("su", "yarn"):
         rope_type = "longrope"  # as its first releases call it
     if rope_type == ALPHA:
         raise InputError(f"rope_type is {ALPHA!r}, which is not handled")

@@ -32,7 +32,7 @@ MODULES = {
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "mpt": "mpt",
     "olmo_hybrid": "olmo_hybrid",
-    "phi3": "phi3 phimoe",
+    "phi3": "phi3 phi4_multimodal phimoe",
     "post_norm": "exaone4 glm4 olmo2 olmo3",
     "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",

@@ -1,4 +1,4 @@
-"""phi3 and phimoe: other rotary frequencies beyond the original length (LongRoPE)."""
+"""phi3, phi4_multimodal, phimoe: other rotary frequencies beyond the original length."""
 
 import dataclasses
 from typing import Any
@@ -80,6 +80,13 @@ FAMILIES = {
         _phi3,
         "original_max_position_embeddings sliding_window full_attn_mod interpolate_factor",
         sources=_phi3_sources,
+    ),
+    "phi4_multimodal": llama.family(
+        _phi3,
+        "original_max_position_embeddings sliding_window vision_config audio_config",
+        sources=_phi3_sources,
+        unread=lambda config: (r"embed_tokens_extend\..+",),
+        unread_part="towers",
     ),
     "phimoe": llama.family(
         _phimoe,
