@@ -121,6 +121,10 @@ class GatedDelta(NamedTuple):
         activation: after the convolutions.
         largest_rate: bound of β; above 1, states may change their sign.
         norm_eps: of the norm of outputs.
+        channel_decay: each channel of a key decays on its own (Kimi delta attention, arXiv
+            2510.26692), and the outputs' gate is a sigmoid in place of SiLU.
+        rank: of the products that decays and gates are made by with `channel_decay`; 0 is whole.
+        least_decay: bound of log decay, which is this times a sigmoid; None is no bound.
     """
 
     n_key_heads: int
@@ -131,6 +135,9 @@ class GatedDelta(NamedTuple):
     activation: Activation
     largest_rate: float
     norm_eps: float
+    channel_decay: bool = False
+    rank: int = 0
+    least_decay: float | None = None
 
 
 class StateSpace(NamedTuple):

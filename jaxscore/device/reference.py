@@ -101,7 +101,8 @@ def gated_delta(
     q, k = (np.repeat(x.astype(np.float64), v.shape[1] // x.shape[1], axis=1) for x in (q, k))
     states = {len(v): np.zeros((v.shape[1], k.shape[2], v.shape[2]))}
     for t, above in enumerate(parent.tolist()):
-        state = states[above] * np.exp(log_decay[t].astype(np.float64))[:, None, None]
+        decay = np.exp(log_decay[t].astype(np.float64)).reshape(v.shape[1], -1, 1)
+        state = states[above] * decay
         change = rate[t][:, None] * (v[t] - np.einsum("hk,hkv->hv", k[t], state))
         states[t] = state + k[t][:, :, None] * change[:, None]
     after = np.stack([states[t] for t in range(len(v))])

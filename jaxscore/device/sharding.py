@@ -43,6 +43,7 @@ def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:
     return (f"{path}/weight", axes), (f"{path}/(bias|channel_scale)", axes[:-1])
 
 
+LATENT = "(layers/attention|attentions/main)/latent"
 MAIN_MLP = "(layers/mlp|mlps/main)"
 
 # (all of a parameter's path, its axes). The first counts that matches in both, and there is none
@@ -56,9 +57,9 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("layers/attention/[kv]", None, KV_HEADS, None),
     *_product("layers/attention/out", None, None, HEADS),
     ("layers/attention/sinks", (None, HEADS)),
-    *_product("layers/attention/latent/(query_in|key_value)", None, None, None),
-    ("layers/attention/latent/(query_)?norm/scale", (None, None)),
-    *_product("layers/attention/latent/(q|key_up|value_up)", None, HEADS, None),
+    *_product(f"{LATENT}/(query_in|key_value)", None, None, None),
+    (f"{LATENT}/(query_)?norm/scale", (None, None)),
+    *_product(f"{LATENT}/(q|key_up|value_up)", None, HEADS, None),
     *_product("attentions/(main|other)/(q|gate)", None, HEADS, None),
     *_product("attentions/main/[kv]", None, KV_HEADS, None),
     *_product("attentions/other/[kv]", None, OTHER_KV_HEADS, None),

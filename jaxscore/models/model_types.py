@@ -13,8 +13,8 @@ LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
     "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
-    "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 lfm2_moe "
-    "lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
+    "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 "
+    "kimi_linear lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
     "qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
@@ -141,7 +141,6 @@ _LAYERS = {
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
     "jamba": MAMBA,
-    "kimi_linear": "Kimi delta attention",
     "lara_mini": DELTA,
     "mamba": MAMBA,
     "mamba2": MAMBA2,

@@ -129,6 +129,15 @@ CONFIGS = {
         norm_place="mixed",
         recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 2.0, 1e-6)),
     ),
+    "channels' delta rule beside latent attention": llamalike(
+        n_kv_heads=1,
+        head_width=16,
+        rotary=(Rotary((0.0, 0.0)),),
+        latent=Latent(rank=12, query_rank=6, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        recurrent=Recurrent(
+            (1,), GatedDelta(2, 2, 8, 8, 4, "silu", 1.0, 1e-6, True, rank=6, least_decay=-5.0)
+        ),
+    ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),
     ),

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscore.device.decoder_config import Experts
+from jaxscore.device.decoder_config import Experts, GatedDelta, OtherMlp, Recurrent
 from jaxscore.errors import InputError
 from jaxscore.models import costs
 from jaxscore.models.native import translate
@@ -988,6 +988,78 @@ XGLM_564M = {
     "vocab_size": 256008,
 }
 
+KIMI_LINEAR = COMMON | {
+    "architectures": ["KimiLinearForCausalLM"],
+    "first_k_dense_replace": 1,
+    "head_dim": 72,
+    "hidden_act": "silu",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "kv_lora_rank": 512,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "head_dim": 128,
+        "kda_layers": [i for i in range(1, 27) if i % 4],
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+    "mla_use_nope": True,
+    "model_max_length": 1048576,
+    "model_type": "kimi_linear",
+    "moe_intermediate_size": 1024,
+    "moe_layer_freq": 1,
+    "moe_renormalize": True,
+    "moe_router_activation_func": "sigmoid",
+    "num_attention_heads": 32,
+    "num_expert_group": 1,
+    "num_experts": 256,
+    "num_experts_per_token": 8,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 32,
+    "num_nextn_predict_layers": 0,
+    "num_shared_experts": 1,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "routed_scaling_factor": 2.446,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "use_grouped_topk": True,
+    "v_head_dim": 128,
+    "vocab_size": 163840,
+}
+OLMO_HYBRID = COMMON | {
+    "architectures": ["OlmoHybridForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 3840,
+    "intermediate_size": 11008,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"] * 8,
+    "linear_a_log_max": 16.0,
+    "linear_a_log_min": 0.0,
+    "linear_allow_neg_eigval": True,
+    "linear_conv_kernel_dim": 4,
+    "linear_dt_init_floor": 0.0001,
+    "linear_dt_max": 0.1,
+    "linear_dt_min": 0.001,
+    "linear_key_head_dim": 96,
+    "linear_num_key_heads": 30,
+    "linear_num_value_heads": 30,
+    "linear_value_head_dim": 192,
+    "max_position_embeddings": 65536,
+    "model_type": "olmo_hybrid",
+    "num_attention_heads": 30,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 30,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {"rope_theta": None, "rope_type": "default"},
+    "tie_word_embeddings": False,
+    "vocab_size": 100352,
+}
+
 
 def decoder(raw):
     return translate(Path("somewhere"), raw)[1]
@@ -1136,6 +1208,30 @@ FACTS = [
         OLMO_3,
         {"rotary_of": (1, 1, 1, 0) * 8, "windows": (4096, 4096, 4096, 0) * 8, "qk_norm": "flat"},
     ),
+    (
+        "Kimi-Linear-48B-A3B",
+        KIMI_LINEAR,
+        {
+            "recurrent": Recurrent(
+                tuple(i - 1 for i in range(1, 27) if i % 4),
+                GatedDelta(32, 32, 128, 128, 4, "silu", 1.0, 1e-5, True, rank=128),
+            ),
+            "other_mlp": OtherMlp((0,), 9216),
+            "attention_scale": 192**-0.5,
+        },
+    ),
+    (
+        "Olmo-Hybrid-7B",
+        OLMO_HYBRID,
+        {
+            "recurrent": Recurrent(
+                tuple(i for i in range(32) if (i + 1) % 4),
+                GatedDelta(30, 30, 96, 192, 4, "silu", 2.0, 1e-5),
+            ),
+            "rotary": (),
+            "head_width": 128,
+        },
+    ),
     ("OLMoE-1B-7B", OLMOE, {"experts": Experts(64, 8, False), "qkv_limit": None}),
     ("Phi-3.5-MoE", PHI_3_5_MOE, {"long_from": 4096, "head_bias": True, "out_bias": True}),
     ("Seed-OSS-36B", SEED_OSS, {"qkv_bias": True, "out_bias": False, "head_width": 128}),
@@ -1183,6 +1279,7 @@ STATED = [
     ("Falcon-H1-0.5B-Base", FALCON_H1_05B, 0.5),
     ("granite-3.0-1b-a400m-base", GRANITE_3_MOE, 1.3),
     ("Olmo-3-1025-7B", OLMO_3, 7),
+    ("Olmo-Hybrid-7B", OLMO_HYBRID, 7),
     ("OLMoE-1B-7B-0924", OLMOE, 6.9),
     ("Phi-3.5-MoE-instruct", PHI_3_5_MOE, 42),
     ("Seed-OSS-36B", SEED_OSS, 36),

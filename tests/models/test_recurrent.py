@@ -31,8 +31,10 @@ from tests.models.checkpoints import (
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
-KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1"]
+KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1", "kimi_linear", "olmo_hybrid"]
 LONG = {"max_position_embeddings": 512}
+# Under the name of its own files
+LONG_OF = {"kimi_linear": {"model_max_length": 512}}
 
 
 def shared():
@@ -53,7 +55,7 @@ def shared():
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(tmp_path, kind):
-    model = torch_model(kind, **LONG)
+    model = torch_model(kind, **LONG_OF.get(kind, LONG))
     with torch.no_grad():
         for value in model.parameters():
             value.mul_(0.5 if value.ndim == 2 else 1)  # wider ones amplify torch's own rounding
@@ -99,7 +101,7 @@ def test_greedy_is_pytorchs_token_for_token(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
     monkeypatch.setattr(slots, "STEPS", 5)
-    original = saved(tmp_path, kind, **LONG)
+    original = saved(tmp_path, kind, **LONG_OF.get(kind, LONG))
     draw = np.random.default_rng(6)
     shared, own = draw.integers(0, VOCABULARY, 70), draw.integers(0, VOCABULARY, 90)
     prompts = [

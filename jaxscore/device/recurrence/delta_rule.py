@@ -7,16 +7,21 @@ elementwise products under the ancestor mask (' of it without its diagonal),
 
     X = (I + (β k k' ∘ D)')^-1    u = X β v - X (β d k) S    o = d q S + (q k' ∘ D) u
 
-and the state at slot m is d_m S + Σ_j D_mj k_j u_j'.
+and the state at slot m is d_m S + Σ_j D_mj k_j u_j'. With a decay for each channel of a key (Kimi
+delta attention, arXiv 2510.26692), D is within the sums over channels, and never a product of
+decays to one slot and from another, which overflow.
 """
 
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
+    channel_decay,
+    channel_sums,
     decay_to,
     dot,
     exit_states,
@@ -50,7 +55,7 @@ def gated_delta(
     q: Float[Array, "N C J K"],
     k: Float[Array, "N C J K"],
     v: Float[Array, "N C H V"],
-    log_decay: Float[Array, "N C H"],
+    log_decay: Float[Array, "N C H *K"],
     rate: Float[Array, "N C H"],
     index: ChunkIndex,
     start: Float[Array, "n H K V"] | None = None,
@@ -60,7 +65,8 @@ def gated_delta(
     Args:
         q, k: queries and keys of J key heads, each of which serves H / J neighbouring value heads.
         v: values.
-        log_decay: g, at most 0.
+        log_decay: g, at most 0; with a last axis of each channel of a key, of which there are
+            then as many heads as of values.
         rate: β.
         index: chunks; values in empty slots are finite and have no effect.
         start: initial states, see `paths.exit_states`.
@@ -70,24 +76,32 @@ def gated_delta(
 
     def products(q: Array, k: Array, v: Array, log_decay: Array, rate: Array, seen: Array) -> Any:
         """Within chunks: X β v, X β d k, q k' ∘ D and d q."""
-        decay, from_start = path_decay(log_decay, seen)
-        kk = jnp.repeat(dot("njik,njlk->njil", k, k), group, 1) * decay
-        qk = jnp.repeat(dot("njik,njlk->njil", q, k), group, 1) * decay
+        if log_decay.ndim == 4:
+            kk, qk, from_start = _channel_products(q, k, log_decay, seen)
+        else:
+            decay, by_head = path_decay(log_decay, seen)
+            kk = jnp.repeat(dot("njik,njlk->njil", k, k), group, 1) * decay
+            qk = jnp.repeat(dot("njik,njlk->njil", q, k), group, 1) * decay
+            from_start = by_head[..., None]
         q, k = (jnp.repeat(x, group, 1) for x in (q, k))
         kk = jnp.where(jnp.eye(kk.shape[-1], dtype=bool), 0.0, kk)
         solved = unit_lower_inverse(rate[..., None] * kk)
         own = dot("nhij,nhjv->nhiv", solved, rate[..., None] * v)
-        read = dot("nhij,nhjk->nhik", solved, (rate * from_start)[..., None] * k)
-        return own, read, qk, from_start[..., None] * q
+        read = dot("nhij,nhjk->nhik", solved, rate[..., None] * from_start * k)
+        return own, read, qk, from_start * q
 
     arrays = q, k, v, log_decay, rate, index.seen
     own, read, qk, q = map_chunks(products, arrays, index.at_once)
 
     def step(chunk: Array, slot: Array, start: Array) -> Array:
         update = own[chunk] - dot("whik,whkv->whiv", read[chunk], start)
-        decay, from_start = decay_to(log_decay[chunk], index.seen[chunk], slot)
-        keys = jnp.repeat(k[chunk], group, 1) * decay[..., None]
-        return from_start[..., None, None] * start + dot("whik,whiv->whkv", keys, update)
+        if log_decay.ndim == 4:
+            decay, from_start = _channel_decay_to(log_decay[chunk], index.seen[chunk], slot)
+        else:
+            by_head = decay_to(log_decay[chunk], index.seen[chunk], slot)
+            decay, from_start = (x[..., None] for x in by_head)
+        keys = jnp.repeat(k[chunk], group, 1) * decay
+        return from_start[..., None] * start + dot("whik,whiv->whkv", keys, update)
 
     shape = n_heads, k.shape[-1], v.shape[-1]
     states, kept = exit_states(index, start, shape, step)
@@ -101,3 +115,34 @@ def gated_delta(
 
     out = with_states(index, start, states, local, further, (q, own, read, qk))
     return jnp.moveaxis(out, 2, 1), kept
+
+
+def _channel_products(
+    q: Float[Array, "N H C K"],
+    k: Float[Array, "N H C K"],
+    log_decay: Float[Array, "N H C K"],
+    seen: Array,
+) -> tuple[Array, Array, Array]:
+    """k k' ∘ D and q k' ∘ D, with D within the sums, and the decay from the start, [N, H, C, K]."""
+    sums = channel_sums(log_decay, seen)
+
+    def of_head(head: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        q, k, first, second = head
+        start, stop = (first[:, None], second[:, None]), (first[:, :, None], second[:, :, None])
+        keys = k[:, None] * channel_decay(start, stop, seen)
+        return (k[:, :, None] * keys).sum(-1), (q[:, :, None] * keys).sum(-1)
+
+    # Head by head, since a product of all is as large as all keys of all pairs of slots.
+    kk, qk = lax.map(of_head, tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, *sums)))
+    return jnp.moveaxis(kk, 0, 1), jnp.moveaxis(qk, 0, 1), jnp.exp(sums[0] + sums[1])
+
+
+def _channel_decay_to(
+    log_decay: Float[Array, "W H C K"], seen: Array, slot: Array
+) -> tuple[Float[Array, "W H C K"], Float[Array, "W H K"]]:
+    """Decay from every slot, and from the start, to one slot of each chunk."""
+    at = jnp.arange(len(slot))
+    sums = channel_sums(log_decay, seen)
+    first, second = (x[at, :, slot] for x in sums)
+    stop = first[:, :, None], second[:, :, None]
+    return channel_decay(sums, stop, seen[at, slot][:, None]), jnp.exp(first + second)

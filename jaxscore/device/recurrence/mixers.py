@@ -11,6 +11,7 @@ channels. A mixer reads its own with `start_state` and returns them with `keep_s
 do so themselves. A step of generation is a batch of rows of one token (`single_tokens`).
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -103,8 +104,10 @@ class GatedDeltaMixer(nn.Module):
         D, H = x.shape[-1], m.n_value_heads
         x_NCD = index.gather(x.reshape(-1, D))
 
-        def heads(name: str, n_heads: int, width: int) -> Array:
-            y = Linear(n_heads * width, False, c.quantized, name=name)(x_NCD)
+        def heads(name: str, n_heads: int, width: int, rank: int = 0) -> Array:
+            quantized = "" if name == "step" else c.quantized
+            read = Linear(rank, False, quantized, name=f"{name}_in")(x_NCD) if rank else x_NCD
+            y = Linear(n_heads * width, False, quantized, name=name)(read)
             return y.reshape(*y.shape[:2], n_heads, width)
 
         def convolved(name: str, n_heads: int, width: int) -> Array:
@@ -114,16 +117,25 @@ class GatedDeltaMixer(nn.Module):
             return ACTIVATIONS[m.activation](mixed).reshape(y.shape)
 
         q, k = (unit_length(convolved(name, m.n_key_heads, m.key_width)) for name in ("q", "k"))
-        v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width)
+        v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width, m.rank)
         rate = m.largest_rate * jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
-        steps = Linear(H, False, name="step")(x_NCD)
-        steps = jax.nn.softplus(steps + self.param("step_bias", nn.initializers.ones, (H,)))
-        log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
+        log_rate = self.param("log_rate", nn.initializers.zeros, (H,))
+        if m.channel_decay:
+            steps, log_rate = heads("step", H, m.key_width, m.rank), log_rate[:, None]
+        else:
+            steps = Linear(H, False, name="step")(x_NCD)
+        bias = self.param("step_bias", nn.initializers.ones, (math.prod(steps.shape[2:]),))
+        steps += bias.reshape(steps.shape[2:])
+        if m.least_decay is None:
+            log_decay = -jnp.exp(log_rate) * jax.nn.softplus(steps)
+        else:
+            log_decay = m.least_decay * jax.nn.sigmoid(jnp.exp(log_rate) * steps)
         (q, k, v, rate, log_decay), broken = isolate(q, k, v, rate, log_decay)
         q *= m.key_width**-0.5
         out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
         norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
-        out = norm(out) * jax.nn.silu(z)
+        gate = jax.nn.sigmoid if m.channel_decay else jax.nn.silu
+        out = norm(out) * gate(z)
         out = out.reshape(*out.shape[:2], -1)
         y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
         y, kept = spread_nonfinite(y, kept, broken, layout.paths)

@@ -11,6 +11,7 @@ the latest first; S + n (k - 1) and more is none.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.rows import Chunks, Paths
 
 CHUNKS_AT_ONCE = 16  # start states copied side by side
+LEAST_DECAY = -128.0  # log decay of one token whose factor float32 rounds to 0
 
 
 def dot(spec: str, a: Array, b: Array) -> Array:
@@ -214,6 +216,34 @@ def path_decay(
     between = dot("nhik,nkj->nhij", own[:, None] * log_decay[:, :, None, :], below)
     decay = jnp.where(seen[:, None], jnp.exp(between), 0.0)
     return decay, jnp.exp(dot("nij,nhj->nhi", own, log_decay))
+
+
+def channel_sums(
+    log_decay: Float[Array, "N H C K"], seen: Bool[Array, "N C C"]
+) -> tuple[Float[Array, "N H C K"], Float[Array, "N H C K"]]:
+    """Log decay of each channel from a chunk's start to each slot, in two parts.
+
+    Sums of the first parts are exact in float32, so that differences of sums keep the digits of
+    small decays behind large ones. Below `LEAST_DECAY` nothing is left of a state.
+
+    Args:
+        log_decay: per token, at most 0.
+    """
+    own = seen.astype(jnp.float32)
+    log_decay = jnp.maximum(log_decay, LEAST_DECAY)
+    step = 2.0 ** math.ceil(math.log2(-LEAST_DECAY * seen.shape[-1]) - 24)
+    coarse = jnp.round(log_decay / step) * step
+    parts = coarse, log_decay - coarse
+    first, second = (dot("nij,nhjk->nhik", own, part) for part in parts)
+    return first, second
+
+
+def channel_decay(
+    start: tuple[Array, Array], stop: tuple[Array, Array], seen: Bool[Array, "..."]
+) -> Array:
+    """Decay of each channel between two slots, by their `channel_sums`; 0 if not `seen`."""
+    between = (stop[0] - start[0]) + (stop[1] - start[1])
+    return jnp.exp(jnp.where(seen[..., None], between, -jnp.inf))
 
 
 def _strict(seen: Bool[Array, "N C C"]) -> Bool[Array, "N C C"]:

@@ -355,6 +355,44 @@ def _lfm2(config: Any) -> None:
         config.layer_types = [FULL if i in config.full_attn_idxs else "conv" for i in layers]
 
 
+def _kimi_linear(config: Any) -> None:
+    """Sizes and layers, counted from 1, of `linear_attn_config`; its sizes go first."""
+    n = config.num_hidden_layers
+    linear = getattr(config, "linear_attn_config", None) or {}
+    if not isinstance(linear, dict):
+        raise InputError(f"linear_attn_config is {str(linear)[:60]}, expected an object")
+    for name, theirs in {
+        "linear_head_dim": "head_dim",
+        "linear_num_heads": "num_heads",
+        "linear_conv_kernel_dim": "short_conv_kernel_size",
+    }.items():
+        size = linear.get(theirs, getattr(config, name))
+        if type(size) is not int:
+            raise InputError(f"linear_attn_config.{theirs} is {size!r}, expected a number")
+        setattr(config, name, size)
+    names = ("full_attn_layers", "kda_layers")
+    if unknown := set(linear) - {"head_dim", "num_heads", "short_conv_kernel_size", *names}:
+        raise InputError(f"linear_attn_config has {sorted(unknown)}, which is not handled")
+    if config.layer_types is None:
+        full = [i for i in range(1, n) if i % 4 == 0]
+        if set(names) <= set(linear):
+            full = [i - 1 for i in linear["full_attn_layers"]]
+            if sorted([*full, *(i - 1 for i in linear["kda_layers"])]) != list(range(n)):
+                raise InputError(
+                    f"linear_attn_config has {' and '.join(names)} that are not each layer once"
+                )
+        config.layer_types = [FULL if i in full else "linear_attention" for i in range(n)]
+    if config.mlp_layer_types is None:
+        first = getattr(config, "first_k_dense_replace", 1)
+        config.mlp_layer_types = ["dense" if i < first else "sparse" for i in range(n)]
+    whole = config.qk_nope_head_dim + config.qk_rope_head_dim
+    if config.qk_head_dim not in (None, whole):
+        raise InputError(f"qk_head_dim is {config.qk_head_dim!r}, expected {whole}")
+    config.qk_head_dim = whole
+    if config.head_dim is None:
+        config.head_dim = config.qk_rope_head_dim
+
+
 def _lfm3(config: Any) -> None:
     """Convolutions in every other layer; of the rest every other one has a window."""
     if config.layer_types is None:
@@ -465,6 +503,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "granite_swa": _granite_swa,
     "granitemoe_swa": _granite_swa,
     "granitemoehybrid": _mamba2,
+    "kimi_linear": _kimi_linear,
     "lfm2": _lfm2,
     "lfm3": _lfm3,
     "helium": _check_quotient,

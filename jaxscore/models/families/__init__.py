@@ -20,6 +20,7 @@ MODULES = {
     "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
     "indexed": "deepseek_v32 glm_moe_dsa",
+    "kimi_linear": "kimi_linear",
     "lfm2": "lfm2 lfm2_moe",
     "lfm3": "lfm3",
     "llama": "llama ministral3 mistral",
@@ -40,7 +41,7 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 RECURRENT = frozenset(
-    "lfm2 lfm3 mamba_hybrid olmo_hybrid qwen_hybrid".split()
+    "kimi_linear lfm2 lfm3 mamba_hybrid olmo_hybrid qwen_hybrid".split()
 )  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 

@@ -56,7 +56,7 @@ def _attention_scale(config: Any) -> float:
     As in DeepSeek-V2's published code.
     """
     scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
-    rope = config.rope_parameters
+    rope = getattr(config, "rope_parameters", {"rope_type": "default"})
     overall, factor = rope.get("mscale_all_dim"), rope.get("factor", 1)
     if rope["rope_type"] == "default" or not overall or factor <= 1:
         return scale

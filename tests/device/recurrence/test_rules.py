@@ -48,13 +48,13 @@ def trees():
     }
 
 
-def delta_inputs(T, *, alike=0.0, rate=1.0, decay=0.1, seed=0):
-    draw = np.random.default_rng(seed)
-    k = draw.standard_normal((T, 2, 8)) * (1 - alike) + alike * draw.standard_normal((1, 2, 8))
-    q = draw.standard_normal((T, 2, 8))
+def delta_inputs(T, *, alike=0.0, rate=1.0, decay=0.1, seed=0, of_channels=False):
+    draw, J = np.random.default_rng(seed), 4 if of_channels else 2
+    k = draw.standard_normal((T, J, 8)) * (1 - alike) + alike * draw.standard_normal((1, J, 8))
+    q = draw.standard_normal((T, J, 8))
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
     v = draw.standard_normal((T, 4, 6))
-    log_decay = -decay * draw.random((T, 4))
+    log_decay = -decay * draw.random((T, 4, 8) if of_channels else (T, 4))
     return [x.astype(np.float32) for x in (q, k, v, log_decay, np.full((T, 4), rate))]
 
 
@@ -74,7 +74,8 @@ def run(rule, index):
 
 @pytest.mark.parametrize("kind", trees())
 @pytest.mark.parametrize(("size", "width"), SIZES)
-def test_gated_delta_agrees_with_a_loop(kind, size, width):
+@pytest.mark.parametrize("of_channels", [False, True])
+def test_gated_delta_agrees_with_a_loop(kind, size, width, of_channels):
     """Alike keys with a rate near 2 amplify every rounding; a decay of -100 forgets everything."""
     end = trees()[kind]
     parent, _, index = index_of(end, size, width)
@@ -85,17 +86,21 @@ def test_gated_delta_agrees_with_a_loop(kind, size, width):
         (0.9, 1.95, 0.01),
         (1, 1, 0),
         (0.5, 1.5, 100),
+        (0.9, 1.95, 1e4),
     ):
-        inputs = delta_inputs(end.size, alike=alike, rate=rate, decay=decay)
+        inputs = delta_inputs(
+            end.size, alike=alike, rate=rate, decay=decay, of_channels=of_channels
+        )
         want = reference.gated_delta(*inputs, parent)[0]
         atol = 2e-5 * max(1, np.abs(want).max())
         np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
 
 
-def test_small_decays_behind_large_ones_keep_their_digits():
+@pytest.mark.parametrize("of_channels", [False, True])
+def test_small_decays_behind_large_ones_keep_their_digits(of_channels):
     end = np.full((1, 64), 64)
     parent, _, index = index_of(end, 64, 1)
-    inputs = delta_inputs(64)
+    inputs = delta_inputs(64, of_channels=of_channels)
     inputs[3][:32], inputs[3][32:] = -100, -1e-3
     want = reference.gated_delta(*inputs, parent)[0]
     np.testing.assert_allclose(run(gated_delta, index)(inputs), want, atol=3e-6, rtol=0)
@@ -153,6 +158,11 @@ def state_inputs(T, decay):
 
 RULES = {
     "delta": (gated_delta, reference.gated_delta, lambda T: delta_inputs(T, rate=0.9)),
+    "channels": (
+        gated_delta,
+        reference.gated_delta,
+        lambda T: delta_inputs(T, rate=0.9, of_channels=True),
+    ),
     "state_space": (state_space, reference.state_space, lambda T: state_inputs(T, 0.1)),
 }
 
@@ -215,11 +225,12 @@ def test_convolutions_continue_a_prefix_and_rows_of_their_own(first):
     np.testing.assert_allclose(step, want[first + end.size :], atol=1e-5)
 
 
-def test_nan_in_padding_and_empty_slots_reaches_nothing():
+@pytest.mark.parametrize("of_channels", [False, True])
+def test_nan_in_padding_and_empty_slots_reaches_nothing(of_channels):
     end = random_rows(5, 3, 64)[2]
     scored = np.arange(0, end.size, 2)
     parent, is_padding, index = index_of(end, 16, 8, scored=scored)
-    inputs = delta_inputs(end.size)
+    inputs = delta_inputs(end.size, of_channels=of_channels)
     want = reference.gated_delta(*inputs, parent)[0]
     assert is_padding.any()
     for x in inputs:

@@ -113,6 +113,8 @@ EVERY = {
 # gate. Experts are not linear modules there.
 for kind in ("phimoe", "hy_v3"):
     EVERY[kind][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
+KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
+EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
 EVERY["falcon_h1"][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
 
