@@ -162,15 +162,20 @@ def _run(
             )
         table = own.pop("table", None)
         angles = {} if table is None else {"cos": rotary[0][table], "sin": rotary[1][table]}
+        factors = own.pop("factors", None)
         own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
         added, keys_values, sources, after = attention_kinds.attention_half(
             params, config, build, weights, index, x, layout, own, sources, states
         )
         added = added * config.residual_scale
+        if factors is not None:
+            x, added = x * factors[0], added * factors[1]
         read = (
             x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
         )
         more = _mlp_half(params, config, build, weights, index, read) * config.residual_scale
+        if factors is not None:
+            read, more = read * factors[2], more * factors[3]
         if config.parallel != "no":
             x = x + added + more
         else:
@@ -234,6 +239,8 @@ def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
         own["window"] = jnp.asarray(config.windows, jnp.int32)
     if config.rotary:
         own["table"] = jnp.asarray(config.rotary_of, jnp.int32)
+    if config.sum_factors:
+        own["factors"] = jnp.asarray(config.sum_factors, jnp.float32)
     if config.qk_norm_of:
         own["qk_normed"] = jnp.asarray(config.qk_norm_of)
     if config.query_growth is not None:

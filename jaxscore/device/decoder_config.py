@@ -140,6 +140,29 @@ class GatedDelta(NamedTuple):
     least_decay: float | None = None
 
 
+class Lightning(NamedTuple):
+    """Lightning attention (arXiv 2401.04658): linear attention with a decay of each head, as
+    `recurrence.state_space` without step sizes.
+
+    The output is normed over all heads, then multiplied by the sigmoid of a further product.
+
+    Attributes:
+        n_heads, head_width: heads, and channels of their queries, keys and values.
+        activation: of these.
+        norm_eps: of the norm of outputs.
+    """
+
+    n_heads: int
+    head_width: int
+    activation: Activation
+    norm_eps: float
+
+    @property
+    def taps(self) -> int:
+        """Tokens that it reads beside the state."""
+        return 1
+
+
 class StateSpace(NamedTuple):
     """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.state_space`.
 
@@ -190,7 +213,7 @@ class Recurrent(NamedTuple):
     """
 
     layers: tuple[int, ...]
-    mixer: ShortConvolution | GatedDelta | StateSpace
+    mixer: ShortConvolution | GatedDelta | Lightning | StateSpace
     beside: Beside | None = None
 
     @property
@@ -305,6 +328,8 @@ class DecoderConfig:
             projection of the first one; they gate what a third part of each layer adds. 0 is none.
         layer_scale: each layer's output has a learned factor.
         embedding_scale, residual_scale: factors on embeddings, and on what a layer's halves add.
+        sum_factors: for each layer what the stream and attention's output, then the stream and the
+            MLP's output are multiplied by where they are added; empty is `residual_scale` alone.
         embedding_norm, final_norm: norms after the embedding and before the unembedding.
         logit_scale, logit_softcap: see `Unembedding`.
         quantized: the type of the layers' products where their weights are int8 with a scale for
@@ -376,6 +401,7 @@ class DecoderConfig:
     layer_scale: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
+    sum_factors: tuple[tuple[float, float, float, float], ...] = ()
     embedding_norm: bool = False
     final_norm: bool = True
     logit_scale: float = 1.0
@@ -428,6 +454,7 @@ class DecoderConfig:
             windows=self.windows[layer : layer + 1],
             rotary_of=self.rotary_of[layer : layer + 1],
             qk_norm_of=self.qk_norm_of[layer : layer + 1],
+            sum_factors=self.sum_factors[layer : layer + 1],
             query_growth=growth,
             keys_of=(),
             other_mlp=None,

@@ -94,7 +94,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("recurrent/.*conv/bias", (None, None)),
     ("recurrent/norm/scale", (None, None)),
     ("recurrent/norm/scale", (None, None, None)),  # of groups of heads
-    ("recurrent/(log_rate|skip|step_bias)", (None, None)),
+    ("recurrent/(log_rate|skip|slope|step_bias)", (None, None)),
 )
 
 

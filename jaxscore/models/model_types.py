@@ -144,7 +144,6 @@ _LAYERS = {
     "lara_mini": DELTA,
     "mamba": MAMBA,
     "mamba2": MAMBA2,
-    "minimax": "lightning attention",
     "nemotron_h": MAMBA2,
     "qwen4_exp_text": DELTA,
     "recurrent_gemma": "the RG-LRU",

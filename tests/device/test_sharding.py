@@ -16,6 +16,7 @@ from jaxscore.device.decoder_config import (
     Experts,
     GatedDelta,
     Latent,
+    Lightning,
     OtherHeads,
     OtherMlp,
     QueryGrowth,
@@ -137,6 +138,11 @@ CONFIGS = {
         recurrent=Recurrent(
             (1,), GatedDelta(2, 2, 8, 8, 4, "silu", 1.0, 1e-6, True, rank=6, least_decay=-5.0)
         ),
+    ),
+    "lightning attention": llamalike(
+        norm_place="residual",
+        sum_factors=((1.0, 0.5, 2.0, 0.7), (1.5, 0.8, 1.0, 1.0)),
+        recurrent=Recurrent((1,), Lightning(4, 6, "silu", 1e-6)),
     ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),

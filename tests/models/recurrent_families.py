@@ -81,6 +81,14 @@ BASE: dict[str, dict[str, Any]] = {
         "layer_types": [CONV, SLIDING, FULL, CONV],
         "sliding_window": 5,
     },
+    "minimax": {
+        **GATED,
+        "num_hidden_layers": 3,
+        "layer_types": [LINEAR, FULL, LINEAR],
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "block_size": 16,
+    },
     "olmo_hybrid": {
         k: v for k, v in DELTA.items() if k not in ("head_dim", "full_attention_interval")
     },
@@ -279,6 +287,31 @@ CASES = [
     case("lfm3", layer_types=None, num_hidden_layers=5),
     # Attention alone
     case("lfm3", layer_types=[FULL, SLIDING, FULL, SLIDING]),
+    case("minimax", {"num_experts_per_tok": 3}),
+    case(
+        "minimax",
+        LLAMALIKE_NAMES,
+        {"sliding_window": None},
+        "linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor mlp_beta_factor",
+        tie_word_embeddings=True,
+        layer_types=[FULL, LINEAR, LINEAR],
+        head_dim=12,
+        sliding_window=5,
+        linear_attn_alpha_factor=3.0,
+        linear_attn_beta_factor=0.5,
+        mlp_alpha_factor=2.0,
+        mlp_beta_factor=1.5,
+        **LLAMALIKE,
+    ),
+    case(
+        "minimax",
+        "full_attn_alpha_factor full_attn_beta_factor",
+        layer_types=None,
+        full_attn_alpha_factor=3.0,
+        full_attn_beta_factor=0.5,
+    ),
+    # Attention alone
+    case("minimax", "rope_scaling", head_dim=12, layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
     case("olmo_hybrid"),
     case(
         "olmo_hybrid",
@@ -386,6 +419,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"layer_types": [CONV, FULL, "mamba"]}, "layer_types has"),
     ("lfm3", {"layer_types": [CONV, FULL, LINEAR, CONV]}, "layer_types has"),
     ("lfm3", {"rope_parameters": {FULL: None, SLIDING: {}}}, "full_attention is null"),
+    ("minimax", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
     ("olmo_hybrid", {"layer_types": [LINEAR] * 3}, "layer_types has no two kinds"),
     ("olmo_hybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
     ("olmo_hybrid", {"rope_parameters": None}, "rope_parameters is null"),
@@ -448,6 +482,12 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "rope_theta": NOT_READ,
     },
     "lfm2_moe": {"output_router_logits": TRAINING},
+    "minimax": {
+        "block_size": CHUNKS,
+        "output_router_logits": TRAINING,
+        "router_aux_loss_coef": TRAINING,
+        "router_jitter_noise": TRAINING,
+    },
     "olmo_hybrid": dict.fromkeys(
         "linear_a_log_max linear_a_log_min linear_dt_init_floor linear_dt_max "
         "linear_dt_min".split(),

@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import (
     NORMS_BEFORE,
     DecoderConfig,
     GatedDelta,
+    Lightning,
     ShortConvolution,
     StateSpace,
 )
@@ -143,6 +144,38 @@ class GatedDeltaMixer(nn.Module):
         return y.reshape(x.shape)
 
 
+class LightningMixer(nn.Module):
+    """`Lightning`."""
+
+    config: DecoderConfig
+    mixer: Lightning
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, m = self.config, self.mixer
+        index: ChunkIndex = layout.paths.chunks
+        D, H, inner = x.shape[-1], m.n_heads, m.n_heads * m.head_width
+        x_NCD = index.gather(x.reshape(-1, D))
+
+        def project(name: str) -> Array:
+            return Linear(inner, False, c.quantized, name=name)(x_NCD)
+
+        q, k, v = (
+            ACTIVATIONS[m.activation](project(name)).reshape(*x_NCD.shape[:2], H, m.head_width)
+            for name in "qkv"
+        )
+        log_decay = -self.param("slope", nn.initializers.ones, (H,)) + jnp.zeros(q.shape[:3])
+        (q, k, v), broken = isolate(q, k, v)
+        steps = jnp.ones_like(log_decay)
+        out, kept = state_space(v, steps, log_decay, k, q, index, start_state(self))
+        norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
+        out = jax.nn.sigmoid(project("z")) * norm(out.reshape(*out.shape[:2], inner))
+        y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
+        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        keep_state(self, kept)
+        return y.reshape(x.shape)
+
+
 class StateSpaceMixer(nn.Module):
     """`StateSpace`."""
 
@@ -223,6 +256,7 @@ def mixer_module(config: DecoderConfig, name: str | None = None) -> Any:
 
 MODULES: dict[type, type[nn.Module]] = {
     GatedDelta: GatedDeltaMixer,
+    Lightning: LightningMixer,
     ShortConvolution: ShortConvolutionMixer,
     StateSpace: StateSpaceMixer,
 }

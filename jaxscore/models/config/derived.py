@@ -401,6 +401,13 @@ def _lfm3(config: Any) -> None:
         config.layer_types[0] = "conv"
 
 
+def _minimax(config: Any) -> None:
+    """Lightning attention in every second layer."""
+    if config.layer_types is None:
+        layers = range(config.num_hidden_layers)
+        config.layer_types = ["linear_attention" if i % 2 else FULL for i in layers]
+
+
 def _qwen_hybrid(config: Any) -> None:
     """Attention in every n-th layer, the gated delta rule in the others."""
     if getattr(config, "mlp_only_layers", []) is None:
@@ -511,6 +518,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "llama4_text": _llama4,
     "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,
+    "minimax": _minimax,
     "ministral": _ministral,
     "mpt": _mpt,
     "olmo3": _olmo3,

@@ -30,6 +30,7 @@ MODULES = {
     "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
     "mimo": "mimo_v2_flash",
     "minicpm": "minicpm3",
+    "minimax": "minimax",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "mpt": "mpt",
     "olmo_hybrid": "olmo_hybrid",
@@ -41,7 +42,7 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 RECURRENT = frozenset(
-    "kimi_linear lfm2 lfm3 mamba_hybrid olmo_hybrid qwen_hybrid".split()
+    "kimi_linear lfm2 lfm3 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
 )  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
