@@ -193,7 +193,13 @@ def _recurrence(
     is_kept = layout.paths.kept is not None
     half = RecurrentHalf(config, build)
     added, after = half.apply(variables, x, layout, mutable=["states"] if is_kept else [])
-    return added, after.get("states", {}) if is_kept else ()
+    if not is_kept:
+        return added, ()
+    kept = after.get("states", {})
+    assert config.recurrent is not None
+    if config.recurrent.has_state and "state" not in kept.get("mixer", {}):
+        raise NotImplementedError(f"{config.recurrent.mixer} does not return its state")
+    return added, kept
 
 
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
