@@ -144,6 +144,104 @@ def gemma4_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
     return {special[name]: values} if name in special else None
 
 
+def lfm2_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Taps of short convolutions without their axis of one, and the router's correction."""
+    if name == "conv.conv.weight":
+        return {"shortconv.conv.weight": values.squeeze(1)}
+    return {"exp_probs_b.bias": values} if name.endswith("expert_bias") else None
+
+
+def delta_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Tensors of qwen3next, whose rows of a projection are of each head of keys."""
+    if name.endswith("A_log"):
+        return {"ssm_a": -np.exp(values)}
+    if name.endswith("dt_bias"):
+        return {"ssm_dt.bias": values}
+    if name.endswith("conv1d.weight"):
+        return {"ssm_conv1d.weight": values.squeeze()}
+    if name.endswith("shared_expert_gate.weight"):
+        return {"ffn_gate_inp_shexp.weight": values.reshape(-1)}
+    if name.endswith("in_proj_qkvz.weight"):
+        groups = config.linear_num_key_heads
+        inner = config.linear_num_value_heads // groups * config.linear_value_head_dim
+        ends = np.cumsum([config.linear_key_head_dim] * 2 + [inner])
+        rows = np.split(values.reshape(groups, -1, values.shape[1]), ends, axis=1)
+        flat = [part.reshape(-1, values.shape[1]) for part in rows]
+        return {"attn_qkv.weight": np.concatenate(flat[:3]), "attn_gate.weight": flat[3]}
+    return None if "linear_attn" in name else plus_one(config, name, values)
+
+
+def tiled_delta_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Tensors of qwen35, whose heads of values are by their number within a head of keys."""
+    groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
+
+    def tile(rows: np.ndarray, width: int) -> np.ndarray:
+        index = np.arange(heads * width).reshape(groups, heads // groups, width)
+        return rows[index.swapaxes(0, 1).reshape(-1)]
+
+    width = config.linear_value_head_dim
+    n_rows = 2 * groups * config.linear_key_head_dim
+    if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+        values = np.concatenate([values[:n_rows], tile(values[n_rows:], width)])
+    elif name.endswith("linear_attn.out_proj.weight"):
+        values = tile(values.T, width).T
+    elif name.endswith("in_proj_z.weight"):
+        values = tile(values, width)
+    elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")):
+        values = tile(values, 1)
+    changed = delta_tensors(config, name, values)
+    return {"": values} if changed is None else changed
+
+
+def _lfm2(config: Any) -> dict[str, Any]:
+    heads = config.num_key_value_heads
+    is_moe = config.model_type == "lfm2_moe"
+    return {
+        "attention.head_count_kv": [heads * (kind != "conv") for kind in config.layer_types],
+        "attention.layer_norm_epsilon": None,
+        "shortconv.l_cache": config.conv_L_cache,
+        "vocab_size": config.vocab_size,
+        **(
+            {
+                **_expert_width(config),
+                "leading_dense_block_count": config.num_dense_layers,
+                "expert_gating_func": 2,
+            }
+            if is_moe
+            else {}
+        ),
+    }
+
+
+def _delta(config: Any) -> dict[str, Any]:
+    is_moe = hasattr(config, "moe_intermediate_size")
+    types = [kind == "linear_attention" for kind in config.layer_types]
+    return {
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "ssm.state_size": config.linear_key_head_dim,
+        "ssm.group_count": config.linear_num_key_heads,
+        "ssm.time_step_rank": config.linear_num_value_heads,
+        "ssm.inner_size": config.linear_num_value_heads * config.linear_value_head_dim,
+        "attention.recurrent_layers": types,
+        "full_attention_interval": 4,
+        **(
+            {
+                **_expert_width(config),
+                "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+            }
+            if is_moe
+            else {}
+        ),
+    }
+
+
+def _tiled_delta(config: Any) -> dict[str, Any]:
+    half = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1)) // 2
+    # Channels are of time, height and width in turn; others are not rotated by llama.cpp.
+    sections = [(half + 2) // 3, (half + 1) // 3, half // 3, 0]
+    return {**_delta(config), "rope.dimension_sections": sections}
+
+
 def _expert_width(config: Any) -> dict[str, Any]:
     return {"expert_feed_forward_length": config.moe_intermediate_size}
 
@@ -378,6 +476,8 @@ ARCHITECTURES = {
     "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
     "hunyuan-dense": Written("hunyuan_v1_dense"),
     "jais2": Written("jais2"),
+    "lfm2": Written("lfm2", {"block_auto_adjust_ff_dim": False}, _lfm2, lfm2_tensors),
+    "lfm2moe": Written("lfm2_moe", {"norm_topk_prob": True}, _lfm2, lfm2_tensors),
     "llama4": Written(
         "llama4_text",
         {
@@ -433,6 +533,9 @@ ARCHITECTURES = {
         },
     ),
     "qwen2vl": Written("qwen2", keys=_streams),
+    "qwen35": Written("qwen3_5_text", {}, _tiled_delta, tiled_delta_tensors),
+    "qwen35moe": Written("qwen3_5_moe_text", {}, _tiled_delta, tiled_delta_tensors),
+    "qwen3next": Written("qwen3_next", {"norm_topk_prob": True}, _delta, delta_tensors),
     "qwen3vl": Written("qwen3", keys=lambda config: {**_streams(config), "n_deepstack_layers": 3}),
     "seed_oss": Written("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "stablelm": Written(
@@ -586,7 +689,7 @@ def converted(
         stacked = re.fullmatch(r"(.+\.(?:experts|norms))\.(\d+)\.?(.*)", theirs)
         if stacked:
             whole = f"{stacked[1].removesuffix('.norms')}.{stacked[3]}"
-            if architecture == "llama":  # the converter's own name
+            if architecture in ("llama", "lfm2moe"):  # the converter's own name
                 whole = f"layers.{match[1]}.feed_forward.experts.{stacked[3]}"
             stacks.setdefault(whole, {})[int(stacked[2])] = values
             continue

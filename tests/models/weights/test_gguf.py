@@ -33,7 +33,13 @@ from tests.models.checkpoints import distance, ragged, random_model, scorer
 
 # Types that the package gguf can write
 QUANTIZED = {"F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"}
-NORM_ROUNDING = 1.2e-7  # of a norm between 1 and 2, to which one is added and subtracted
+# What float32 loses of a norm between 1 and 2, to which one is added and subtracted, and of a
+# logarithm below 2, which is stored as its exponential
+ROUNDING = {
+    gguf_files.plus_one: 1.2e-7,
+    gguf_files.delta_tensors: 2.4e-7,
+    gguf_files.tiled_delta_tensors: 2.4e-7,
+}
 
 
 LLAMA3 = {
@@ -81,12 +87,17 @@ VARIANTS = [
     ("glm4moe", {"use_qk_norm": False, "attention_bias": True, "n_group": 2, "topk_group": 1}),
     ("gptneox", {"use_parallel_residual": False, "attention_bias": False}),
     ("granite", {"attention_bias": True, "mlp_bias": True}),
+    ("lfm2", {"conv_bias": True, "tie_word_embeddings": False}),
     ("llama4", {"head_dim": 64, "rope_scaling": LLAMA4}),
     ("mistral3", {"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}}),
     ("nemotron", {"attention_bias": True, "mlp_bias": True}),
     ("olmo2, windows", {"rope_scaling": YARN}),
     ("phimoe", {"sliding_window": 7, "lm_head_bias": False}),
     ("qwen2moe", {"qkv_bias": False}),
+    # Three heads of values for each of two heads of keys, a tiling that is not its own inverse
+    ("qwen35", {"linear_num_value_heads": 6, "partial_rotary_factor": 0.5}),
+    ("qwen35moe", {"linear_num_value_heads": 6}),
+    ("qwen3next", {"linear_num_value_heads": 6}),
     ("seed_oss", {"attention_bias": False, "mlp_bias": False}),
     ("stablelm", {"qk_layernorm": False, "use_parallel_residual": True}),
     ("starcoder2", {"use_bias": False}),
@@ -109,8 +120,7 @@ def written(folder, name, types=None, metadata=None, **config):
 @pytest.mark.parametrize(("name", "config"), VARIANTS, ids=lambda part: str(part)[:40])
 def test_a_gguf_file_has_the_decoder_and_parameters_of_its_checkpoint(tmp_path, name, config):
     folder, path = written(tmp_path, name, **config)
-    norms_minus_one = gguf_files.ARCHITECTURES[name].change is gguf_files.plus_one
-    assert_same(folder, path, NORM_ROUNDING if norms_minus_one else 0)
+    assert_same(folder, path, ROUNDING.get(gguf_files.ARCHITECTURES[name].change, 0))
 
 
 def assert_same(folder, path, most=0.0):
@@ -269,6 +279,10 @@ def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
         ("stablelm", {"context_length": 16_384}, {}, "has no key stablelm.rope.freq_base"),
         ("nemotron", {}, {"head_dim": 12}, "heads of 12 channels and a width of 32 over 4 heads"),
         ("phimoe", {}, {"rope_scaling": MSCALED}, "short_mscale and long_mscale"),
+        ("lfm2", {"attention.head_count_kv": [0, 2, 4]}, {}, r"has \[2, 4\], expected one number"),
+        ("lfm2moe", {"expert_gating_func": 1}, {}, "gating_func is 1, expected 2"),
+        ("qwen35", {"ssm.group_count": 3}, {}, "time_step_rank 4 is no multiple of"),
+        ("qwen35", {"rope.dimension_sections": [1, 1, 1, 0]}, {}, "that come to"),
         ("deepseek2", {}, {"n_group": None}, "has no key deepseek2.expert_group_count"),
         (
             "falcon",
@@ -326,6 +340,17 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path, monkeypatch, name):
     _, path = written(tmp_path / "fused", name)
     assert "blk.0.attn_qkv.weight" in read_gguf(path).tensors
     assert_same(folder, path)
+
+
+def test_old_files_of_qwen3next_have_its_whole_projection(tmp_path, monkeypatch):
+    def whole(config, name, values):
+        if name.endswith("in_proj_qkvz.weight"):
+            return {"ssm_in.weight": values}
+        return gguf_files.delta_tensors(config, name, values)
+
+    old = gguf_files.ARCHITECTURES["qwen3next"]._replace(change=whole)
+    monkeypatch.setitem(gguf_files.ARCHITECTURES, "qwen3next", old)
+    assert_same(*written(tmp_path, "qwen3next"), ROUNDING[gguf_files.delta_tensors])
 
 
 def test_gates_and_ups_of_gemma4_may_be_two_tensors(tmp_path, monkeypatch):

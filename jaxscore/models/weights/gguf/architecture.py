@@ -22,8 +22,10 @@ from jaxscore.models.weights.gguf.values import (
 )
 from jaxscore.models.weights.quantization.dequantize import Computed
 
-# A name with the number of an expert is of an old Mixtral.
-NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)(?:\.(\d+))?\.(weight|bias|scale)")
+# A name with the number of an expert is of an old Mixtral; `ssm_a` and `ssm_d` have no kind.
+NAME = re.compile(
+    r"(?:blk\.(\d+)\.)?((?:shortconv\.)?\w+)(?:\.(\d+))?(?:\.(weight|bias|scale)|(?<=\.ssm_[ad]))"
+)
 FLOAT32 = np.dtype(np.float32)
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 BLOCK = {
@@ -101,7 +103,7 @@ class Architecture:
                 parts = [f"blk.{layer}.{part}" for part in joined.parts]
                 if parts[0] in file.tensors:
                     name = self.layer.format(i=layer) + theirs
-                    found[name] = _join(file, joined, parts)
+                    found[name] = _join(file, joined, parts, heads)
                     used |= set(parts)
         for name in file.tensors:
             if name in used or keys.is_left_out(name):
@@ -128,6 +130,7 @@ class Architecture:
         """The weights that a stored tensor gives."""
         match = NAME.fullmatch(name)
         layer, part, expert, kind = match.groups() if match else (None, "", None, "")
+        stored = part if kind is None else f"{part}.{kind}"
         names = self.top if layer is None else self.names
         if part == "attn_qkv" and part not in names and {"attn_q", "attn_k", "attn_v"} <= {*names}:
             return self._three(file, name, heads)
@@ -141,7 +144,7 @@ class Architecture:
         if "{j}" not in theirs:
             if expert is not None:
                 raise self._unknown(file, name)
-            return {theirs: self._one(file, name, f"{part}.{kind}", heads)}
+            return {theirs: self._one(file, name, stored, heads)}
         if expert is not None:
             return {theirs.format(j=expert): self._one(file, name, "", heads)}
         tensor = file.tensors[name]
@@ -208,20 +211,19 @@ class Architecture:
         return found
 
 
-def _join(file: GgufFile, joined: Joined, parts: list[str]) -> Computed:
+def _join(file: GgufFile, joined: Joined, parts: list[str], heads: Heads) -> Computed:
     if missing := [part for part in parts if part not in file.tensors]:
         raise InputError(f"{file.path}: has no tensor {missing[0]}")
     tensors = [file.tensors[part] for part in parts]
     dtypes = {dtype_of(tensor) for tensor in tensors}
     dtype = dtypes.pop() if len(dtypes) == 1 else FLOAT32
     shapes = [tensor.shape for tensor in tensors]
-    n_axes = 2 if parts[0].endswith(".bias") else 3
-    if any(len(shape) != n_axes for shape in shapes):
+    if any(len(shape) != joined.n_axes for shape in shapes):
         raise InputError(f"{file.path}: tensor {parts[0]} has shape {list(shapes[0])}")
 
     def join(values: list[np.ndarray]) -> np.ndarray:
         try:
-            return joined.join([part.astype(dtype, copy=False) for part in values])
+            return joined.join([part.astype(dtype, copy=False) for part in values], heads)
         except ValueError:
             listed = ", ".join(f"{part} {list(file.tensors[part].shape)}" for part in parts)
             raise InputError(f"{file.path}: tensors that do not fit: {listed}") from None

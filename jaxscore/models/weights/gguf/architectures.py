@@ -153,6 +153,82 @@ COHERE = {
     "logit_scale": at.real("logit_scale"),
     "attention_bias": False,
 }
+# Recurrent layers of Qwen, beside attention with norms and gates of queries
+QWEN_HYBRID = {
+    **at.LLAMA,
+    **at.HEAD_DIM,
+    **at.ATTENTION_BIAS,
+    **at.DELTA,
+    "rope_parameters": at.rope(is_partial=True),
+}
+QWEN_HYBRID_NAMES = {
+    **at.without(BLOCK, "ffn_norm"),
+    **AFTER_ATTENTION,
+    **HEAD_NORMS,
+    "ssm_a": "linear_attn.A_log.",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt": "linear_attn.dt_bias.",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+QWEN_HYBRID_NORMS = layouts.minus_one(
+    "attn_norm", "post_attention_norm", "attn_q_norm", "attn_k_norm"
+)
+# Both are of the layers with attention.
+QWEN_HYBRID_IGNORED = ("full_attention_interval", "attention.recurrent_layers")
+GATED_SHARED_EXPERT = {
+    **EXPERTS,
+    **shared_experts("mlp.shared_expert"),
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+QWEN35 = Architecture(
+    "qwen3_5_text",
+    QWEN_HYBRID,
+    {
+        **QWEN_HYBRID_NAMES,
+        "attn_qkv": "linear_attn.in_proj_qkv",
+        "attn_gate": "linear_attn.in_proj_z",
+        "ssm_alpha": "linear_attn.in_proj_a",
+        "ssm_beta": "linear_attn.in_proj_b",
+    },
+    layouts={**QWEN_HYBRID_NORMS, **layouts.TILED},
+    ignored=QWEN_HYBRID_IGNORED,
+    checks=(at.check_streams,),
+)
+LFM2 = Architecture(
+    "lfm2",
+    {
+        **at.without(at.LLAMA, "rms_norm_eps", "hidden_act", "num_key_value_heads"),
+        "norm_eps": at.real("attention.layer_norm_rms_epsilon"),
+        "num_key_value_heads": at.attention_key_heads,
+        "conv_L_cache": at.size("shortconv.l_cache"),
+        "conv_bias": at.has("shortconv.in_proj.bias"),
+        "layer_types": at.recurrent_types("shortconv.conv.weight", "conv"),
+        "block_auto_adjust_ff_dim": False,
+    },
+    {
+        "attn_norm": "operator_norm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.out_proj",
+        "attn_q_norm": "self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_layernorm",
+        "shortconv.conv": "conv.conv",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "ffn_norm": "ffn_norm",
+        "ffn_gate": "feed_forward.w1",
+        "ffn_up": "feed_forward.w3",
+        "ffn_down": "feed_forward.w2",
+    },
+    {
+        "token_embd": "model.embed_tokens",
+        "token_embd_norm": "model.embedding_norm",
+        "output": "lm_head",
+    },
+    layouts={"shortconv.conv.weight": layouts.TAPS},
+)
 FALCON = Architecture(
     "falcon",
     {
@@ -574,6 +650,30 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "hidden_act": "relu2",
         },
     ),
+    "lfm2": LFM2,
+    "lfm2moe": dataclasses.replace(
+        LFM2,
+        family="lfm2_moe",
+        config={
+            **at.without(LFM2.config, "block_auto_adjust_ff_dim"),
+            **at.experts(),
+            **at.EXPERT_WIDTH,
+            **at.plain_first_layers("num_dense_layers"),
+            # As llama.cpp computes
+            "norm_topk_prob": True,
+            "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+            "use_expert_bias": at.has("exp_probs_b.bias"),
+        },
+        names={
+            **LFM2.names,
+            "ffn_gate_inp": "feed_forward.gate",
+            "ffn_gate_exps": "feed_forward.experts.{j}.w1",
+            "ffn_up_exps": "feed_forward.experts.{j}.w3",
+            "ffn_down_exps": "feed_forward.experts.{j}.w2",
+            "exp_probs_b": "feed_forward.expert_bias.",
+        },
+        checks=(at.gate(2),),
+    ),
     "llama4": Architecture(
         "llama4_text",
         {
@@ -709,9 +809,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         {
             **BLOCK,
-            **EXPERTS,
-            **shared_experts("mlp.shared_expert"),
-            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            **GATED_SHARED_EXPERT,
         },
         layouts={"ffn_gate_inp_shexp.weight": layouts.ROW},
     ),
@@ -721,6 +819,44 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         "qwen3_moe",
         {**QWEN3.config, **QWEN_MIXTURE, "norm_topk_prob": True},
         {**QWEN3.names, **EXPERTS},
+    ),
+    "qwen35": QWEN35,
+    "qwen35moe": dataclasses.replace(
+        QWEN35,
+        family="qwen3_5_moe_text",
+        config={
+            **at.without(QWEN_HYBRID, "intermediate_size"),
+            **at.experts(),
+            **at.EXPERT_WIDTH,
+            "shared_expert_intermediate_size": at.shared_width,
+        },
+        names={**QWEN35.names, **GATED_SHARED_EXPERT},
+        layouts={**QWEN35.layouts, "ffn_gate_inp_shexp.weight": layouts.ROW},
+        ignored=(*QWEN_HYBRID_IGNORED, "feed_forward_length"),
+    ),
+    "qwen3next": Architecture(
+        "qwen3_next",
+        {
+            **QWEN_HYBRID,
+            **QWEN_MIXTURE,
+            "shared_expert_intermediate_size": at.shared_width,
+            "norm_topk_prob": True,
+        },
+        {
+            **QWEN_HYBRID_NAMES,
+            **GATED_SHARED_EXPERT,
+            "ssm_ba": "linear_attn.in_proj_ba",
+            # Of old converters
+            "ssm_in": "linear_attn.in_proj_qkvz",
+        },
+        layouts={
+            **QWEN_HYBRID_NORMS,
+            "ffn_gate_inp_shexp.weight": layouts.ROW,
+            "ssm_a": layouts.LOG_RATES,
+            "ssm_conv1d.weight": layouts.TAPS,
+        },
+        joined={"linear_attn.in_proj_qkvz.weight": layouts.GROUPED_PROJECTION},
+        ignored=QWEN_HYBRID_IGNORED,
     ),
     "qwen3vl": dataclasses.replace(
         QWEN3, checks=(at.check_streams,), ignored=("n_deepstack_layers",)
@@ -803,7 +939,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
     **dict.fromkeys(
-        "falcon-h1 granitehybrid hunyuan-moe hy_v3 lfm2 lfm2moe qwen35 qwen35moe qwen3next".split(),
+        "falcon-h1 granitehybrid hunyuan-moe hy_v3".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
     "gptj": "llama.cpp does not convert it",

@@ -102,6 +102,31 @@ def every(interval: int) -> Value:
     return lambda keys: [int((layer + 1) % interval != 0) for layer in range(keys.n_layers())]
 
 
+def recurrent_types(part: str, recurrent: str) -> Value:
+    """`layer_types` of a model whose recurrent layers, and no others, have a tensor."""
+
+    def read(keys: Keys) -> list[str]:
+        has_part = (keys.has(f"blk.{layer}.{part}") for layer in range(keys.n_layers()))
+        return [recurrent if is_recurrent else FULL for is_recurrent in has_part]
+
+    return read
+
+
+def attention_key_heads(keys: Keys) -> int:
+    """Number of KV heads, which is one for all attention layers; that of others is stored as 0.
+
+    Raises:
+        InputError: attention layers have different numbers.
+    """
+    listed = sorted({n for n in keys.per_layer(KEY_HEADS) if n})
+    if len(listed) > 1:
+        raise InputError(
+            f"{keys.file.path}: {KEY_HEADS} has {listed}, expected one number for all attention "
+            "layers"
+        )
+    return keys.heads().keys
+
+
 SIZES: Mapping[str, Value] = {
     "hidden_size": size("embedding_length"),
     "num_hidden_layers": Keys.n_layers,
@@ -117,6 +142,17 @@ RMS: Mapping[str, Value] = {"rms_norm_eps": real("attention.layer_norm_rms_epsil
 LAYER_NORM = real("attention.layer_norm_epsilon")
 # Of a llama: sizes, an RMS norm, a SiLU, rotary embeddings of whole heads
 LLAMA: Mapping[str, Any] = {**SIZES, **RMS, "hidden_act": "silu", "rope_parameters": rope()}
+# Of the gated delta rule, in all layers without attention
+DELTA: Mapping[str, Value] = {
+    "layer_types": recurrent_types("ssm_conv1d.weight", "linear_attention"),
+    "linear_conv_kernel_dim": size("ssm.conv_kernel"),
+    "linear_key_head_dim": size("ssm.state_size"),
+    "linear_num_key_heads": size("ssm.group_count"),
+    "linear_num_value_heads": size("ssm.time_step_rank"),
+    "linear_value_head_dim": lambda keys: (
+        keys.size("ssm.inner_size") // keys.size("ssm.time_step_rank")
+    ),
+}
 MULTIPLIERS: Mapping[str, Value] = {
     "attention_multiplier": real("attention.scale"),
     "embedding_multiplier": real("embedding_scale", 1.0),
@@ -389,11 +425,12 @@ def shared_width(keys: Keys) -> int:
 
 
 def check_streams(keys: Keys) -> None:
-    """Require the streams of positions to share all channels, which a text's equal ones do."""
+    """Require the streams of positions to share all that rotate, which a text's equal ones do."""
     name, width = "rope.dimension_sections", keys.head_width()
+    width = keys.size("rope.dimension_count", width)
     found = keys.numbers(name, 4)
     if not isinstance(found, list) or 2 * sum(found) != width:
         raise InputError(
             f"{keys.file.path}: {name} is {found}, expected numbers that come to {width // 2}, "
-            "half a head"
+            "half of the channels that rotate"
         )

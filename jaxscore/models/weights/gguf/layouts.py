@@ -13,11 +13,26 @@ import numpy as np
 Shape = tuple[int, ...]
 
 
+class Recurrent(NamedTuple):
+    """Sizes of recurrent layers.
+
+    Attributes:
+        groups: number of heads of keys.
+        key_rows: rows of the keys of all heads.
+        values: number of heads of values.
+    """
+
+    groups: int
+    key_rows: int
+    values: int
+
+
 class Heads(NamedTuple):
-    """Number of heads of queries, and of keys and values, in each layer of a file."""
+    """Number of heads of queries, and of keys and values, in each attention layer of a file."""
 
     queries: int
     keys: int
+    recurrent: Recurrent | None = None
 
 
 class Layout(NamedTuple):
@@ -44,12 +59,14 @@ class Joined(NamedTuple):
         join: the values of the parts, of one type.
         shape: of the result, from the stored ones.
         has_pieces: `join` may be applied to each index of the first axis alone.
+        n_axes: of each part.
     """
 
     parts: tuple[str, ...]
-    join: Callable[[Sequence[np.ndarray]], np.ndarray]
+    join: Callable[[Sequence[np.ndarray], Heads], np.ndarray]
     shape: Callable[[Sequence[Shape]], Shape]
     has_pieces: bool = True
+    n_axes: int = 3
 
 
 def unpermute(rows: np.ndarray, n_heads: int) -> np.ndarray:
@@ -71,7 +88,7 @@ def _by_groups(rows: np.ndarray, heads: Heads) -> np.ndarray:
     return np.concatenate(groups, axis=1).reshape(rows.shape)
 
 
-def _alternating(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _alternating(parts: Sequence[np.ndarray], _: Heads) -> np.ndarray:
     """Values of two vectors [..., n] in turn, [..., 2n]."""
     return np.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
 
@@ -80,10 +97,42 @@ def _transposed(values: np.ndarray) -> np.ndarray:
     return values.swapaxes(-1, -2)
 
 
-def _key_value_up(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _key_value_up(parts: Sequence[np.ndarray], _: Heads) -> np.ndarray:
     """[H, rank, k] and [H, v, rank] as the rows of k, then v, of each head: [H (k + v), rank]."""
     keys, values = parts
     return np.concatenate([_transposed(keys), values], axis=1).reshape(-1, keys.shape[1])
+
+
+def _by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
+    """Heads of values from [values / groups, groups] to [groups, values / groups]."""
+    sizes = _recurrent(heads)
+    tiled = rows.reshape(sizes.values // sizes.groups, sizes.groups, -1, *rows.shape[1:])
+    return tiled.swapaxes(0, 1).reshape(rows.shape)
+
+
+def _last_by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
+    """`_by_keys` of the rows behind those of queries and keys."""
+    start = 2 * _recurrent(heads).key_rows
+    return np.concatenate([rows[:start], _by_keys(rows[start:], heads)])
+
+
+def _log_rates(values: np.ndarray) -> np.ndarray:
+    """Logarithms from -exp(logarithm), float32."""
+    found: np.ndarray = np.log(-values.astype(np.float64)).astype(np.float32).reshape(-1)
+    return found
+
+
+def _recurrent(heads: Heads) -> Recurrent:
+    assert heads.recurrent is not None, "a layout of recurrent layers"
+    return heads.recurrent
+
+
+def _grouped_projection(parts: Sequence[np.ndarray], heads: Heads) -> np.ndarray:
+    """[q; k; v] and z as q, k, v and z of each head of keys."""
+    sizes, (qkv, z) = _recurrent(heads), parts
+    rows = [*np.split(qkv, [sizes.key_rows, 2 * sizes.key_rows]), z]
+    by_head = [part.reshape(sizes.groups, -1, z.shape[1]) for part in rows]
+    return np.concatenate(by_head, axis=1).reshape(-1, z.shape[1])
 
 
 QUERIES = Layout(lambda rows, heads: unpermute(rows, heads.queries), keeps_rows=True)
@@ -92,6 +141,24 @@ MINUS_ONE = Layout(lambda scales, _: scales.astype(np.float32) - np.float32(1), 
 GROUPS = Layout(_by_groups, keeps_rows=True)
 TRANSPOSED = Layout(lambda values, _: _transposed(values), lambda shape: shape[::-1])
 ROW = Layout(lambda values, _: values.reshape(1, -1), lambda shape: (1, math.prod(shape)))
+TAPS = Layout(lambda rows, _: rows[:, None], lambda shape: (shape[0], 1, *shape[1:]))
+# llama.cpp stores -exp(A_log), whose logarithm is A_log up to the rounding of float32.
+LOG_RATES = Layout(
+    lambda values, _: _log_rates(values), lambda shape: (math.prod(shape),), is_float32=True
+)
+# Of Qwen3.5, whose heads of values are stored in another order
+TILED = {
+    "attn_qkv.weight": Layout(_last_by_keys),
+    "ssm_conv1d.weight": TAPS._replace(
+        change=lambda rows, heads: _last_by_keys(rows, heads)[:, None]
+    ),
+    "ssm_out.weight": Layout(lambda rows, heads: _by_keys(rows.T, heads).T),
+    "ssm_a": LOG_RATES._replace(change=lambda values, heads: _by_keys(_log_rates(values), heads)),
+    **dict.fromkeys(
+        ("attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight", "ssm_dt.bias"),
+        Layout(_by_keys),
+    ),
+}
 
 PERMUTED = {
     f"attn_{part}.{kind}": QUERIES if part == "q" else KEYS
@@ -116,27 +183,30 @@ def _down(kind: str) -> tuple[str]:
 # Experts [E, out, in], and their biases [E, out]
 GATE_THEN_UP = Joined(
     _gate_up("weight"),
-    lambda parts: np.concatenate(parts, axis=-2),
+    lambda parts, _: np.concatenate(parts, axis=-2),
     lambda shapes: (shapes[0][0], 2 * shapes[0][1], shapes[0][2]),
 )
 GATE_THEN_UP_TRANSPOSED = Joined(
     _gate_up("weight"),
-    lambda parts: _transposed(np.concatenate(parts, axis=-2)),
+    lambda parts, _: _transposed(np.concatenate(parts, axis=-2)),
     lambda shapes: (shapes[0][0], shapes[0][2], 2 * shapes[0][1]),
 )
 GATE_UP_ALTERNATING = Joined(
     _gate_up("weight"),
-    lambda parts: _alternating([_transposed(part) for part in parts]),
+    lambda parts, heads: _alternating([_transposed(part) for part in parts], heads),
     lambda shapes: (shapes[0][0], shapes[0][2], 2 * shapes[0][1]),
 )
 GATE_UP_BIAS_ALTERNATING = Joined(
-    _gate_up("bias"), _alternating, lambda shapes: (shapes[0][0], 2 * shapes[0][1])
+    _gate_up("bias"),
+    _alternating,
+    lambda shapes: (shapes[0][0], 2 * shapes[0][1]),
+    n_axes=2,
 )
-DOWN = Joined(_down("weight"), lambda parts: parts[0], lambda shapes: shapes[0])
-DOWN_BIAS = Joined(_down("bias"), lambda parts: parts[0], lambda shapes: shapes[0])
+DOWN = Joined(_down("weight"), lambda parts, _: parts[0], lambda shapes: shapes[0])
+DOWN_BIAS = Joined(_down("bias"), lambda parts, _: parts[0], lambda shapes: shapes[0], n_axes=2)
 DOWN_TRANSPOSED = Joined(
     _down("weight"),
-    lambda parts: _transposed(parts[0]),
+    lambda parts, _: _transposed(parts[0]),
     lambda shapes: (shapes[0][0], shapes[0][2], shapes[0][1]),
 )
 KEY_VALUE_UP = Joined(
@@ -144,4 +214,12 @@ KEY_VALUE_UP = Joined(
     _key_value_up,
     lambda shapes: (shapes[0][0] * (shapes[0][2] + shapes[1][1]), shapes[0][1]),
     has_pieces=False,
+)
+# Of recurrent layers of qwen3next
+GROUPED_PROJECTION = Joined(
+    ("attn_qkv.weight", "attn_gate.weight"),
+    _grouped_projection,
+    lambda shapes: (shapes[0][0] + shapes[1][0], shapes[0][1]),
+    has_pieces=False,
+    n_axes=2,
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile
-from jaxscore.models.weights.gguf.layouts import Heads
+from jaxscore.models.weights.gguf.layouts import Heads, Recurrent
 
 T = TypeVar("T")
 MOST = 1 << 24  # of a size: a width, a number of heads or layers, a length
@@ -166,11 +166,21 @@ class Keys:
         return layer.isdecimal() and n - self.get("nextn_predict_layers", int, 0) <= int(layer) < n
 
     def heads(self) -> Heads:
-        """Numbers of heads; those of keys are of the first layer if they differ."""
+        """Numbers of heads; those of keys are of the first attention layer if they differ."""
         queries = self.size("attention.head_count")
         name = "attention.head_count_kv"
         keys = self.numbers(name, self.size("block_count"))
-        return Heads(queries, keys[0] if isinstance(keys, list) else self.size(name, queries))
+        listed = [n for n in keys if n] if isinstance(keys, list) else [self.size(name, queries)]
+        recurrent = None
+        if self.layers_have("ssm_conv1d.weight"):
+            groups, values = self.size("ssm.group_count"), self.size("ssm.time_step_rank")
+            if values % groups:
+                raise InputError(
+                    f"{self.file.path}: ssm.time_step_rank {values} is no multiple of "
+                    f"ssm.group_count {groups}"
+                )
+            recurrent = Recurrent(groups, groups * self.size("ssm.state_size"), values)
+        return Heads(queries, listed[0] if listed else queries, recurrent)
 
     def is_sigmoid(self) -> bool:
         """Whether a router's scores are sigmoids."""
