@@ -18,7 +18,7 @@ from jaxscore.models.families import FAMILIES, MODULE_OF
 from tests.models.families import BASE, CASES, GPT, REFUSED, SIZES, WITHOUT_EFFECT
 
 # Attributes whose defaults differ between transformers' versions, so that a config must have them
-REQUIRED = {"cohere": {"rope_theta": 10000.0}}
+REQUIRED = {kind: {"rope_theta": 10000.0} for kind in ("cohere", "falcon_h1")}
 
 # Sizes under all their names, and what only follows from another attribute
 OMITTED = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".split()}
