@@ -131,7 +131,7 @@ def _nope(raw: Mapping[str, Any], both: Mapping[str, Any]) -> dict[str, Any] | N
         _object(name, value).get("rope_type", "default") != "default"
         for name, value in both.items()
     ):
-        raise InputError("rope_theta is null, and there are rotary parameters; which one counts?")
+        raise InputError("rope_theta is null, and there are rope_parameters; which one counts?")
     return {"rope_type": "default", "rope_theta": None}
 
 
