@@ -9,6 +9,7 @@ logit that it computed for the target. If the two differ, the pass is repeated w
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -34,6 +35,25 @@ class Target(NamedTuple):
 
     column: Int[Array, " Q"]
     z: Float[Array, " Q"]
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """The arrays as varying over each mesh axis over which an array of `like` varies.
+
+    `shard_map` checks that the state of a loop varies over the same axes in each step, and counts
+    constants as equal on all shards. A no-op outside it, and inside it without that check.
+    """
+
+    def varying(leaf: Any) -> frozenset[str]:
+        return jax.typeof(leaf).manual_axis_type.varying
+
+    axes = frozenset[str]().union(*(varying(leaf) for leaf in jax.tree.leaves(like)))
+
+    def vary(leaf: Any) -> Any:
+        missing = tuple(sorted(axes - varying(leaf)))
+        return lax.pcast(leaf, missing, to="varying") if missing else leaf
+
+    return jax.tree.map(vary, tree)
 
 
 def sum_columns(
@@ -101,7 +121,7 @@ def _pass(
         m, s0, s1, s2, best, ranked, s3, s4, place = carry
         columns, fresh = block_columns(head, first)
         start = columns[0]
-        z = _logits(hidden_QD, head, start, block)
+        z = block_logits(hidden_QD, head, start, block)
 
         if ranked is None:
             block_max = jnp.where(fresh, z, -jnp.inf).max(axis=1)
@@ -137,7 +157,8 @@ def _pass(
             best = ranked.id[:, 0]
         return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep_logits else None
 
-    return lax.scan(step, empty_sums(Q, head, top, measures), block_starts(head))
+    start = vary_like(empty_sums(Q, head, top, measures), (hidden_QD, head.weight))
+    return lax.scan(step, start, block_starts(head))
 
 
 def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
@@ -179,14 +200,16 @@ def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array
 
     def step(out: Array, first: Array) -> tuple[Array, None]:
         start = jnp.minimum(first, V - block)
-        z = _logits(hidden_BD, head, start, block)
+        z = block_logits(hidden_BD, head, start, block)
         return lax.dynamic_update_slice_in_dim(out, z, start, 1), None
 
     own = lax.scan(step, jnp.zeros((B, V), jnp.float32), block_starts(head))[0]
     return own if head.split is None else lax.all_gather(own, head.split, axis=1, tiled=True)
 
 
-def _logits(hidden_QD: Array, head: Unembedding, start: Array, block: int) -> Array:
+def block_logits(
+    hidden_QD: Float[Array, "Q D"], head: Unembedding, start: Int[Array, ""], block: int
+) -> Float[Array, "Q C"]:
     """Logits of `block` columns from `start` on."""
     part = from_storage(lax.dynamic_slice_in_dim(head.weight, start, block))
     bias = None if head.bias is None else lax.dynamic_slice_in_dim(head.bias, start, block)

@@ -29,7 +29,7 @@ N_SUMS = 8  # rows of the output, of which five are used
 
 def kernel_tpu(
     hidden_QD: Float[Array, "Q D"],
-    n_positions: Int[Array, ""],
+    n_positions: Int[Array, ""] | int,
     head: Unembedding,
     *,
     interpret: bool = False,
@@ -67,7 +67,11 @@ def kernel_tpu(
         grid=(jnp.minimum(pl.cdiv(n_positions, queries), n_blocks), n_columns),
         in_specs=specs,
         out_specs=pl.BlockSpec((N_SUMS, queries), lambda q, v: (0, q)),
-        out_shape=jax.ShapeDtypeStruct((N_SUMS, hidden.shape[0]), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct(
+            (N_SUMS, hidden.shape[0]),
+            jnp.float32,
+            manual_axis_type=jax.typeof(hidden).manual_axis_type,
+        ),
         scratch_shapes=[kept] * 4 + [pltpu.VMEM((queries, LANES), jnp.int32)],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.backends import LMHeadName, lazy
 from jaxscore.device.dots import compute_dtype, from_storage
-from jaxscore.device.lm_head.column_blocks import sum_columns, sums_with_rank
+from jaxscore.device.lm_head.column_blocks import sum_columns, sums_with_rank, vary_like
 from jaxscore.device.lm_head.sums import Sums, Terms, terms, top_k_logprobs, transform
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
@@ -117,19 +117,46 @@ def _target_logprobs(
     Args:
         hidden_ED, own: hidden state and terms of each target's position.
     """
-    top, best = own.top, own.greedy_id
+    z = target_logits(hidden_ED, target_E, head)
+    if head.split is not None:
+        z = lax.psum(z, head.split)
+    return logprob_of_logits(hidden_ED, z, own, head), target_E == own.greedy_id
+
+
+def logprob_of_logits(
+    hidden_ED: Array, z_E: Array, own: Terms, head: Unembedding
+) -> Float[Array, " E"]:
+    """Log-probability of each target from its logit.
+
+    Args:
+        hidden_ED, own: hidden state and terms of each target's position.
+        z_E: `target_logits`, of all shards.
+    """
     # The pass over all columns may sum a product in another order. A token whose own product is
     # that of the argmax has the largest logit to the last bit, and no token has a larger one.
-    z, largest = (_logit(hidden_ED, token, head) for token in (target_E, best))
-    z = jnp.where(z == largest, top, jnp.minimum(z, top))
-    return (z - top) - own.log_total, target_E == best
+    largest = target_logits(hidden_ED, own.greedy_id, head)
+    if head.split is not None:
+        largest = lax.psum(largest, head.split)
+    return (_at_most(z_E, largest, own.top) - own.top) - own.log_total
 
 
-def _logit(hidden_ED: Array, target_E: Array, head: Unembedding) -> Array:
-    """Logit of each target; inputs are rounded as in the pass over all columns."""
-    axis, V, row = head.split, head.weight.shape[0], target_E
-    if axis is not None:
-        row = target_E - lax.axis_index(axis) * V
+@jax.custom_jvp
+def _at_most(z: Array, largest: Array, top: Array) -> Array:
+    """`z`, but `top` if it equals `largest` or is above `top`; its derivative is that of `z`."""
+    return jnp.where(z == largest, top, jnp.minimum(z, top))
+
+
+_at_most.defjvps(lambda dz, *_: dz, None, None)
+
+
+def target_logits(hidden_ED: Array, target_E: Array, head: Unembedding) -> Float[Array, " E"]:
+    """Logit of each target, 0 where another shard has its column.
+
+    Inputs are rounded as in the pass over all columns.
+    """
+    V, row = head.weight.shape[0], target_E
+    if head.split is not None:
+        row = target_E - lax.axis_index(head.split) * V
         here = (row >= 0) & (row < V)
         row = jnp.where(here, row, 0)
     dtype = compute_dtype(head.weight)
@@ -137,11 +164,11 @@ def _logit(hidden_ED: Array, target_E: Array, head: Unembedding) -> Array:
     products = hidden_ED.astype(dtype).astype(jnp.float32) * rows
     bias = None if head.bias is None else head.bias[row]
     z = transform(products.sum(axis=-1), bias, head.scale, head.softcap)
-    return z if axis is None else lax.psum(jnp.where(here, z, 0.0), axis)
+    return z if head.split is None else jnp.where(here, z, 0.0)
 
 
 def map_position_blocks(
-    Q: int, n_positions: Int[Array, ""], sizes: Sizes, run: Callable[[Select], Tree]
+    Q: int, n_positions: Int[Array, ""] | int, sizes: Sizes, run: Callable[[Select], Tree]
 ) -> Tree:
     """Runs a function block by block over the first `n_positions` of Q positions.
 
@@ -164,7 +191,8 @@ def map_position_blocks(
     small = min(Q, small)
     block_shapes = jax.eval_shape(lambda: run(lambda x: x[:small]))
     out = jax.tree.map(lambda x: jnp.zeros((Q, *x.shape[1:]), x.dtype), block_shapes)
-    done = jnp.int32(0)
+    out = vary_like(out, block_shapes)
+    done: Any = 0
     # A block of all Q positions would be the same in each step, and XLA moves loop invariants out
     # of the loop: it would run once even if no step does.
     if large < Q:
@@ -210,7 +238,9 @@ def _by_buckets(hidden_ND: Array, scored: ScoredPositions, *args: Any) -> Sums:
     return _smallest_bucket(Q, scored.n_positions, run)
 
 
-def _smallest_bucket(most: int, count: Array, run: Callable[[int], Any], least: int = 1) -> Any:
+def _smallest_bucket(
+    most: int, count: Array | int, run: Callable[[int], Any], least: int = 1
+) -> Any:
     """Calls `run` with the smallest of a few numbers, up to `most`, that is at least `count`.
 
     On a GPU the host waits in each step of a loop whose length is data, but once for a choice.
