@@ -26,6 +26,7 @@ except KeyboardInterrupt:
     os._exit(130)
 
 if TYPE_CHECKING:
+    from jaxscore.device.lm_head.token_scores import score_tokens, token_scores
     from jaxscore.engine.generation.generator import Generator
     from jaxscore.model_pair import DivergenceScorer
     from jaxscore.scorer import Scorer
@@ -42,6 +43,8 @@ __all__ = [
     "Scorer",
     "compare",
     "evaluate",
+    "score_tokens",
+    "token_scores",
 ]
 __version__ = VERSION
 
@@ -49,6 +52,8 @@ _ON_FIRST_USE = {
     "DivergenceScorer": "jaxscore.model_pair",
     "Generator": "jaxscore.engine.generation.generator",
     "Scorer": "jaxscore.scorer",
+    "score_tokens": "jaxscore.device.lm_head.token_scores",
+    "token_scores": "jaxscore.device.lm_head.token_scores",
 }
 
 

@@ -1,0 +1,319 @@
+"""Scores of tokens inside a JAX program, with gradients and without logits in memory.
+
+`sums` has the forward pass. With the maximum m held constant, the sums of a position have the
+derivatives, w_j = e^(z_j - m),
+
+    d s0 / d z_j = w_j      d s1 / d z_j = w_j (1 + z_j - m)      d s2 / d z_j = 1
+
+and no score depends on m. So the backward pass visits the same blocks of columns, computes their
+logits again, and has from the cotangents c of the sums and of the target's logit
+
+    d z_j = w_j (c0 + c1 (1 + z_j - m)) + c2 + [j = target] c_target
+
+times the derivatives of soft cap and scale. Two products give the parts of the hidden states and
+of the unembedding. What lies between sums and scores, the exchange between the shards of a split
+vocabulary included, JAX differentiates itself.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxscore.device.backends import Backend, current_backend
+from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.lm_head.column_blocks import (
+    block_columns,
+    block_logits,
+    block_starts,
+    vary_like,
+)
+from jaxscore.device.lm_head.scores import IMPLEMENTATIONS, logprob_of_logits, target_logits
+from jaxscore.device.lm_head.sums import Sums
+from jaxscore.device.lm_head.sums import terms as terms_of_sums
+from jaxscore.device.rows import ScoredPositions, Unembedding
+
+TERMS = ("logprob", "entropy", "self_certainty")
+
+
+class _Function(NamedTuple):
+    """What of the LM head is static.
+
+    Attributes:
+        axis: mesh axis of a split vocabulary.
+        scores_all: every position is scored, so that loops have a static length.
+    """
+
+    scale: float
+    softcap: float | None
+    axis: str | None
+    backend: Backend
+    scores_all: bool
+
+
+class _Inputs(NamedTuple):
+    """Positions, those to score first, and the LM head."""
+
+    hidden: Float[Array, "Q D"]
+    weight: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None
+    target: Int[Array, " Q"]
+    n_positions: Int[Array, ""]
+
+    def head(self, function: _Function) -> Unembedding:
+        """The LM head as the forward pass of the engine takes it."""
+        scale, softcap, axis, backend, _ = function
+        weight = to_storage(self.weight, backend.integers)
+        return Unembedding(weight, self.bias, scale, softcap, axis, backend)
+
+
+def token_scores(
+    hidden: Float[Array, "... D"],
+    targets: Int[Array, "..."],
+    unembed: Float[Array, "V D"],
+    *,
+    mask: Bool[Array, "..."] | None = None,
+    bias: Float[Array, " V"] | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    terms: Sequence[str] = TERMS,
+    axis_name: str | None = None,
+) -> dict[str, Float[Array, "..."]]:
+    """Log-probabilities of tokens, entropies and self-certainties, from hidden states.
+
+    A pure function for `jit`, `grad`, `vmap`, `remat` and `shard_map`. It has first derivatives in
+    reverse mode with respect to `hidden`, `unembed` and `bias`. The logits
+
+        z = softcap * tanh(scale * (hidden @ unembed.T + bias) / softcap)
+
+    are never in memory as a whole, neither forward nor backward. Products have the dtype of
+    `unembed`; sums and scores are float32. `Scorer` runs the same pass. With p = softmax(z) over V
+    columns, in nats:
+
+        logprob         ln p(target)
+        entropy         -sum p ln p
+        self_certainty  -(1/V) sum ln(V p) = KL(uniform || p), arXiv 2502.18581
+
+    Args:
+        hidden: final hidden states, after the last norm.
+        targets: ids of the tokens whose log-probability is computed; for next-token prediction
+            the ids one position later. An id outside the vocabulary gives NaN unless masked.
+        unembed: weight of the LM head.
+        mask: positions to score. The others are 0, pass no gradient, and cost next to nothing.
+        bias: added to the products.
+        scale: a number, for example 1 / temperature.
+        softcap: a number, the largest absolute logit; None for no cap.
+        terms: names of the scores to return.
+        axis_name: mesh axis over which the vocabulary is split, inside `shard_map`: `unembed` and
+            `bias` are this shard's consecutive columns; all else is the same on these shards.
+
+    Returns:
+        The requested terms by name, float32 nats.
+
+    Raises:
+        ValueError: shapes do not fit, or a term is unknown.
+    """
+    _check_call(hidden, targets, unembed, mask, bias, terms)
+    shape, Q, V = targets.shape, targets.size, unembed.shape[0]
+    function = _Function(scale, softcap, axis_name, current_backend(), mask is None)
+    hidden, targets = hidden.reshape(Q, -1), targets.reshape(Q).astype(jnp.int32)
+    order, n_positions = jnp.arange(Q), jnp.int32(Q)
+    if mask is not None:
+        order = jnp.argsort(~mask.reshape(Q), stable=True)
+        n_positions = mask.sum(dtype=jnp.int32)
+        hidden, targets = hidden[order], targets[order]
+    inputs = _Inputs(hidden, unembed, bias, targets, n_positions)
+    inputs = vary_like(inputs, inputs)
+
+    sums, logit = _sums(function, inputs)
+    fixed = lax.stop_gradient(inputs)
+    head = fixed.head(function)
+    by_position = terms_of_sums(sums._replace(top=lax.stop_gradient(sums.top)), head)
+    values = {"entropy": by_position.entropy, "self_certainty": by_position.self_certainty}
+    if "logprob" in terms:
+        if axis_name is not None:
+            logit, V = lax.psum(logit, axis_name), V * lax.axis_size(axis_name)
+        logprob = logprob_of_logits(fixed.hidden, logit, by_position, head)
+        values["logprob"] = jnp.where((targets >= 0) & (targets < V), logprob, jnp.nan)
+    if mask is None:
+        return {name: values[name].reshape(shape) for name in terms}
+    scored = jnp.arange(Q) < n_positions
+
+    def at_their_positions(value: Array) -> Array:
+        return jnp.zeros_like(value).at[order].set(jnp.where(scored, value, 0.0)).reshape(shape)
+
+    return {name: at_their_positions(values[name]) for name in terms}
+
+
+def score_tokens(
+    apply_fn: Callable[[Any, Int[Array, "R L"]], Float[Array, "R L _"]],
+    params: Any,
+    ids: Int[Array, "R L"],
+    mask: Bool[Array, "R L"],
+    *,
+    unembed: Callable[[Any], Float[Array, "V D"]] | None = None,
+    **options: Any,
+) -> dict[str, Float[Array, "R L"]]:
+    """Scores of each token of some rows, given the tokens before it in its row.
+
+    Args:
+        apply_fn: hidden states of `params` and `ids` after the last norm, which depend on earlier
+            tokens of the row alone; without `unembed` logits, which are then in memory as a whole.
+        params: of the model, passed on as they are.
+        ids: rows of tokens, padded at the end.
+        mask: tokens to score; the first of a row has none before it and is never scored.
+        unembed: the LM head's weight, from `params`.
+        options: `bias`, `scale`, `softcap` and `terms` of `token_scores`; of logits `terms` alone.
+
+    Returns:
+        The terms by name, float32 nats, at the places of their tokens: entropy and self-certainty
+        are of the distribution that predicts the token. 0 where nothing is scored.
+
+    Raises:
+        ValueError: as `token_scores`; or options that logits do not take.
+    """
+    out, targets, scored = apply_fn(params, ids)[:, :-1], ids[:, 1:], mask[:, 1:]
+    if unembed is not None:
+        values = token_scores(out, targets, unembed(params), mask=scored, **options)
+    else:
+        values = _scores_of_logits(out, targets, scored, **options)
+    return {name: jnp.pad(value, ((0, 0), (1, 0))) for name, value in values.items()}
+
+
+def _scores_of_logits(
+    logits: Array, targets: Array, mask: Array, *, terms: Sequence[str] = TERMS, **others: Any
+) -> dict[str, Array]:
+    """As `token_scores`, from logits."""
+    if others:
+        raise ValueError(f"{', '.join(others)} without unembed: logits are taken as they are")
+    V = logits.shape[-1]
+    _check_call(logits, targets, jax.ShapeDtypeStruct((V, V), jnp.float32), mask, None, terms)
+    z = logits.reshape(-1, V).astype(jnp.float32)
+    top = lax.stop_gradient(z.max(axis=1))
+    below = z - top[:, None]
+    w = jnp.exp(below)
+    sums = Sums(
+        top,
+        w.sum(axis=1),
+        (w * jnp.where(w > 0, below, 0.0)).sum(axis=1),
+        below.sum(axis=1),
+        z.argmax(axis=1),
+    )
+    head = Unembedding(jnp.zeros((V, 0)), None, 1.0, None)
+    by_position = terms_of_sums(sums, head)
+    at = jnp.where((targets >= 0) & (targets < V), targets, -V - 1).reshape(-1, 1)
+    logit = jnp.take_along_axis(below, at, axis=1, mode="fill", fill_value=jnp.nan)[:, 0]
+    values = {
+        "logprob": logit - by_position.log_total,
+        "entropy": by_position.entropy,
+        "self_certainty": by_position.self_certainty,
+    }
+    return {name: jnp.where(mask, values[name].reshape(mask.shape), 0.0) for name in terms}
+
+
+def _check_call(
+    hidden: Any, targets: Any, unembed: Any, mask: Any, bias: Any, terms: Sequence[str]
+) -> None:
+    if unembed.ndim != 2 or hidden.shape != (*targets.shape, unembed.shape[1]):
+        raise ValueError(
+            f"hidden is {hidden.shape}, targets {targets.shape} and unembed {unembed.shape}, "
+            "expected [..., D], [...] and [V, D]"
+        )
+    if mask is not None and (mask.shape != targets.shape or mask.dtype != bool):
+        raise ValueError(
+            f"mask is {mask.shape} of {mask.dtype}, expected {targets.shape} of bool, as targets"
+        )
+    if bias is not None and bias.shape != unembed.shape[:1]:
+        raise ValueError(f"bias is {bias.shape}, expected {unembed.shape[:1]}")
+    if unknown := [name for name in terms if name not in TERMS]:
+        raise ValueError(f"no term {unknown[0]!r}; there are {', '.join(TERMS)}")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sums(function: _Function, inputs: _Inputs) -> tuple[Sums, Float[Array, " Q"]]:
+    """Sums over this shard's columns, and the target's logit or 0 if another shard has it."""
+    head, target = inputs.head(function), inputs.target
+    each = jnp.arange(len(target), dtype=jnp.int32)
+    n: Any = len(target) if function.scores_all else inputs.n_positions
+    scored = ScoredPositions(each, n, each, target, n)
+    sums = IMPLEMENTATIONS[function.backend.lm_head](inputs.hidden, scored, head, 0, ())
+    return sums, target_logits(inputs.hidden, target, head)
+
+
+def _forward(function: _Function, inputs: _Inputs) -> Any:
+    sums, logit = _sums(function, inputs)
+    return (sums, logit), (inputs, sums.top)
+
+
+def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any) -> Any:
+    """Cotangents of hidden states, weight and bias; see the module."""
+    inputs, top = saved
+    (_, c0, c1, c2, *_), c_target = cotangents
+    head = inputs.head(function)
+    (Q, D), V = inputs.hidden.shape, inputs.weight.shape[0]
+    rows = min(Q, function.backend.position_blocks[0])
+    target = inputs.target
+    if function.axis is not None:
+        target = target - lax.axis_index(function.axis) * V
+    n_blocks: Any = -(-Q // rows)
+    if not function.scores_all:
+        n_blocks = -(-inputs.n_positions // rows)
+
+    def of_columns(carry: Any, first: Array) -> Any:
+        d_hidden, d_weight, d_bias = carry
+        columns, fresh = block_columns(head, first)
+        start, C = columns[0], len(columns)
+        weight = from_storage(lax.dynamic_slice_in_dim(head.weight, start, C))
+
+        def of_positions(b: Array, carry: Any) -> Any:
+            d_hidden, d_part, d_bias_part = carry
+            at = jnp.minimum(b * rows, Q - rows)
+
+            def block(x: Array) -> Array:
+                return lax.dynamic_slice_in_dim(x, at, rows)
+
+            # A block moved back inside the arrays has entries of the one before.
+            n = at + jnp.arange(rows)
+            own = ((n >= b * rows) & (n < inputs.n_positions))[:, None]
+            hidden = jnp.where(own, block(inputs.hidden), 0)
+            z = block_logits(hidden, head, start, C)
+            below = z - block(top)[:, None]
+            w, c = jnp.exp(below), [block(x)[:, None] for x in (c0, c1, c2, c_target)]
+            mixed = c[0] + c[1] * (1 + jnp.where(w > 0, below, 0.0))
+            dz = w * mixed + c[2] + jnp.where(columns == block(target)[:, None], c[3], 0.0)
+            if head.softcap is not None:
+                dz *= 1 - jnp.square(z / head.softcap)
+            dz = jnp.where(own & fresh, dz * head.scale, 0.0)
+            more = _dot(dz.astype(weight.dtype), weight, ((1,), (0,)))
+            d_hidden = lax.dynamic_update_slice_in_dim(d_hidden, block(d_hidden) + more, at, 0)
+            more = _dot(dz.astype(weight.dtype), hidden.astype(weight.dtype), ((0,), (0,)))
+            return d_hidden, d_part + more, d_bias_part + dz.sum(axis=0)
+
+        zero = vary_like((jnp.zeros((C, D)), jnp.zeros(C)), inputs)
+        d_hidden, *parts = lax.fori_loop(0, n_blocks, of_positions, (d_hidden, *zero))
+
+        def add(whole: Array, part: Array) -> Array:
+            part = lax.dynamic_slice_in_dim(whole, start, C) + part.astype(whole.dtype)
+            return lax.dynamic_update_slice_in_dim(whole, part, start, 0)
+
+        return (d_hidden, add(d_weight, parts[0]), add(d_bias, parts[1])), None
+
+    zero = jnp.zeros((Q, D)), jnp.zeros((V, D), inputs.weight.dtype), jnp.zeros(V)
+    out, _ = lax.scan(of_columns, vary_like(zero, inputs), block_starts(head))
+    d_bias = None if inputs.bias is None else out[2].astype(inputs.bias.dtype)
+    d_hidden = out[0].astype(inputs.hidden.dtype)
+    integers: Any = None  # no cotangent
+    return (_Inputs(d_hidden, out[1], d_bias, integers, integers),)
+
+
+def _dot(x: Array, y: Array, axes: Any) -> Array:
+    highest = lax.Precision.HIGHEST if y.dtype == jnp.float32 else None
+    dimensions = axes, ((), ())
+    return lax.dot_general(x, y, dimensions, highest, preferred_element_type=jnp.float32)
+
+
+_sums.defvjp(_forward, _backward)
