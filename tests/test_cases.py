@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, evaluate
-from jaxscore.systems.entries import read_file
-from jaxscore.systems.paths.system import SYSTEM as PATHS
+from jaxscore.io.json_input import read_jsonl
 from jaxscore.systems.paths.system import read_system_prompts
 from tests.conftest import CASES, MODELS
 from tests.releases import flax_classes
@@ -47,7 +46,7 @@ def test_paths_agree_with_the_published_script(scorers, name, implementation, bo
     results = evaluate(
         "paths",
         scorers(name, implementation=implementation),
-        read_file(PATHS, CASES / "paths/input.jsonl"),
+        [item for _, item in read_jsonl(CASES / "paths/input.jsonl")],
         system_prompts=read_system_prompts(CASES / "paths/system_prompts.txt"),
         boundary=boundary,
     ).items

@@ -75,8 +75,8 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (f"{MAIN_MLP}/(experts|experts_after|shared_after)_norm/scale", (None, None)),
     (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
-    ("layers/attention/q_norm/(scale|bias)", (None, HEADS, None)),
-    ("layers/attention/k_norm/(scale|bias)", (None, KV_HEADS, None)),
+    ("(layers/attention|attentions/main)/q_norm/(scale|bias)", (None, HEADS, None)),
+    ("(layers/attention|attentions/main)/k_norm/(scale|bias)", (None, KV_HEADS, None)),
     *_product(f"{MAIN_MLP}/(gate|up)", None, INNER, None),
     *_product(f"{MAIN_MLP}/down", None, None, INNER),
     *_product("mlps/other/(gate|up)", None, OTHER_INNER, None),

@@ -11,15 +11,13 @@ from jaxscore import Request, Scorer, evaluate
 from jaxscore.io.json_input import read_jsonl
 from jaxscore.systems import audits, scoring_run
 from jaxscore.systems.audits import Answers
-from jaxscore.systems.entries import read_file
-from jaxscore.systems.paths.system import SYSTEM
 from jaxscore.systems.probsem.system import load
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import failed
 from tests.conftest import CASES
 from tests.systems.probsem.test_system import scored
 
-PATHS = read_file(SYSTEM, CASES / "paths/input.jsonl")
+PATHS = [item for _, item in read_jsonl(CASES / "paths/input.jsonl")]
 QUESTIONS = [item for _, item in read_jsonl(CASES / "chronologic/questions.jsonl")]
 SUITE = load(CASES / "probsem", "towns", "A")
 OTHER_LAYOUT = dataclasses.replace(  # `upstream` writes another text: see `Suite.split`
