@@ -63,6 +63,14 @@ NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
             bool(config.get("num_kv_shared_layers")) and not config["hidden_size_per_layer_input"]
         ),
     ),
+    "kimi_linear": (
+        "torch's class counts the tokens of a full attention layer, and 3 layers have none",
+        lambda config: config["layer_types"] is None and not config.get("linear_attn_config"),
+    ),
+    "minimax": (
+        "torch's class multiplies head_dim, which is null, by a share of rotated channels",
+        lambda config: config.get("head_dim") is None and bool(config.get("rope_scaling")),
+    ),
 }
 
 Level = tuple[str, int]  # an attribute, and the index of one of its values
