@@ -41,7 +41,7 @@ TERMS = ("logprob", "entropy", "self_certainty")
 
 
 class _Function(NamedTuple):
-    """What of the LM head is static.
+    """Static options of the LM head.
 
     Attributes:
         axis: mesh axis of a split vocabulary.
@@ -105,8 +105,8 @@ def token_scores(
         unembed: weight of the LM head.
         mask: positions to score. The others are 0, pass no gradient, and cost next to nothing.
         bias: added to the products.
-        scale: a number, for example 1 / temperature.
-        softcap: a number, the largest absolute logit; None for no cap.
+        scale: a Python number and no traced one, for example 1 / temperature.
+        softcap: the same, the largest absolute logit; None for no cap.
         terms: names of the scores to return.
         axis_name: mesh axis over which the vocabulary is split, inside `shard_map`: `unembed` and
             `bias` are this shard's consecutive columns; all else is the same on these shards.
@@ -119,6 +119,8 @@ def token_scores(
     """
     _check_call(hidden, targets, unembed, mask, bias, terms)
     shape, Q, V = targets.shape, targets.size, unembed.shape[0]
+    if not Q:
+        return {name: jnp.zeros(shape, jnp.float32) for name in terms}
     function = _Function(scale, softcap, axis_name, current_backend(), mask is None)
     hidden, targets = hidden.reshape(Q, -1), targets.reshape(Q).astype(jnp.int32)
     order, n_positions = jnp.arange(Q), jnp.int32(Q)
@@ -171,7 +173,7 @@ def score_tokens(
 
     Returns:
         The terms by name, float32 nats, at the places of their tokens: entropy and self-certainty
-        are of the distribution that predicts the token. 0 where nothing is scored.
+        are of the distribution that predicts the token. 0 at positions that are not scored.
 
     Raises:
         ValueError: as `token_scores`; or options that logits do not take.
@@ -192,7 +194,7 @@ def _scores_of_logits(
         raise ValueError(f"{', '.join(others)} without unembed: logits are taken as they are")
     V = logits.shape[-1]
     _check_call(logits, targets, jax.ShapeDtypeStruct((V, V), jnp.float32), mask, None, terms)
-    z = logits.reshape(-1, V).astype(jnp.float32)
+    z = jnp.where(mask[..., None], logits, 0).reshape(-1, V).astype(jnp.float32)
     top = lax.stop_gradient(z.max(axis=1))
     below = z - top[:, None]
     w = jnp.exp(below)

@@ -150,6 +150,22 @@ def test_columns_of_probability_zero(backend):
     assert not np.any(gradients[1][30:40])
 
 
+def test_no_position_gives_no_score():
+    values = token_scores(jnp.zeros((2, 0, 4)), jnp.zeros((2, 0), int), jnp.zeros((10, 4)))
+    assert {name: value.shape for name, value in values.items()} == dict.fromkeys(TERMS, (2, 0))
+
+
+def test_logits_of_masked_positions_pass_no_gradient():
+    logits = jnp.ones((1, 3, 5)).at[0, 1].set(jnp.nan)
+    mask = jnp.asarray([[True, True, False]])
+
+    def loss(z):
+        values = score_tokens(lambda params, ids: params, z, jnp.zeros((1, 3), int), mask)
+        return weighted(values)
+
+    assert np.isfinite(jax.grad(loss)(logits)).all()
+
+
 def test_a_target_outside_the_vocabulary_is_nan():
     hidden, targets, weight, _, _ = draw(100, (4,))
     values = token_scores(hidden, targets.at[1].set(100).at[2].set(-1), weight)
