@@ -64,7 +64,7 @@ NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
         ),
     ),
     "kimi_linear": (
-        "torch's class counts the tokens of a full attention layer, and 3 layers have none",
+        "torch's class needs full attention, which layer_types null gives no layer of three",
         lambda config: config["layer_types"] is None and not config.get("linear_attn_config"),
     ),
     "minimax": (

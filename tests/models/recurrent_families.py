@@ -439,13 +439,18 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("falcon_h1", {"mamba_d_head": 4}, "expected mamba_d_ssm or mamba_expand"),
     ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers is [1.0], expected 5 numbers"),
     ("kimi_linear", {"linear_attn_config": {"num_heads": 0}}, "linear layers have 0 heads"),
-    (
-        "kimi_linear",
-        {
-            "layer_types": None,
-            "linear_attn_config": {"full_attn_layers": [1], "kda_layers": [1, 2]},
-        },
-        "that are not each layer once",
+    *(
+        (
+            "kimi_linear",
+            {"layer_types": None, "linear_attn_config": lists},
+            "each layer from 1 to 3",
+        )
+        for lists in (
+            {"full_attn_layers": [1], "kda_layers": [1, 2]},
+            {"full_attn_layers": [1]},
+            {"full_attn_layers": ["1"], "kda_layers": [2, 3]},
+            {"full_attn_layers": [1], "kda_layers": None},
+        )
     ),
     ("kimi_linear", {"linear_attn_config": {"rank": 3}}, "linear_attn_config has ['rank']"),
     ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0, expected at least 1"),

@@ -375,12 +375,15 @@ def _kimi_linear(config: Any) -> None:
         raise InputError(f"linear_attn_config has {sorted(unknown)}, which is not handled")
     if config.layer_types is None:
         full = [i for i in range(1, n) if i % 4 == 0]
-        if set(names) <= set(linear):
-            full = [i - 1 for i in linear["full_attn_layers"]]
-            if sorted([*full, *(i - 1 for i in linear["kda_layers"])]) != list(range(n)):
+        if not set(names).isdisjoint(linear):
+            of_kinds = [linear.get(name) for name in names]
+            listed = [i for one in of_kinds if isinstance(one, list) for i in one]
+            if [*map(type, listed)] != [int] * n or sorted(listed) != [*range(1, n + 1)]:
                 raise InputError(
-                    f"linear_attn_config has {' and '.join(names)} that are not each layer once"
+                    f"linear_attn_config has {names[0]} {of_kinds[0]} and {names[1]} "
+                    f"{of_kinds[1]}, expected lists with each layer from 1 to {n} once"
                 )
+            full = [i - 1 for i in linear[names[0]]]
         config.layer_types = [FULL if i in full else "linear_attention" for i in range(n)]
     if config.mlp_layer_types is None:
         first = getattr(config, "first_k_dense_replace", 1)
