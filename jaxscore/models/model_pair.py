@@ -46,6 +46,7 @@ def _together(p: Model, q: Model) -> Model:
     def unembedding(params: Any) -> Pair:
         return Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
 
+    shorter = min(p, q, key=lambda model: model.max_positions)
     return dataclasses.replace(
         p,
         hidden_states=hidden_states,
@@ -53,7 +54,8 @@ def _together(p: Model, q: Model) -> Model:
         cached=None,
         write=None,
         params={"p": p.params, "q": q.params},
-        max_positions=min(p.max_positions, q.max_positions),
+        max_positions=shorter.max_positions,
+        limit_reason=shorter.limit_reason,
         width=max(p.width, q.width),
         shares_text=p.shares_text and q.shares_text,
         longer=None,
