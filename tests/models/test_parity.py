@@ -45,14 +45,24 @@ TOLERANCE = 1e-4
 NOT_IN_FLOAT64 = set() if FIFTH else {"deepseek_v3"}
 
 
-def assert_parity(folder, torch_answers):
-    """As tries, and with one request a row."""
+def assert_parity(folder, torch_answers, model):
+    """As tries, and with one request a row.
+
+    Torch's float32 of olmo_hybrid is 9e-5 from its float64, and so is ours: where the two round in
+    opposite directions, float64 decides.
+    """
     sequences = ragged()
     own = scorer(loaded(folder))
-    assert_agree(own.score_sequences(sequences), torch_answers, TOLERANCE)
+
+    def agrees(found):
+        want = torch_answers
+        if distance(found, want) > TOLERANCE:
+            want = torch_scores(model.double(), sequences)
+        assert_agree(found, want, TOLERANCE)
+
+    agrees(own.score_sequences(sequences))
     shared = own.statistics.tokens_laid_out
-    alone = [own.score_sequences([one])[0] for one in sequences]
-    assert_agree(alone, torch_answers, TOLERANCE)
+    agrees([own.score_sequences([one])[0] for one in sequences])
     laid_out_alone = own.statistics.tokens_laid_out - shared
     assert laid_out_alone == sum(len(s.ids) - 1 for s in sequences) > shared
     assert [program.name for program in own.engine.programs.compiled] == [("score", 1, 64)]
@@ -93,7 +103,7 @@ def assert_case(tmp_path, kind, config, apart):
         other.load_state_dict(model.state_dict())
         moved = distance(torch_scores(other, ragged()), want)
         assert moved > 3 * TOLERANCE, f"torch does not answer to {one}"
-    assert_parity(tmp_path, want)
+    assert_parity(tmp_path, want, model)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -169,7 +179,7 @@ def test_activations_are_torchs(name):
 def test_gemmas_gelu_is_the_exact_one(tmp_path):
     """transformers 5 takes the name for the tanh form; a folder's numbers do not depend on it."""
     model = saved(tmp_path, "gemma", hidden_act="gelu")
-    assert_parity(tmp_path, torch_scores(model, ragged()))
+    assert_parity(tmp_path, torch_scores(model, ragged()), model)
 
 
 SIX_HEADS = {"hidden_size": 48, "num_attention_heads": 6}
