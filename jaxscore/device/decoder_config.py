@@ -423,7 +423,7 @@ class DecoderConfig:
         )
 
     def kind_of(self, layer: int) -> int:
-        """Which of `kinds` a layer has, or RECURRENT if it has none."""
+        """Index of the kind of a layer in `kinds`, or RECURRENT if the layer has no attention."""
         recurrent = self.recurrent
         if recurrent is not None and not recurrent.beside and layer in recurrent.layers:
             return RECURRENT

@@ -216,7 +216,7 @@ def decode(
 
 
 def _empty_behind(cache: KVCache, steps: int) -> KVCache:
-    """An empty cache for the tokens of some steps after those of a cache, whose states it has.
+    """An empty cache with the states of `cache`, for the tokens of the steps that follow it.
 
     All slots' tokens of a step have the same index here, so that a step writes one slice. In the
     cache itself the indices differ, and a step would scatter, see `_append`.
