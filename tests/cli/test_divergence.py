@@ -109,11 +109,12 @@ def test_a_bad_text_fails_alone(run, place):
     folder = place(LINES[0], {"id": "long", "continuation": "cat " * 9000}, LINES[2])
     code, _, err = run(*flags(folder, *INT8))
     assert code == 1
-    assert "failed: long: " in err
+    name = f"{folder / 'in.jsonl'}:2 (id long)"
+    assert f"failed: {name}: " in err
     found = lines(folder)
     assert found[1] == {"id": "long", "error": found[1]["error"]}
     report = strict((folder / "out.jsonl.report.json").read_text(encoding="utf-8"))
-    assert [one["name"] for one in report["failures"]] == ["long"]
+    assert [one["name"] for one in report["failures"]] == [name]
     n_scored = [found[0]["n_scored"], found[2]["n_scored"]]
     assert min(n_scored) > 0
     assert report["summary"]["kl"]["n"] == sum(n_scored)

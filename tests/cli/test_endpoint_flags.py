@@ -95,7 +95,8 @@ def test_score(both, place, ending):
     served, local = both((*words, paths[0]), (*words, paths[1]))
     assert served.code == 1
     assert served.err.splitlines() == [
-        "failed: u: " + served.err.partition("u: ")[2].partition("\n")[0],
+        f"failed: {folder / 'in.jsonl'}:5 (id u): "
+        + served.err.partition("u): ")[2].partition("\n")[0],
         "1 failed, the others are kept",
     ]
     assert "bad luck" in served.err

@@ -177,7 +177,7 @@ def test_a_request_that_is_too_long_fails_alone(run, place):
     folder = place(long, good)
     code, _, err = run(*flags(folder, "--batch-tokens", 2048))
     assert code == 1
-    assert err.startswith("failed: long: ")
+    assert err.startswith(f"failed: {folder / 'in.jsonl'}:1 (id long): ")
     assert "the model takes 1024 positions" in err
     assert "--truncate left" in err
     assert "1 failed, the others are kept" in err

@@ -11,12 +11,11 @@ from jaxscore.lm import LocalLM
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, Totals, means_of, values_of
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.score.system import (
     BOUNDARIES,
     Item,
     as_lists,
-    failure_of,
     read_objects,
     request_of,
     scored_entries,
@@ -117,7 +116,7 @@ def evaluate(
         values = {} if scored.error else values_of(scored)
         record = record_of(scored, values, entry.extra, summary_only=settings.summary_only)
         if scored.error:
-            failures.append(failure_of(scored))
+            failures.append(Failure(entry.name, scored.error))
         elif entry.item is not None:
             totals.add(entry.item.context, scored, values, record)
         if on_item is None:

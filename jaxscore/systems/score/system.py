@@ -168,7 +168,7 @@ def evaluate(
         )
         totals.add(record)
         if scored.error:
-            failures.append(failure_of(scored))
+            failures.append(Failure(entry.name, scored.error))
         if page_items is not None:
             page_items.add(record, entry.item.context if entry.item else "")
         if on_item is None:
@@ -231,11 +231,6 @@ def scored_entries(
     for entry, error in waiting:
         assert error is not None  # every other one has had its result
         yield entry, failed(entry.id, error)
-
-
-def failure_of(scored: ScoredRequest) -> Failure:
-    """The failure of a text, by its id."""
-    return Failure(one_line(str(scored.id), SHOWN), str(scored.error))
 
 
 def request_of(entry: Entry[Item]) -> Request:
@@ -319,7 +314,7 @@ def read_objects(objects: Any, reserved: Collection[str]) -> Iterator[Entry[Item
         if error is None and isinstance(request, Request):
             item = Item(context=request.context, continuation=request.continuation)
         extra = {name: field for name, field in extra.items() if name not in reserved}
-        yield Entry(str(request.id), request.id, item, error, extra)
+        yield Entry(one_line(str(request.id), SHOWN), request.id, item, error, extra)
 
 
 def read_request(value: Any, position: int, where: str) -> tuple[Request, Mapping[str, Any]]:
