@@ -10,7 +10,7 @@ import orjson
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 
-from jaxscore.server import completions, scoring
+from jaxscore.server import completions, generative_scoring, scoring
 from jaxscore.server.endpoint import JSON, Answer, Call, Endpoint, Handler, Response, headers_of
 from jaxscore.server.errors import ApiError, invalid_field
 from jaxscore.server.request_models import (
@@ -264,5 +264,6 @@ POST: Mapping[str, Handler] = {
     "/tokenize": tokenize,
     "/v1/chat/completions": completions.chat,
     "/v1/completions": completions.complete,
+    "/v1/score": generative_scoring.score_labels,
 }
 BODY_TYPES = {"/jaxscore/label": (JSON, NDJSON), "/jaxscore/score": (JSON, NDJSON)}

@@ -41,7 +41,8 @@ class ChoiceRequest:
         prompts: at least one; each has `n` choices.
         max_tokens: most tokens to generate per choice.
         n_top: most probable tokens per position, or None if no log-probabilities are requested.
-        echo: whether log-probabilities of the prompts are requested too.
+        echo: whether `n_top` is for the prompts' tokens too.
+        n_prompt_top: the same number for `prompt_logprobs` alone, or None if not requested.
         as_ids: whether the answer lists tokens by their ids.
         prompt_field: the field that the prompts come from.
     """
@@ -51,6 +52,7 @@ class ChoiceRequest:
     max_tokens: int
     n_top: int | None
     echo: bool = False
+    n_prompt_top: int | None = None
     as_ids: bool = False
     prompt_field: str = "prompt"
 
@@ -69,6 +71,16 @@ class ChoiceRequest:
     def is_one_greedy_token(self) -> bool:
         """Whether the most probable next token is all that is generated."""
         return self.max_tokens == 1 and self.is_greedy
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether log-probabilities of the prompts' tokens are requested."""
+        return self.n_prompt_top is not None or (self.echo and self.n_top is not None)
+
+    @property
+    def most_top(self) -> int:
+        """Largest number of most probable tokens at any position."""
+        return max(self.n_top or 0, self.n_prompt_top or 0)
 
     @property
     def has_whole_choices(self) -> bool:
@@ -114,12 +126,19 @@ class TokenLogprobs(NamedTuple):
         ids: int [n].
         logprob: float32 [n], nats.
         top_ids, top_logprobs: int and float32 [n, k], the most probable tokens first.
+        rank: float32 [n], 1 for the most probable token; empty if not requested.
     """
 
     ids: np.ndarray
     logprob: np.ndarray
     top_ids: np.ndarray
     top_logprobs: np.ndarray
+    rank: np.ndarray
+
+    def part(self, tokens: slice, n_top: int) -> "TokenLogprobs":
+        """Some of the tokens, with at most `n_top` of the most probable ones at each."""
+        ids, logprob, top_ids, top_logprobs, rank = (array[tokens] for array in self)
+        return TokenLogprobs(ids, logprob, top_ids[:, :n_top], top_logprobs[:, :n_top], rank)
 
 
 class Choice(NamedTuple):
@@ -130,7 +149,8 @@ class Choice(NamedTuple):
         ids: all generated tokens, an EOS included.
         text: without the EOS and without what follows a stop string.
         finish_reason: "stop" or "length".
-        logprobs: of the prompt's tokens with `echo`, and of `ids`; None if not requested.
+        logprobs: of the prompt's tokens if the request `scores_prompts`, and of `ids`; None if
+            not requested.
     """
 
     prompt: int
@@ -158,7 +178,9 @@ async def compute_choices(service: Service, request: ChoiceRequest) -> list[Choi
     else:
         texts = await service.generate(request.generation_requests())
         choices = [choice_of(service, request, k, text) for k, text in enumerate(texts)]
-    return choices if request.n_top is None else await _score(service, request, choices)
+    if request.n_top is None and not request.scores_prompts:
+        return choices
+    return await _score(service, request, choices)
 
 
 async def stream_choices(
@@ -199,12 +221,12 @@ async def _score(
     service: Service, request: ChoiceRequest, choices: Sequence[Choice]
 ) -> list[Choice]:
     """The choices with log-probabilities."""
-    n_top = request.n_top or 0
+    n_top = request.most_top
 
     def piece_of(choice: Choice) -> Piece:
         prompt_ids = request.prompts[choice.prompt].ids
         ids = np.concatenate([prompt_ids, np.array(choice.ids, np.int32)])
-        return (TokenSequence(ids, 1 if request.echo else len(prompt_ids)),)
+        return (TokenSequence(ids, 1 if request.scores_prompts else len(prompt_ids)),)
 
     def add_logprobs(choice: Choice, piece: Piece, scores: SequenceScores) -> Choice:
         subject = request.describe_prompt(choice.prompt)
@@ -212,7 +234,8 @@ async def _score(
 
     size = CHOICE_SIZE * len(choices)
     pieces = await service.run_in_thread(size, lambda: list(map(piece_of, choices)))
-    found = await service.score(pieces, n_top)
+    with_rank = request.n_prompt_top is not None
+    found = await service.score(pieces, n_top, with_rank=with_rank)
     return await service.run_in_thread(
         size,
         lambda: [
@@ -224,25 +247,24 @@ async def _score(
 
 async def _most_probable_tokens(service: Service, request: ChoiceRequest) -> list[Choice]:
     """Choices of one greedy token, computed with the prompts' own log-probabilities."""
-    n_top = request.n_top or 0
-    scores_prompts = request.n_top is not None and request.echo
+    n_top, with_rank = request.most_top, request.n_prompt_top is not None
 
     def piece_of(prompt: Prompt) -> Piece:
         last = next_token(prompt.ids)
-        return (every_token(prompt.ids), last) if scores_prompts else (last,)
+        return (every_token(prompt.ids), last) if request.scores_prompts else (last,)
 
     def choice_after(k: int, scores: Sequence[SequenceScores]) -> Choice:
         subject = request.describe_prompt(k)
         logprobs = top_logprobs(scores[-1], n_top, subject)
         choice = _choice_of_token(service, request, k, int(logprobs.ids[0]))
-        if scores_prompts:
+        if request.scores_prompts:
             before = last_logprobs(request.prompts[k].ids, scores[0], n_top, subject)
             logprobs = join_logprobs(before, logprobs)
         return choice._replace(logprobs=logprobs)
 
     size = CHOICE_SIZE * len(request.prompts)
     pieces = await service.run_in_thread(size, lambda: list(map(piece_of, request.prompts)))
-    found = await service.score(pieces, max(1, n_top))
+    found = await service.score(pieces, max(1, n_top), with_rank=with_rank)
     choices = await service.run_in_thread(
         size, lambda: [choice_after(k, scores) for k, scores in enumerate(found)]
     )
@@ -276,7 +298,10 @@ def last_logprobs(
     top_ids = scores.top_id[:, :n_top] if n_top else np.zeros((n, 0), np.int32)
     if not (np.isfinite(scores.logprob).all() and np.isfinite(top_logprobs).all()):
         raise not_finite(subject)
-    return TokenLogprobs(np.asarray(ids)[len(ids) - n :], scores.logprob, top_ids, top_logprobs)
+    rank = scores.measures.get("rank", np.zeros(0, np.float32))
+    return TokenLogprobs(
+        np.asarray(ids)[len(ids) - n :], scores.logprob, top_ids, top_logprobs, rank
+    )
 
 
 def top_logprobs(scores: SequenceScores, n_top: int, subject: str) -> TokenLogprobs:

@@ -94,24 +94,40 @@ def read_completion(service: Service, raw: bytes) -> ChoiceRequest:
             "choices together; send several requests",
         )
     check_length(service, prompts, fields.max_tokens, "max_tokens")
-    if fields.echo and fields.logprobs is not None:
-        n_tokens = fields.n * sum(len(prompt.ids) for prompt in prompts)
-        n_numbers = n_tokens * (1 + fields.logprobs)
-        if n_numbers > MAX_NUMBERS:
-            raise invalid_field(
-                "logprobs",
-                f"logprobs is {fields.logprobs} for {n_tokens} tokens of all choices, which are "
-                f"{n_numbers} log-probabilities, expected at most {MAX_NUMBERS}; send several "
-                "requests",
-            )
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise invalid_field(
+            "prompt_logprobs",
+            "prompt_logprobs is not part of a stream; leave stream out, or set echo and logprobs",
+        )
+    _check_numbers(fields, fields.n * sum(len(prompt.ids) for prompt in prompts))
     return ChoiceRequest(
         fields,
         prompts,
         fields.max_tokens,
         fields.logprobs,
         echo=fields.echo,
+        n_prompt_top=fields.prompt_logprobs,
         as_ids=fields.return_tokens_as_token_ids,
     )
+
+
+def _check_numbers(fields: CompletionRequest, n_tokens: int) -> None:
+    """Refuse an answer with too many log-probabilities of prompts.
+
+    Args:
+        n_tokens: tokens of the prompts of all choices.
+    """
+    echoed = fields.logprobs if fields.echo else None
+    tops = {"logprobs": echoed, "prompt_logprobs": fields.prompt_logprobs}
+    requested = {name: top for name, top in tops.items() if top is not None}
+    n_numbers = n_tokens * sum(1 + top for top in requested.values())
+    if n_numbers > MAX_NUMBERS:
+        name, top = next(iter(requested.items()))
+        raise invalid_field(
+            name,
+            f"{name} is {top} for {n_tokens} tokens of all choices, which are {n_numbers} "
+            f"log-probabilities in all, expected at most {MAX_NUMBERS}; send several requests",
+        )
 
 
 def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
@@ -199,7 +215,11 @@ def _completion_choice(
     """A whole choice of a completion, with the prompt's text and tokens if `echo` is set."""
     prompt = request.prompts[choice.prompt]
     before = prompt.text if request.echo else ""
-    logprobs = None
+    logprobs, more = None, {}
+    n_scored = len(prompt.ids) - 1 if request.scores_prompts else 0  # tokens of the prompt
+    if request.n_prompt_top is not None and choice.logprobs is not None:
+        tokens = choice.logprobs.part(slice(n_scored), request.n_prompt_top)
+        more = {"prompt_logprobs": prompt_logprobs(service.token_bytes, tokens)}
     if request.n_top is not None and choice.logprobs is not None:
         _, starts = service.token_bytes.text_and_starts(choice.ids, is_first=False)
         end = len(before) + len(choice.text)
@@ -207,7 +227,7 @@ def _completion_choice(
         logprobs = completion_logprobs(
             service.token_bytes,
             int(prompt.ids[0]) if request.echo else None,
-            choice.logprobs,
+            choice.logprobs.part(slice(0 if request.echo else n_scored, None), request.n_top),
             [*prompt.starts, *starts] if request.echo else starts,
             as_ids=request.as_ids,
         )
@@ -216,6 +236,7 @@ def _completion_choice(
         "text": before + choice.text,
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
+        **more,
     }
 
 
@@ -276,6 +297,28 @@ def completion_logprobs(
     }
 
 
+def prompt_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[Any]:
+    """The list `prompt_logprobs` of a completion's choice, in vLLM's form.
+
+    Args:
+        tokens: of the prompt, without the first one, which has no log-probability: null.
+
+    Returns:
+        Per token a dict with the token itself first, then the most probable ones.
+    """
+
+    def entry(id: int, logprob: Any, rank: int) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": token_bytes.text(id)}
+
+    listed: list[Any] = [None]
+    for (id, logprob, pairs), rank in zip(_entries(tokens), tokens.rank.tolist(), strict=True):
+        row = {str(id): entry(id, logprob, int(rank))}
+        for k, (top_id, top_logprob) in enumerate(pairs, start=1):
+            row.setdefault(str(top_id), entry(top_id, top_logprob, k))
+        listed.append(row)
+    return listed
+
+
 def chat_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[dict[str, Any]]:
     """The list `logprobs.content` of a chat's choice; tokens that look equal have an entry each."""
 
@@ -328,7 +371,7 @@ def _usage(request: ChoiceRequest, choices: Sequence[Choice]) -> dict[str, int]:
 def _json_size(request: ChoiceRequest, choice: Choice) -> int:
     """Approximate size of a choice's JSON, in bytes."""
     n_tokens = 0 if choice.logprobs is None else len(choice.logprobs.ids)
-    n_entries = n_tokens * (1 + (request.n_top or 0))
+    n_entries = n_tokens * (1 + request.most_top)
     return CHOICE_BYTES + len(choice.text) + ENTRY_BYTES * n_entries
 
 

@@ -29,7 +29,11 @@ class Prompt(NamedTuple):
 
 
 def tokenize_prompts(
-    service: Service, prompts: list[str] | list[list[int]], special_tokens: bool
+    service: Service,
+    prompts: list[str] | list[list[int]],
+    special_tokens: bool,
+    field: str = "prompt",
+    noun: str = "prompt",
 ) -> list[Prompt]:
     """Tokenize the prompts of a request; an unusable one refuses them all.
 
@@ -37,37 +41,40 @@ def tokenize_prompts(
         service: its tokenizer.
         prompts: texts, or token ids, which are used unchanged.
         special_tokens: whether a text gets the tokenizer's BOS.
+        field, noun: the client's field that the prompts come from, and what messages call one.
 
     Raises:
         ApiError: 400, with the index of the prompt and the reason.
     """
     if len(prompts) > MAX_PROMPTS:
         raise invalid_field(
-            "prompt",
-            f"prompt has {len(prompts)} prompts, expected at most {MAX_PROMPTS}; send several "
+            field,
+            f"{field} has {len(prompts)} {noun}s, expected at most {MAX_PROMPTS}; send several "
             "requests",
         )
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if texts:
         for k, text in enumerate(texts):
             if len(text) > service.max_characters():
-                raise _too_long(service, "prompt", f"prompt {k} has", len(text))
+                raise _too_long(service, field, f"{noun} {k} has", len(text))
         tokenized = service.encoder.prompts(
             texts, special_tokens=special_tokens, most=service.max_positions
         )
         found = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, tokenized, strict=True)]
     else:
         id_lists = (prompt for prompt in prompts if isinstance(prompt, list))
-        found = [_prompt_of_ids(service, k, ids) for k, ids in enumerate(id_lists)]
+        found = [
+            _prompt_of_ids(service, ids, field, f"{noun} {k}") for k, ids in enumerate(id_lists)
+        ]
     for k, prompt in enumerate(found):
         if not len(prompt.ids):
             raise invalid_field(
-                "prompt", f"prompt {k} has no tokens, so nothing can follow it; write some text"
+                field, f"{noun} {k} has no tokens, so nothing can follow it; write some text"
             )
     sequences = [TokenSequence(prompt.ids, len(prompt.ids)) for prompt in found]
     for k, problem in sorted(service.scorer.engine.complaints(sequences).items()):
         if len(found[k].ids) <= service.max_positions:  # `check_length` reports the others
-            raise invalid_field("prompt", f"prompt {k}: {problem}")
+            raise invalid_field(field, f"{noun} {k}: {problem}")
     return found
 
 
@@ -132,13 +139,13 @@ def _too_long(service: Service, param: str, subject: str, n_characters: int) -> 
     )
 
 
-def _prompt_of_ids(service: Service, index: int, ids: list[int]) -> Prompt:
+def _prompt_of_ids(service: Service, ids: list[int], field: str, subject: str) -> Prompt:
     n_ids = service.scorer.model.vocab_size
     unknown = next((id for id in ids if not 0 <= id < n_ids), None)
     if unknown is not None:
         raise invalid_field(
-            "prompt",
-            f"prompt {index} has token id {unknown}, expected an id of the model's vocabulary, 0 "
+            field,
+            f"{subject} has token id {unknown}, expected an id of the model's vocabulary, 0 "
             f"to {n_ids - 1}",
         )
     return Prompt(np.array(ids, np.int32), *service.token_bytes.text_and_starts(ids, is_first=True))

@@ -76,6 +76,12 @@ def describe_value(value: Any) -> str:
     return json_kind(value)
 
 
+def describe_list(value: list[Any]) -> str:
+    """A client's list in a message: the kinds of its items."""
+    kinds = {"an empty list" if item == [] else json_kind(item) for item in value}
+    return f"a list of {' and '.join(sorted(kinds))}"
+
+
 def split_prompts(value: Any) -> list[str] | list[list[int]]:
     """The prompts of a field `prompt`, which has one of four shapes."""
     if isinstance(value, str):
@@ -90,14 +96,13 @@ def split_prompts(value: Any) -> list[str] | list[list[int]]:
             for item in value
         ):
             return value
-        kinds = sorted({"an empty list" if item == [] else json_kind(item) for item in value})
-        found = f"a list of {' and '.join(kinds)}"
+        found = describe_list(value)
     else:
         found = describe_value(value)
     raise PydanticCustomError("prompt_shape", "no prompts", {"found": found})
 
 
-def _accept_only(*values: Any) -> AfterValidator:
+def accept_only(*values: Any) -> AfterValidator:
     """Validator of a field that is not implemented: null, or a value that changes nothing."""
 
     def check(value: Any) -> Any:
@@ -192,22 +197,21 @@ class SamplingRequest(ServedModelRequest):
     user: Any = Field(None, description="anything")
 
     # Fields of OpenAI's and vLLM's interface that are not implemented.
-    logit_bias: Annotated[Any, _accept_only({})] = None
-    presence_penalty: Annotated[Any, _accept_only(0)] = None
-    frequency_penalty: Annotated[Any, _accept_only(0)] = None
-    repetition_penalty: Annotated[Any, _accept_only(1)] = None
-    top_k: Annotated[Any, _accept_only(0, -1)] = None
-    min_p: Annotated[Any, _accept_only(0)] = None
-    min_tokens: Annotated[Any, _accept_only(0)] = None
-    response_format: Annotated[Any, _accept_only({"type": "text"})] = None
-    ignore_eos: Annotated[Any, _accept_only(False)] = None
-    skip_special_tokens: Annotated[Any, _accept_only(True)] = None
-    use_beam_search: Annotated[Any, _accept_only(False)] = None
-    stop_token_ids: Annotated[Any, _accept_only([])] = None
-    bad_words: Annotated[Any, _accept_only([])] = None
-    allowed_token_ids: Annotated[Any, _accept_only([])] = None
-    truncate_prompt_tokens: Annotated[Any, _accept_only()] = None
-    prompt_logprobs: Annotated[Any, _accept_only()] = None
+    logit_bias: Annotated[Any, accept_only({})] = None
+    presence_penalty: Annotated[Any, accept_only(0)] = None
+    frequency_penalty: Annotated[Any, accept_only(0)] = None
+    repetition_penalty: Annotated[Any, accept_only(1)] = None
+    top_k: Annotated[Any, accept_only(0, -1)] = None
+    min_p: Annotated[Any, accept_only(0)] = None
+    min_tokens: Annotated[Any, accept_only(0)] = None
+    response_format: Annotated[Any, accept_only({"type": "text"})] = None
+    ignore_eos: Annotated[Any, accept_only(False)] = None
+    skip_special_tokens: Annotated[Any, accept_only(True)] = None
+    use_beam_search: Annotated[Any, accept_only(False)] = None
+    stop_token_ids: Annotated[Any, accept_only([])] = None
+    bad_words: Annotated[Any, accept_only([])] = None
+    allowed_token_ids: Annotated[Any, accept_only([])] = None
+    truncate_prompt_tokens: Annotated[Any, accept_only()] = None
 
 
 class CompletionRequest(SamplingRequest):
@@ -218,12 +222,13 @@ class CompletionRequest(SamplingRequest):
     )
     max_tokens: int = Field(16, ge=0, description="a whole number from 0")
     logprobs: TopLogprobs | None = Field(None, description=TOP_LOGPROBS)
+    prompt_logprobs: TopLogprobs | None = Field(None, description=TOP_LOGPROBS)
     echo: bool = flag()
     add_special_tokens: bool = flag(True)
     return_tokens_as_token_ids: bool = flag()
 
-    suffix: Annotated[Any, _accept_only("")] = None
-    best_of: Annotated[Any, _accept_only(1)] = None
+    suffix: Annotated[Any, accept_only("")] = None
+    best_of: Annotated[Any, accept_only(1)] = None
 
 
 class TextPart(RequestModel):
@@ -267,14 +272,15 @@ class ChatRequest(SamplingRequest):
     logprobs: bool = flag()
     top_logprobs: TopLogprobs | None = Field(None, description=TOP_LOGPROBS)
 
-    tools: Annotated[Any, _accept_only([])] = None
-    tool_choice: Annotated[Any, _accept_only("none", "auto")] = None
-    functions: Annotated[Any, _accept_only([])] = None
-    function_call: Annotated[Any, _accept_only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, _accept_only(True, False)] = None
-    modalities: Annotated[Any, _accept_only(["text"])] = None
-    audio: Annotated[Any, _accept_only()] = None
-    add_generation_prompt: Annotated[Any, _accept_only(True)] = None
+    tools: Annotated[Any, accept_only([])] = None
+    tool_choice: Annotated[Any, accept_only("none", "auto")] = None
+    functions: Annotated[Any, accept_only([])] = None
+    function_call: Annotated[Any, accept_only("none", "auto")] = None
+    parallel_tool_calls: Annotated[Any, accept_only(True, False)] = None
+    modalities: Annotated[Any, accept_only(["text"])] = None
+    audio: Annotated[Any, accept_only()] = None
+    prompt_logprobs: Annotated[Any, accept_only()] = None
+    add_generation_prompt: Annotated[Any, accept_only(True)] = None
 
 
 class TokenizeRequest(ServedModelRequest):

@@ -87,12 +87,13 @@ class ScoringJob(Job):
     Attributes:
         pieces: one per prompt.
         top: number of most probable tokens per position, one of `settings.TOPS`.
+        with_rank: whether each scored token gets its rank in the vocabulary.
         n_computed: distinct tokens that its pieces added to their windows.
     """
 
-    def __init__(self, pieces: Sequence[Piece], top: int = 0) -> None:
+    def __init__(self, pieces: Sequence[Piece], top: int = 0, *, with_rank: bool = False) -> None:
         super().__init__(len(pieces), sum(len(input_ids(piece)) for piece in pieces))
-        self.pieces, self.top = list(pieces), top
+        self.pieces, self.top, self.with_rank = list(pieces), top, with_rank
         self.n_computed = 0
         # Neighbours in the order of their ids share the longest prefixes.
         keys = [sort_key(input_ids(piece)) for piece in self.pieces]

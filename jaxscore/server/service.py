@@ -88,15 +88,21 @@ class Service:
                 code="model_not_found",
             )
 
-    async def score(self, pieces: Sequence[Piece], top: int = 0) -> list[list[SequenceScores]]:
+    async def score(
+        self, pieces: Sequence[Piece], top: int = 0, *, with_rank: bool = False
+    ) -> list[list[SequenceScores]]:
         """Score pieces; `top` is the smallest number of most probable tokens per position."""
-        return await self.run_job(await self.scoring_job(pieces, top))
+        return await self.run_job(await self.scoring_job(pieces, top, with_rank=with_rank))
 
-    async def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
+    async def scoring_job(
+        self, pieces: Sequence[Piece], top: int = 0, *, with_rank: bool = False
+    ) -> ScoringJob:
         """A job for `run_job`, with `top` rounded up to a number that has compiled programs."""
         compiled = min(next(k for k in TOPS if k >= top), self.scorer.model.vocab_size)
         size = sum(sequence.n_input_tokens for piece in pieces for sequence in piece)
-        return await self.run_in_thread(size, lambda: ScoringJob(pieces, compiled))
+        return await self.run_in_thread(
+            size, lambda: ScoringJob(pieces, compiled, with_rank=with_rank)
+        )
 
     async def generate(
         self, requests: Sequence[GenerationRequest], watch: Watch | None = None

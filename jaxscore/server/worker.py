@@ -168,15 +168,19 @@ class Worker:
     def _score(self, pieces: Sequence[tuple[ScoringJob, int]]) -> None:
         """Score pieces of several jobs in one pass."""
         sequences = [sequence for job, index in pieces for sequence in job.pieces[index]]
-        scores = iter(self._compute(sequences, max(job.top for job, _ in pieces)))
+        measures = ("rank",) if any(job.with_rank for job, _ in pieces) else ()
+        top = max(job.top for job, _ in pieces)
+        scores = iter(self._compute(sequences, top, measures))
         self._metrics.prompts.inc(len(pieces))  # before a client can read the counter
         for job, index in pieces:
             job.set_result(index, [next(scores) for _ in job.pieces[index]])
 
-    def _compute(self, sequences: list[TokenSequence], top: int) -> list[SequenceScores]:
+    def _compute(
+        self, sequences: list[TokenSequence], top: int, measures: Sequence[str] = ()
+    ) -> list[SequenceScores]:
         statistics = self._scorer.statistics
         n_given, n_computed = statistics.tokens_given, statistics.tokens_laid_out
-        [scores] = self._scorer.engine.run(iter([sequences]), top=top)
+        [scores] = self._scorer.engine.run(iter([sequences]), top=top, measures=measures)
         self._metrics.tokens_given.inc(statistics.tokens_given - n_given)
         self._metrics.tokens_computed.inc(statistics.tokens_laid_out - n_computed)
         return scores

@@ -6,6 +6,7 @@ import random
 PATHS = {
     "/v1/completions": {"prompt": "Oslo is", "max_tokens": 1, "temperature": 0, "logprobs": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    "/v1/score": {"query": "Oslo", "items": [" is"], "label_token_ids": [5, 6]},
     "/jaxscore/score": {"requests": [{"context": "Oslo", "continuation": " is"}]},
     "/jaxscore/label": {"requests": [{"prompt": "Is it?", "labels": ["A", "B"]}]},
     "/tokenize": {"prompt": "Oslo"},
@@ -15,7 +16,8 @@ FIELDS = (
     "prompt max_tokens temperature top_p n stop seed echo stream logprobs model suffix user "
     "stream_options messages top_logprobs requests boundary truncate special_tokens tokens "
     "add_special_tokens logit_bias best_of id context continuation labels context_ids "
-    "continuation_ids role content __proto__ "
+    "continuation_ids role content __proto__ query items label_token_ids apply_softmax "
+    "prompt_logprobs"
 ).split()
 VALUES = [
     None, True, False, 0, 1, -1, 7, 2**31, 2**63, 2**64 - 1, 0.5, -0.0, 1e308, 5e-324, "", " ",

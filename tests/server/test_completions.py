@@ -104,6 +104,51 @@ def test_without_most_probable_tokens_there_is_the_token_itself(served):
         assert top == {token: own}
 
 
+@pytest.mark.parametrize("top", [0, 3])
+@pytest.mark.parametrize("max_tokens", [0, 1, 4])
+def test_prompt_logprobs_as_vllm_gives_them(served, top, max_tokens):
+    """The token itself first, then the most probable ones, each with its rank."""
+    ids = served.scorer.encoder.prompt_ids(["Oslo is"])[0]
+    body = {"prompt": ids.tolist(), "max_tokens": max_tokens, "temperature": 0}
+    [choice] = complete(served, **body, prompt_logprobs=top)["choices"]
+    assert choice["logprobs"] is None
+    assert choice["text"] == complete(served, **body)["choices"][0]["text"]
+    first, *listed = choice["prompt_logprobs"]
+    assert first is None
+    assert len(listed) == len(ids) - 1
+    every = np.arange(served.scorer.model.vocab_size)
+    for place, found in enumerate(listed, start=1):
+        sequence = TokenSequence(ids[:place], place, every)
+        [row] = [one.logprob for one in served.scorer.score_sequences([sequence])]
+        own, order = int(ids[place]), np.argsort(-row, kind="stable")[:top].tolist()
+        assert list(found) == [str(own), *(str(id) for id in order if id != own)]
+        for name, entry in found.items():
+            assert entry["logprob"] == pytest.approx(row[int(name)], abs=1e-5)
+            assert entry["rank"] == 1 + (row > row[int(name)]).sum()
+            assert entry["decoded_token"] == served.service.token_bytes.text(int(name))
+
+
+def test_prompt_logprobs_beside_logprobs(served):
+    """Each of the two has its own number of most probable tokens."""
+    body = {"prompt": TEXTS[:2], "max_tokens": 3, "temperature": 0}
+    for echo in (False, True):
+        alone = complete(served, **body, logprobs=2, echo=echo)["choices"]
+        both = complete(served, **body, logprobs=2, echo=echo, prompt_logprobs=0)["choices"]
+        for ours, theirs in zip(both, alone, strict=True):
+            assert [len(row) for row in ours["prompt_logprobs"][1:]] == [1] * (
+                len(ours["prompt_logprobs"]) - 1
+            )
+            assert ours["logprobs"]["tokens"] == theirs["logprobs"]["tokens"]
+            assert [list(row or ()) for row in ours["logprobs"]["top_logprobs"]] == [
+                list(row or ()) for row in theirs["logprobs"]["top_logprobs"]
+            ]
+
+
+def test_prompt_logprobs_are_refused_in_a_stream(served):
+    body = {"prompt": "Oslo", "stream": True, "prompt_logprobs": 0}
+    refused(served.ask(PATH, body), 400, param="prompt_logprobs")
+
+
 def lm_eval(choices, ctxlens):
     """What lm-eval 0.4.13 reads (models/openai_completions.py, parse_logprobs)."""
     out = []

@@ -13,6 +13,7 @@ TAKEN = {
     "prompt": ["a b", ["a b"], ["a b", "c"], [5, 6], [[5, 6]], [[5, 6], [7]], ""],
     "max_tokens": [None, 0, 1, 3],
     "logprobs": [None, 0, 1, 2, 20],
+    "prompt_logprobs": [None, 0, 1, 20],
     "echo": [None, True, False],
     "stream": [None, False],
     "temperature": [None, 0, 0.0, 0.5, 2, 1e30, 1e-300],
@@ -43,6 +44,7 @@ REFUSED = {
     ],
     "max_tokens": [-1, 1.0, 1.5, True, "1", [], {}],
     "logprobs": [-1, 21, 1.0, True, "1", [1]],
+    "prompt_logprobs": [-1, 21, 1.0, True, "1", [1]],
     "echo": [0, 1, "true", []],
     "stream": [0, "false"],
     "temperature": [-0.1, 1e31, "1", True, []],
@@ -153,5 +155,7 @@ def test_more_numbers_than_memory_should_hold(served):
     body = {"prompt": [[5] * 1000] * 30, "max_tokens": 0, "echo": True, "logprobs": 20}
     error = refused(served.ask(PATH, {**body, "n": 13}), 400, param="logprobs")
     assert str(30 * 1000 * 13 * 21) in error["message"]
+    of_prompts = {**body, "echo": False, "prompt_logprobs": 20}
+    refused(served.ask(PATH, {**of_prompts, "n": 13}), 400, param="prompt_logprobs")
     for smaller in ({"n": 1, "logprobs": 0}, {"n": 13, "echo": False}):
         assert served.ask(PATH, {**body, **smaller}).status_code == 200
