@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxscore.errors import InputError, near
 from jaxscore.io import records
+from jaxscore.io.compression import form_of
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
@@ -59,7 +60,7 @@ def array_path(args: argparse.Namespace, ending: str) -> Path:
         InputError: the name is that of a table.
     """
     path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
-    if path.suffix.lower() in TABLES:
+    if form_of(path) in TABLES:
         raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
     return path
 

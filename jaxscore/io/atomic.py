@@ -24,6 +24,7 @@ from typing import TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes, streams
+from jaxscore.io.compression import compressed_writer, compression_of
 
 try:
     import fcntl
@@ -43,8 +44,9 @@ _open: set[str] = set()  # this process's temporary files and folders
 def atomic(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file that appears when the block succeeds, and never otherwise.
 
-    A stream is written directly. Open the file before the work starts: a path that is not
-    writable is then refused at once. In a multi-process run only the first process writes.
+    A stream is written directly. A name that ends in .gz, .bz2, .xz or .zst is compressed.
+    Open the file before the work starts: a path that is not writable is then refused at once. In a
+    multi-process run only the first process writes.
 
     Raises:
         InputError: the folder cannot be created or written, or is full; `path` is a folder or a
@@ -71,10 +73,17 @@ def atomic(path: Path) -> Iterator[TextIO]:
                 f"{path}: cannot be written ({reason}); give a place that can"
             ) from None
         stack.enter_context(_explain_write_errors(path))
-        with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        if compression_of(path):
+            with os.fdopen(handle, "wb", BUFFER) as raw:
+                with compressed_writer(path, raw) as file:
+                    yield file
+                raw.flush()
+                os.fsync(raw.fileno())
+        else:
+            with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)

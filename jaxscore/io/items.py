@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError, near
+from jaxscore.io.compression import form_of
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
@@ -67,7 +68,7 @@ def read_rows(
 
 
 def _rows(path: Path, lists: Collection[str]) -> Iterator[Row]:
-    kind = path.suffix.lower()
+    kind = form_of(path)
     if path.is_dir() and is_dataset(path):
         yield from _numbered(path, read_dataset(path), lists)
     elif kind in DELIMITERS:
@@ -169,7 +170,7 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
         InputError: the file cannot be read, has another format, or has no item; an item is no
             object; a column has values that JSON lacks.
     """
-    kind = path.suffix.lower()
+    kind = form_of(path)
     if kind == ".parquet":
         items = [_with_lenient_lists(row, list_fields) for row in read_parquet(path)]
     elif kind == ".json":

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
+from jaxscore.io.compression import open_binary
 
 UTF8 = "a readable file of UTF-8 text"
 MOST_NESTED = 100  # what can be read may still be too deep to be written
@@ -38,7 +39,8 @@ def read_text(path: Path, expected: str = UTF8) -> str:
         InputError: missing, a folder, unreadable, or not UTF-8.
     """
     try:
-        raw = path.read_bytes()
+        with open_binary(path) as file:
+            raw = file.read()
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected) from None
     check_encoding(path, raw)
@@ -85,7 +87,7 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
 
 def _raw_lines(path: Path, expected: str) -> Iterator[tuple[int, bytes]]:
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             for number, raw in enumerate(file, start=1):
                 if number == 1:
                     check_encoding(path, raw)

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from jaxscore.errors import InputError
+from jaxscore.io.compression import form_of, refuse_compressed
 from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
 from jaxscore.io.tables import DELIMITERS
 
@@ -45,8 +46,9 @@ def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Itera
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
     """
-    kind = path.suffix.lower()
+    kind = form_of(path)
     if kind == ".parquet":
+        refuse_compressed(path)
         with ParquetWriter(file.buffer, columns) as table:
             yield table.write
     elif kind in DELIMITERS:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.io.compression import form_of, refuse_compressed
 from jaxscore.io.json_input import check_column_names, json_kind, read_lines, unreadable_file
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending -> delimiter
@@ -31,7 +32,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     # The limit is global to the process, so it is only ever raised.
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
     lines = (text for _, text in read_lines(path, ends=True))
-    rows = csv.reader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True)
+    rows = csv.reader(lines, delimiter=DELIMITERS[form_of(path)], strict=True)
     names: list[str] | None = None
     found = False
     while True:
@@ -40,7 +41,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             row = next(rows, None)
         except csv.Error as problem:
             raise InputError(
-                f"{path}:{first}: the row that begins here is no {path.suffix.lower()[1:]} "
+                f"{path}:{first}: the row that begins here is no {form_of(path)[1:]} "
                 f"({problem}); look for a quote that is not closed or not doubled"
             ) from None
         if row is None:
@@ -117,6 +118,7 @@ def _open_parquet(path: Path, remedy: str = "") -> Iterator[Any]:
             f"{path}: a .parquet file is read with pyarrow, which is not installed; {INSTALL}"
             f"{remedy}"
         ) from None
+    refuse_compressed(path)
     try:
         # Opened here: pyarrow takes a folder of files too, and names neither file nor reason.
         with path.open("rb") as file, parquet.ParquetFile(file) as table:

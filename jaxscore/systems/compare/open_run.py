@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
+from jaxscore.io.compression import form_of, open_binary
 from jaxscore.io.items import read_items
 from jaxscore.io.json_input import (
     json_kind,
@@ -77,7 +78,7 @@ class OpenRun:
         if fields is None or not isinstance(source, str) or expected is None:
             return None
         path = Path(source)
-        if self.facts.get("column") or path.suffix.lower() != ".jsonl":
+        if self.facts.get("column") or form_of(path) != ".jsonl":
             return None
         try:
             is_unchanged = file_digest(path) == expected
@@ -101,7 +102,7 @@ def open_run(path: Path) -> OpenRun:
     Raises:
         InputError: it cannot be read, or is no result that can be compared.
     """
-    if path.suffix.lower() in DELIMITERS:
+    if form_of(path) in DELIMITERS:
         raise InputError(
             f"{path}: found a table in text, whose numbers have no types; run the command again "
             "with an --output that ends in .jsonl or .parquet, and compare that"
@@ -199,16 +200,16 @@ def _kind(path: Path) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    if path.suffix.lower() == ".parquet":
+    if form_of(path) == ".parquet":
         return "table"
-    with open(path, "rb") as file:
-        if not path.is_file():
-            raise ValueError("found a pipe or a device")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError("found a pipe or a device")
+    with open_binary(path) as file:
         lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
         first = next((line for line in lines if line), b"")
     if first.startswith(b"["):
         return "array"
-    if path.suffix.lower() == ".json" and not _is_record(first):
+    if form_of(path) == ".json" and not _is_record(first):
         return "object"
     return "lines"
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis.bootstrap import Estimate, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
 from jaxscore.errors import InputError
+from jaxscore.io.compression import form_of
 from jaxscore.io.items import Row, read_rows
 from jaxscore.io.json_input import check_regular, read_text
 from jaxscore.io.printable import is_valid_unicode
@@ -147,11 +148,11 @@ def read_documents(
         InputError: the files cannot be read, or hold nothing.
     """
     is_folder = path.is_dir() and not is_dataset(path)
-    if not is_folder and path.suffix.lower() != ".txt":
+    if not is_folder and form_of(path) != ".txt":
         try:
             yield from read_rows(path, columns, lists)
         except InputError as problem:
-            if path.is_dir() or path.suffix.lower() in TABLES:
+            if path.is_dir() or form_of(path) in TABLES:
                 raise
             raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
         return
