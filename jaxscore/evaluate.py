@@ -85,7 +85,7 @@ class Report:
         return json_text(self._record())
 
     def markdown(self) -> str:
-        """The report for people, as text.
+        """The Markdown report.
 
         Raises:
             InputError: the system has none.

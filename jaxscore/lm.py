@@ -198,7 +198,7 @@ class LocalLM(LM, Protocol):
         ...
 
     def other_layouts(self) -> Mapping[str, "LocalLM"]:
-        """The same model with other batches and rows, by a name for people."""
+        """The same model with other batches and rows, by a readable name."""
         ...
 
     def uncounted(self) -> AbstractContextManager[None]:

@@ -54,10 +54,10 @@ class DivergenceScorer(Scorer):
         >>> scored.measures["kl"]
 
     Attributes:
-        alike: whether both models have the same weights and settings.
+        is_identical: whether both models have the same weights and settings.
     """
 
-    alike: bool = False
+    is_identical: bool = False
     _models: tuple[Model, ...] = ()
     _origin_of_reference: tuple[Any, ...] = (None, None, None, None)
 
@@ -69,7 +69,7 @@ class DivergenceScorer(Scorer):
     @property
     def remarks(self) -> Sequence[str]:
         """That the two models have the same weights, if so."""
-        return (SAME_WEIGHTS,) if self.alike else ()
+        return (SAME_WEIGHTS,) if self.is_identical else ()
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -146,8 +146,8 @@ class DivergenceScorer(Scorer):
             **other,
             **shared,
         )
-        alike = p.about == q.about
-        if same_place and alike:
+        is_identical = p.about == q.about
+        if same_place and is_identical:
             raise InputError(ALIKE)
         if (found := tokenizer_difference(p.encoder.tokenizer, q.encoder.tokenizer)) is not None:
             raise InputError(
@@ -167,7 +167,7 @@ class DivergenceScorer(Scorer):
             journal=None if journal is None else Journal(local_path(str(journal)), about),
             reproducible=reproducible,
         )
-        scorer._models, scorer.alike, scorer.about = (p.model, q.model), alike, about
+        scorer._models, scorer.is_identical, scorer.about = (p.model, q.model), is_identical, about
         scorer._origin = model, revision, cache_dir, own["lora"]
         scorer._origin_of_reference = reference, reference_revision, cache_dir, other["lora"]
         return scorer

@@ -496,8 +496,8 @@ class Scorer:
                 conversation. The id of a text is its position.
             max_new_tokens, temperature, top_p, stop, seed, top_k, repetition_penalty, eos_ids: of
                 the texts, as in `GenerationRequest`; the defaults are greedy. Equal texts with one
-                seed are continued alike: several samples of a prompt are `GenerationRequest`s that
-                differ in their seed.
+                seed get the same continuation; for several samples of a prompt give
+                `GenerationRequest`s that differ in their seed.
 
         Raises:
             InputError: the tokenizer has no chat template, or it refuses a conversation.

@@ -39,7 +39,7 @@ def test_two_models_compare_and_do_not_generate(scorers):
     with pytest.raises(InputError, match="a source that is DivergenceScorer, but sample needs"):
         require_local("sample", pair, "generates")
     assert pair.remarks == ()
-    pair.alike = True
+    pair.is_identical = True
     assert "rounding alone" in pair.remarks[0]
 
 

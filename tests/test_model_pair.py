@@ -1,4 +1,4 @@
-"""Two checkpoints by name: what is refused, what is told, and texts through both."""
+"""Two checkpoints by name: what is refused, what is reported, and texts through both."""
 
 import json
 import shutil

@@ -204,7 +204,7 @@ def main() -> None:
         for turn in range(args.turns + 1):
             for what, run in turns.items():
                 took = run()
-                if turn:  # the first pays for imports and pages that nobody has used yet
+                if turn:  # the first pays for imports and memory pages not used before
                     seconds[what].append(took)
         medians = {what: statistics.median(values) for what, values in seconds.items()}
         for what, values in seconds.items():

@@ -143,10 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
         seconds, _ = estimates.seconds_of(program, text)
         cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', text)))
         first, first_cycles = first or seconds or 0.0, first_cycles or cycles or 1
-        told = "no estimate" if seconds is None else f"{seconds * 1e6:9.1f} us"
+        reported = "no estimate" if seconds is None else f"{seconds * 1e6:9.1f} us"
         gain = f" {seconds / first - 1:+.1%}" if seconds and first else ""
         more = f"{cycles / first_cycles - 1:+.1%}"
-        print(f"{way:11} {told}{gain}, {cycles} cycles {more}", flush=True)
+        print(f"{way:11} {reported}{gain}, {cycles} cycles {more}", flush=True)
     return 0
 
 

@@ -17,8 +17,8 @@ class Estimate:
 
     Attributes:
         n: number of values.
-        mean: None where there are none.
-        low, high: None where the values cannot tell: fewer than two of them or of their groups,
+        mean: None if there are no values.
+        low, high: None if undefined: fewer than two of them or of their groups,
             or all values or all groups' means equal and no proportion.
     """
 

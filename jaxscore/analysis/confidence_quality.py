@@ -33,8 +33,8 @@ class Figure:
     """A figure with a 95% interval.
 
     Attributes:
-        value: None where it is not defined.
-        low, high: None where the responses cannot tell: of one group, or all draws equal.
+        value: None if it is not defined.
+        low, high: None if undefined: responses of one group, or all draws equal.
     """
 
     value: float | None
@@ -48,7 +48,7 @@ class Quality:
 
     Attributes:
         n, n_right: responses.
-        undefined: why AUROC and PRR are not defined; None where they are.
+        undefined: why AUROC and PRR are not defined, or None if they are.
         n_draws: draws of the bootstrap in which they are defined, which their intervals are of.
     """
 

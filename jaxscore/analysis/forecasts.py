@@ -60,7 +60,7 @@ class Bin:
 
     Attributes:
         n: how many.
-        mean_probability, frequency: means of their probabilities and outcomes; None where n is 0.
+        mean_probability, frequency: means of their probabilities and outcomes; None if n is 0.
     """
 
     low: float
@@ -95,7 +95,7 @@ def reliability(
 def expected_calibration_error(bins: Sequence[Bin]) -> float | None:
     """Σ n·|mean probability - frequency| / Σ n over the bins (Naeini et al. 2015, Guo et al. 2017).
 
-    None where no bin has an event.
+    None if no bin has an event.
     """
     total, gap = 0, 0.0
     for one in bins:

@@ -15,8 +15,8 @@ class Decisions:
     """Decisions of one kind.
 
     Attributes:
-        what: is decided, for people.
-        statistic: the margin is a difference of it, for people.
+        what: name of the decision, for messages.
+        statistic: name of the statistic whose difference is the margin, for messages.
         margin: up to which a decision lies within the noise, in the statistic's units.
         n: how many there are.
         n_within: how many of them lie within.

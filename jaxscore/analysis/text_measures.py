@@ -33,7 +33,7 @@ def min_k(logprob: np.ndarray, fraction: float) -> float | None:
         fraction: of the tokens, at least one token, rounded down.
 
     Returns:
-        None where there is no token.
+        None if there is no token.
     """
     return _lowest(np.asarray(logprob, np.float64), fraction)
 

@@ -45,7 +45,7 @@ GROUPS = {
     "models and files": {
         "families": "which models are covered, and whether one would load",
         "schema": "JSON Schema of a system's input, settings and output",
-        "plan": "what a model takes on given devices, told without its weights",
+        "plan": "what a model takes on given devices, estimated without its weights",
         "convert": "a checkpoint as an Orbax checkpoint that --model takes",
         "journal": "look into a journal of finished scores and texts, or prune it",
     },
@@ -103,13 +103,13 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     },
     "families": {
         "--input": "the config of a model is all that is read; name it with --model",
-        "--output": "what is covered is told on stdout; redirect it to keep it, with --json",
+        "--output": "the list goes to stdout; redirect it to keep it, with --json",
         "--limit": "all families are listed; --model looks at one",
     },
     "schema": {
         "--model": _NO_MODEL,
         "--input": "the declared types are printed; name the system",
-        "--output": "the schema is told on stdout; redirect it to keep it",
+        "--output": "the schema goes to stdout; redirect it to keep it",
         "--limit": "a schema is printed whole; leave it out",
     },
     "plan": {
@@ -122,7 +122,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     },
     "journal": {
         "--model": f"{_NO_MODEL}; prune --keep N keeps the N models that were used last",
-        "--output": "what a journal holds is told on stdout; redirect it to keep it",
+        "--output": "the list goes to stdout; redirect it to keep it",
         "--limit": "all models are listed; prune --keep N drops all but N of them",
     },
 }

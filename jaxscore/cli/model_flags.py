@@ -141,7 +141,7 @@ def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
         "--reproducible",
         action="store_true",
         help="compute each request by itself, so that the bits of its scores depend on nothing "
-        "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
+        "else in the run; slower, several times if texts share beginnings; --batch-tokens has no "
         "effect",
     )
     add_accept_flag(group)

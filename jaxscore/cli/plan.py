@@ -96,7 +96,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         default=BATCH_TOKENS,
         metavar="N",
         help=f"tokens per batch, padding included, for each share of data (default {BATCH_TOKENS}; "
-        "on accelerators `score` takes up to 32,768 unless it is told)",
+        "on accelerators `score` takes up to 32,768 by default)",
     )
     _add_programs(parser)
     parser.add_argument(

@@ -120,7 +120,7 @@ def json_object(url: str, reply: Reply, max_bytes: int) -> dict[str, Any]:
         raise unusable(f"has more than {max_bytes} bytes, expected less for this request")
     encoding = reply.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() != "identity":
-        raise unusable(f"is encoded as {quote(encoding)!a}, which was not asked for")
+        raise unusable(f"is encoded as {quote(encoding)!a}, which was not requested")
     try:
         value = _parse(reply.content)
     except _RepeatedField as problem:

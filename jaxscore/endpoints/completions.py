@@ -92,7 +92,7 @@ class CompletionsEndpoint(Endpoint):
 
         Returns:
             One result per request. The interface has no token ids, which are -1, and neither
-            entropy nor self_certainty, which are NaN. `greedy` is None where the server does not
+            entropy nor self_certainty, which are NaN. `greedy` is None if the server does not
             report it. A failed request has `error` set.
 
         Raises:

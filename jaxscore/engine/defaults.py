@@ -24,7 +24,7 @@ TargetPlatform = Literal["tpu", "gpu"]
 VARIABLES: dict[TargetPlatform, dict[str, str]] = {
     "tpu": {
         "TPU_SKIP_MDS_QUERY": "1",  # no metadata server is asked
-        "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any: it is asked for, and the topology decides
+        "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # required; the topology decides
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no chip is taken, so others may compile and run

@@ -192,7 +192,7 @@ class JournalWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # The error that ended the run takes precedence. But after Ctrl-C the user is told that
+        # The error that ended the run takes precedence. But after Ctrl-C the message says that
         # finished work is journaled, so an error of the journal is raised then.
         has_failed = kind is not None and not issubclass(kind, KeyboardInterrupt)
         try:

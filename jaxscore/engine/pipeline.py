@@ -203,7 +203,7 @@ class Pipeline:
                     caches: tuple[KVCache, ...] | None = None
                     for batches in self._together(forest_scores, part, plan, progress):
                         stop_if_interrupted()
-                        if stopped.is_set():  # nobody takes the scores
+                        if stopped.is_set():  # no consumer of the scores is left
                             return
                         variant = forest_scores.variant
                         if caches is None:
@@ -220,7 +220,7 @@ class Pipeline:
                 yield from finished()
             fetch()
             stop_if_interrupted()
-            if stopped.is_set():  # the windows ended because nobody takes the scores
+            if stopped.is_set():  # the windows ended because their consumer is gone
                 return
             # A process that has more to score finds the others here, and none of them writes.
             end = bytes.fromhex(self.statistics.plan_hash) + b" and no more"

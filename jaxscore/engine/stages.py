@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 PATIENCE = 0.1  # seconds between two checks whether anybody still takes items
-MOMENT = 1.0  # seconds to wait for a thread that was told to stop
+MOMENT = 1.0  # seconds to wait for a thread to stop
 
 # A window of requests is some hundred thousand objects without a cycle among them, beside as many
 # of JAX and transformers. With Python's defaults the garbage collector walks all of them for each
@@ -132,7 +132,7 @@ def rare_collection() -> Iterator[None]:
         with _Blocks.lock:
             _Blocks.n -= 1
             if not _Blocks.n:
-                if gc.get_threshold() == _Blocks.set:  # unless somebody has changed it since
+                if gc.get_threshold() == _Blocks.set:  # unless it has been changed since
                     gc.set_threshold(*_Blocks.before)
                 if _Blocks.is_frozen:
                     gc.unfreeze()

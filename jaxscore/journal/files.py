@@ -223,7 +223,7 @@ def _check_locks(folder: Path) -> None:
         return
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else can hold one on it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other process can hold one on it
         except OSError as error:
             raise sqlite3.OperationalError(
                 f"its file system supports no locks ({error.strerror}), expected one that does, "

@@ -48,7 +48,7 @@ class Inspection:
         stored: `quant_method` of its `quantization_config`, or "plain".
         attributes: by name.
         accepted: keys that are not handled and that the user vouches for, with their values.
-        weights: what was checked of the weights, for people.
+        weights: what was checked of the weights, one sentence.
         refused: messages of loading, and what else was found; empty if it loads.
     """
 

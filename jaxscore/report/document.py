@@ -114,13 +114,13 @@ class Items:
 
     Attributes:
         what: their name, such as "questions".
-        order: what is first, for people, such as "least gain first".
+        order: what is first, in words, such as "least gain first".
         n_all: of the run; more than are held where the run has too many.
         columns: the first one names an item.
         fields, tables, strips: what an item's panel shows.
         errors: place of an item -> why it could not be evaluated.
         text_column: the head of a column with the text of each item's only strip; none if empty.
-        within_noise: whether rounding could change its decision, None where that is not known;
+        within_noise: whether rounding could change its decision, None if unknown;
             empty without an audit.
     """
 
@@ -163,7 +163,7 @@ class Document:
         title: the heading.
         verdict: the result in one sentence.
         about: how the numbers are read, as Markdown blocks.
-        items: None where the run has no table of items.
+        items: None if the run has no table of items.
     """
 
     system: str
@@ -186,10 +186,10 @@ class Source:
         headline: the result in one line.
         n_items: how many items there were, failed ones included.
         strips: of each item of the record's list of items; empty where no tokens are known.
-        vocabulary: columns of the model's distribution; None where it is not known.
+        vocabulary: columns of the model's distribution; None if it is not known.
         results: one record per item, where the evaluation keeps them.
         items: what the page shows of items that the record does not hold, since they were taken
-            as they came; None where it holds them.
+            as they came, or None if it holds them.
     """
 
     system: str

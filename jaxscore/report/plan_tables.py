@@ -1,4 +1,4 @@
-"""What `jaxscore plan` found, for people."""
+"""Tables of `jaxscore plan`."""
 
 from collections.abc import Sequence
 from typing import Any

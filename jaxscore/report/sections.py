@@ -163,7 +163,7 @@ def items(
 def noise(record: Mapping[str, Any]) -> list[str]:
     """How far rounding moves a run's numbers, and how many decisions lie within that.
 
-    Nothing where no audit was asked for.
+    Nothing if no audit was requested.
     """
     if "noise" not in record:
         return []
@@ -325,7 +325,7 @@ def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
 def strips_of(
     source: Source, tokens_of: Callable[[Strip], TokenText] | None = None, **more: Any
 ) -> Strips | None:
-    """The strips of all items; None where no tokens are known.
+    """The strips of all items; None if no tokens are known.
 
     Args:
         tokens_of: the tokens of a strip; None are those of a `ScoredRequest` as it is.

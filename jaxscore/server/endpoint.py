@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class ClientGone(Exception):
-    """The client closed the connection, so nobody reads an answer."""
+    """The client closed the connection, so no answer can be sent."""
 
 
 @dataclasses.dataclass(frozen=True)

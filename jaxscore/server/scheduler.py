@@ -72,12 +72,12 @@ class Job:
             self._n_missing -= 1
         self._results[index] = result
         if not self._n_missing:
-            with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller is gone
                 self.answer.set_result(self._results)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an error."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller is gone
             self.answer.set_exception(error)
 
 

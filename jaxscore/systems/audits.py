@@ -140,7 +140,7 @@ def blank_record(
     answers: Answers[Any], own: Sequence[ScoredRequest], blanks: Sequence[ScoredRequest],
     boundary: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Effect of a blank before the answers of a sample, as JSON has it.
+    """Effect of a blank before the answers of a sample, as a JSON object.
 
     Args:
         own, blanks: scores of the sample's requests, as they are and with the blank.
@@ -261,7 +261,7 @@ class BoundaryAudit:
             yield request
 
     def counts(self, what: str) -> dict[str, Any] | None:
-        """The audit as JSON has it; `what` (answers, queries) names its count. None without one."""
+        """The audit as a JSON object, or None; `what` (answers, queries) names its count."""
         if not self.changed:
             return None
         counts: dict[str, Any] = {f"n_{what}": self.n_audited, "changed": dict(self.changed)}

@@ -36,21 +36,21 @@ class Evaluation:
         failures: items that could not be evaluated.
         findings: sentences without a full stop that say how the headline is to be read; printed
             before it.
-        remarks: what is legal and still worth telling.
+        remarks: what is legal and still worth a remark.
         lines: what the command prints before its closing block.
         counts: what the manifest has beside the usual.
         is_complete: False if something other than an item is missing, so that the command's exit
             code is 1.
         boundary: the boundary audit, see `audits.BoundaryAudit.line`; None without one.
         noise: the noise floor; None without an audit, or where nothing was scored.
-        audited: whether a noise audit was asked for.
+        audited: whether a noise audit was requested.
         decisions: those that the noise floor marks.
         seconds: wall time of scoring and generation.
         prompting: what the prompts were made of, beyond what the system writes, for settings and
             manifest.
         strips: the scored texts of each item of `long`, in its order; empty where no page shows
             tokens.
-        vocabulary: columns of the model's distribution; None where it is not known.
+        vocabulary: columns of the model's distribution; None if it is not known.
         page_items: the items of the page if `long` does not have them: what collected them as
             records passed, see `System.page_items`, or the records.
     """
@@ -107,8 +107,8 @@ def mark_noise(
         kind: declared type of the records.
         noise: of the run; None marks nothing.
         statistic: which margins are a difference of, a key of `noise.spread`.
-        what: field `within` -> what is decided, for people.
-        described: the statistic for people, if not by its name.
+        what: field `within` -> what is decided, for messages.
+        described: the statistic's displayed name, if another.
     """
     if noise is None:
         return []

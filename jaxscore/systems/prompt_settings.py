@@ -182,7 +182,7 @@ class PromptSettings(ScoringSettings):
         return Prompting(tokenizer, system, examples, answer_start=start)
 
     def facts(self, prompting: Prompting, n_left_out: int) -> dict[str, Any]:
-        """What a report says of the prompts: only what was asked for.
+        """What a report says of the prompts: only what was requested.
 
         Args:
             n_left_out: items that are one of the examples.

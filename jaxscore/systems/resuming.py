@@ -145,7 +145,7 @@ class Work(abc.ABC, Generic[T]):
             self._n_passed_on += 1
 
     def remarks(self) -> list[str]:
-        """What is taken over from the output file, for people."""
+        """Describe what is taken over from the output file."""
         out = []
         if n := len(self.output.records):
             out.append(f"continuing {self.output.path}, which holds {n} items")

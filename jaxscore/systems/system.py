@@ -36,7 +36,7 @@ class Metric:
         scores: Annotated[list[float], Metric("log-probability of an answer", "answer_logprob")]
 
     Attributes:
-        title: for people, with the unit.
+        title: as displayed, with the unit.
         name: in the comparison, if it is not the field's.
         value: computes it from the record if the field itself is not the number; the record then
             has this field. None if the item does not have the number.
@@ -54,7 +54,7 @@ class Decision:
     A field may have several, each with a name.
 
     Attributes:
-        title: for people.
+        title: as displayed.
         is_right: it says right or wrong, so that its share is a metric.
         statistic: what its margin is a difference of; None without a margin.
         value: computes what was decided from the record if the field itself does not say it.

@@ -447,7 +447,7 @@ def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, mode
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("--full-eval", "--samples", "2"), "setting samples: of no effect in mode full"),
         (("--mcq", "--samples", "2"), "setting samples: of no effect in mode mcq"),
@@ -457,14 +457,14 @@ def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, mode
         (("--no-metadata",), "setting metadata: of no effect, no question has a metadata_frame"),
     ],
 )
-def test_flags_of_no_effect_are_told(run, models, writes, place, words, told):
+def test_flags_of_no_effect_are_told(run, models, writes, place, words, reported):
     writes("A")
     folder = place(GOOD | {"metadata_frame": None})
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", *words)
     assert code == 0
-    assert told in err
+    assert reported in err
     [path] = folder.glob("eval_results_*.json")
-    assert any(line.startswith(told) for line in strict(path.read_text("utf-8"))["remarks"])
+    assert any(line.startswith(reported) for line in strict(path.read_text("utf-8"))["remarks"])
     run("chronologic", QWEN, folder / "in.jsonl", "--output", folder / "plain")
     assert "of no effect" not in (report := found(folder / "plain")[0]), report
 

@@ -265,8 +265,8 @@ def test_settings_that_differ_are_on_stdout(run, two):
     first = run("compare", *two(lines(), lines(1.0), *made)).out.splitlines()[0]
     assert first.startswith("A and B differ in model (one and other), dtype (float32 and bfloat16)")
     assert first.endswith(", f (1 and 2) and 2 more")
-    alike = run("compare", *two(lines(), lines(1.0), made[0], made[0]))
-    assert "differ in" not in alike.out
+    is_identical = run("compare", *two(lines(), lines(1.0), made[0], made[0]))
+    assert "differ in" not in is_identical.out
 
 
 def test_an_input_is_not_written_over(run, two, tmp_path):
@@ -295,8 +295,8 @@ def test_hostile_texts_stay_text(run, two, tmp_path):
     ran = run("compare", *two(a, b, {**made_by("paths"), HOSTILE: 1}, name="json"))
     assert ran.code == 0
     page = (tmp_path / "a-vs-b.report.md").read_text("utf-8")
-    for told in (ran.out, ran.err, page):
-        assert not {"\x1b", "\u202e", "\ud800"} & set(told)
+    for reported in (ran.out, ran.err, page):
+        assert not {"\x1b", "\u202e", "\ud800"} & set(reported)
     assert "<b>" not in page
     assert "\n# h" not in page
     assert "[x](http" not in page
@@ -338,9 +338,9 @@ def test_a_failed_item_is_no_item_with_another_text(run, two, tmp_path):
     b = [*good[:2], {**items[2], "error": "too long"}]
     made = made_by("choose", one), made_by("choose", other)
     assert run("compare", *two(good, b, *made)).code == 1
-    told = result(tmp_path)["pairs"]
-    assert (told["compared"], told["failed_pairs"], told["other_text"]) == (2, 1, 0)
-    assert told["matched_by"] == "text"
+    reported = result(tmp_path)["pairs"]
+    assert (reported["compared"], reported["failed_pairs"], reported["other_text"]) == (2, 1, 0)
+    assert reported["matched_by"] == "text"
 
 
 def test_lists_of_a_tables_rows(run, tmp_path):
@@ -417,4 +417,4 @@ def test_reports_from_python(scorers):
     found = report.summary["sum_logprob"]
     assert found.n == 3
     assert found.mean_b == pytest.approx(sum(one["sum_logprob"] for one in other.items) / 3)
-    assert any("matched by id alone" in told for told in report.evaluation.remarks)
+    assert any("matched by id alone" in reported for reported in report.evaluation.remarks)

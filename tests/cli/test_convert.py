@@ -131,19 +131,21 @@ def test_what_cannot_be_converted(run, tmp_path):
 
 
 def test_weights_that_are_stored_quantized(run, place):
-    """They are told of, written plain, and lose nothing by themselves."""
+    """They are remarked, written dequantized, and lose nothing by themselves."""
     folder = place(*LINES)
     narrow = Path(shutil.copytree(QWEN, folder / "quantized"))
     rewritten(narrow, "gptq")
-    told = "weights stored as gptq, 4-bit integers, read as the numbers they stand for; held as "
+    reported = (
+        "weights stored as gptq, 4-bit integers, read as the numbers they stand for; held as "
+    )
     code, _, err = run("convert", "--model", narrow, "--output", folder / "converted")
     assert code == 0, err
-    assert f"{told}float32\n" in err
+    assert f"{reported}float32\n" in err
     assert facts(folder / "converted")["dtype"] == "float32"
     raw = json.loads((folder / "converted/config.json").read_text(encoding="utf-8"))
     assert "quantization_config" not in raw
     assert scores(run, folder, folder / "converted") == scores(run, folder, narrow)
     manifest = json.loads((folder / "out.jsonl.run.json").read_text(encoding="utf-8"))
-    assert manifest["stored_as"] in told
-    words = ("--input", folder / "in.jsonl", "--output", folder / "told.jsonl")
-    assert f"{told}float32\n" in run("score", "--model", narrow, *words).err
+    assert manifest["stored_as"] in reported
+    words = ("--input", folder / "in.jsonl", "--output", folder / "remarked.jsonl")
+    assert f"{reported}float32\n" in run("score", "--model", narrow, *words).err

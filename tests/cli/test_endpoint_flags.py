@@ -131,7 +131,7 @@ def test_score(both, place, ending):
     assert heads[1] == [title for title in heads[0] if title not in left_out]
     assert not {"entropy", "self_certainty"} & arrays.keys()
     assert {"entropy", "self_certainty"} <= known.keys()
-    assert set(theirs["strips"]["ids"]) <= {*range(-1000, 0)}  # no id of a token is told
+    assert set(theirs["strips"]["ids"]) <= {*range(-1000, 0)}  # no token has an id
     assert len(arrays["token"]) == len(arrays["logprob"])
 
 

@@ -44,13 +44,15 @@ def test_the_list_has_every_model_type(run):
 def test_the_list_as_json(run):
     code, out, err = run("families", "--json")
     assert (code, err) == (0, "")
-    told = strict(out)
-    assert [one["model_type"] for one in told["covered"]] == [one.model_type for one in covered()]
-    assert {one["model_type"]: one["why"] for one in told["refused"]} == {
+    reported = strict(out)
+    assert [one["model_type"] for one in reported["covered"]] == [
+        one.model_type for one in covered()
+    ]
+    assert {one["model_type"]: one["why"] for one in reported["refused"]} == {
         kind: reason(kind, one) for kind, one in REFUSED.items()
     }
-    assert set(told["gguf"]["read"]) == set(ARCHITECTURES)
-    assert told["gguf"]["refused"]["mamba2"] == "recurrent state"
+    assert set(reported["gguf"]["read"]) == set(ARCHITECTURES)
+    assert reported["gguf"]["refused"]["mamba2"] == "recurrent state"
 
 
 @pytest.mark.parametrize("model", ["demo", QWEN, f"{QWEN}/config.json"])
@@ -65,9 +67,9 @@ def test_a_model_that_would_load(run, model):
 def test_a_model_as_json(run):
     code, out, err = run("families", "--model", QWEN, "--json")
     assert (code, err) == (0, "")
-    told, found = strict(out), inspect_checkpoint(CASES / "models/tiny-qwen2")
-    assert told["attributes"] == [vars(one) for one in found.attributes]
-    assert (told["family"], told["refused"]) == ("qwen2", [])
+    reported, found = strict(out), inspect_checkpoint(CASES / "models/tiny-qwen2")
+    assert reported["attributes"] == [vars(one) for one in found.attributes]
+    assert (reported["family"], reported["refused"]) == ("qwen2", [])
 
 
 def test_a_model_that_would_not_load(run, config):

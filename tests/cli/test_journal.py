@@ -1,4 +1,4 @@
-"""`journal`: what a run has kept, told and dropped."""
+"""`journal`: what a run has journaled, listed and dropped."""
 
 import json
 import re

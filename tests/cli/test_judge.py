@@ -62,7 +62,7 @@ def read(path):
     return strict(path.read_text(encoding="utf-8"))
 
 
-def told(out):
+def reported(out):
     """What a run says of its folders, before the closing block."""
     return out[: out.index("done     ")]
 
@@ -106,10 +106,10 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
     words = ("judge", "--experiments_folder", experiments, "--llm", GPT2, "j", "--llm_prompt", name)
     code, out, err = run(*words)
     assert code == 0
-    assert "of its probability on average" in err  # the outside mass is told
+    assert "of its probability on average" in err  # the outside mass is reported
     want = json.loads((CASES / "expected/tiny-gpt2/judge.json").read_text(encoding="utf-8"))
     assert "LLMeval_j_logits: means from " in out
-    for side, line in zip(SIDES, told(out).splitlines(), strict=True):
+    for side, line in zip(SIDES, reported(out).splitlines(), strict=True):
         expected = want[f"{name} {side}"]
         assert line.startswith(f"{experiments / side}: LLMeval_j_logits {expected['mean']:.5f} [")
         assert line.endswith(f" of the probability outside the labels; report {REPORT}.md")
@@ -171,7 +171,7 @@ def test_what_is_there_is_kept_unless_forced(run, experiments, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model_flags, "load_scorer", None)  # not even loaded
         code, out, err = run(*words)
-        assert (code, told(out)) == (0, "")
+        assert (code, reported(out)) == (0, "")
         assert "0 records in 0 folders, 1 skipped: the metric exists, 0 failed" in out
         assert "LLMeval_j_logits exists, made with settings that are unknown; --force" in err
     assert run(*words, "--force").code == 0
@@ -289,7 +289,7 @@ def test_a_comparison(run, experiments, says):
     assert "win " in out
     assert "over 7 records" in out
     again = run(*pairwise(folder, other))
-    assert (again.code, told(again.out)) == (0, "")
+    assert (again.code, reported(again.out)) == (0, "")
     rates = found["summary"]["rates"].values()
     assert all(0 <= one["interval"][0] < one["interval"][1] <= 100 for one in rates)
     assert sorted(path.name for path in other.iterdir()) == ["eval_dev_out.json"]
@@ -392,7 +392,7 @@ def test_a_folder_that_cannot_be_read_leaves_the_others(run, experiments):
     )
     code, out, err = run("judge", "--experiments-folder", experiments, "--llm", GPT2, "j")
     assert code == 1
-    assert len(told(out).splitlines()) == 1
+    assert len(reported(out).splitlines()) == 1
     assert "theirs/eval_dev_out.json:2: found more than one JSON value (JSONL?)" in err
     assert "LLMeval_j_logits" in metrics_of(experiments / "ours")
     assert not (experiments / "tmp_running/eval_dev_metrics.json").exists()
@@ -402,7 +402,7 @@ def test_a_metrics_file_that_cannot_be_read_leaves_the_others(run, experiments):
     (experiments / "ours/eval_dev_metrics.json").write_text("[]")
     code, out, err = run("judge", "--experiments-folder", experiments, "--llm", GPT2, "j")
     assert code == 1
-    assert len(told(out).splitlines()) == 1
+    assert len(reported(out).splitlines()) == 1
     assert "ours/eval_dev_metrics.json: found a list" in err
     assert rows_of(experiments / "ours") == rows_of(CASES / "judge/ours")
     assert "LLMeval_j_logits" in metrics_of(experiments / "theirs")
@@ -439,7 +439,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_others(run, experiments, tmp
     words = ("judge", "--llm", GPT2, "j", "--quiet")
     code, out, err = run(*words, "--experiments-folder", experiments)
     assert code == 1
-    assert len(told(out).splitlines()) == 1
+    assert len(reported(out).splitlines()) == 1
     assert "ours: cannot be written, and the scores belong there" in err
     assert run(*words, "--folder", experiments / "ours").code == 2
 
@@ -447,7 +447,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_others(run, experiments, tmp
 def test_no_record_is_left(run, tmp_path, no_model):
     folder = put(tmp_path / "one", [record("a", response=None)])
     code, out, err = run("judge", "--folder", folder, "--llm", GPT2)
-    assert (code, told(out)) == (1, "")
+    assert (code, reported(out)) == (1, "")
     assert "no record is left to judge" in err
     assert not (folder / "eval_dev_metrics.json").exists()
 

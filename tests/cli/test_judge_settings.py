@@ -8,7 +8,7 @@ import pytest
 from jaxscore.cli import model_flags
 from jaxscore.systems.rag.evaluator_file import find
 from tests.cli.conftest import QWEN
-from tests.cli.test_judge import GPT2, REPORT, metrics_of, put, read, rows_of, told
+from tests.cli.test_judge import GPT2, REPORT, metrics_of, put, read, reported, rows_of
 from tests.conftest import CASES
 
 
@@ -38,7 +38,7 @@ def test_the_same_settings_are_skipped(run, experiments):
     folder = experiments / "ours"
     before = {path: path.read_bytes() for path in folder.iterdir()}
     code, out, err = run(*words_of(folder))
-    assert (code, told(out)) == (0, "")
+    assert (code, reported(out)) == (0, "")
     assert "done     0 records in 0 folders, 1 skipped: the metric exists, 0 failed" in out
     assert "LLMeval_j_logits exists; --force judges it again" in err
     assert "unknown" not in err

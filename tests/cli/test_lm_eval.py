@@ -101,16 +101,16 @@ def test_an_interruption_says_where_the_finished_work_is(evaluating, tmp_path, a
 
     code, _, err = evaluating(interrupted)
     assert code == 130
-    told = f"finished work is in {journal}, and the same command continues there" in err
-    assert told is any_is_finished
+    reported = f"finished work is in {journal}, and the same command continues there" in err
+    assert reported is any_is_finished
 
 
 @pytest.mark.parametrize(
-    ("code", "wanted", "told"), [(None, 0, ""), (0, 0, ""), (3, 3, ""), ("no", 1, "no\n")]
+    ("code", "wanted", "reported"), [(None, 0, ""), (0, 0, ""), (3, 3, ""), ("no", 1, "no\n")]
 )
-def test_their_exit_code(code, wanted, told, evaluating):
+def test_their_exit_code(code, wanted, reported, evaluating):
     found, out, err = evaluating(lambda: sys.exit(code))
-    assert (found, out, err) == (wanted, "", told)
+    assert (found, out, err) == (wanted, "", reported)
 
 
 def test_what_their_checks_refuse_is_a_message(evaluating):

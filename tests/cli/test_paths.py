@@ -140,8 +140,10 @@ def test_no_path_at_all(run, place):
     folder = place({"question": "?", "paths": [[]]})
     code, out, err = run(*flags(folder, "--quiet"))
     assert (code, out) == (2, "")
-    told = "in.jsonl: found no path in the 1 items, expected at least one path that is not empty"
-    assert told in err
+    reported = (
+        "in.jsonl: found no path in the 1 items, expected at least one path that is not empty"
+    )
+    assert reported in err
     assert [one.name for one in folder.iterdir()] == ["in.jsonl"]
 
 

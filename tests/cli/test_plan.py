@@ -20,7 +20,7 @@ LLAMA3 = CASES / "models/tiny-llama3"
 SMALL = ("--batch-tokens", 64, "--quiet")  # one program
 
 
-def told(run, folder, *words):
+def reported(run, folder, *words):
     """What the JSON holds, and the page on stdout."""
     code, out, err = run("plan", "--json", folder / "plan.json", *words)
     assert code == 0, err
@@ -45,7 +45,7 @@ def config(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_parameters_are_those_that_load(run, tmp_path, name, dtype):
     folder = CASES / "models" / name
-    report, page = told(run, tmp_path, "--model", folder, "--dtype", dtype, *SMALL)
+    report, page = reported(run, tmp_path, "--model", folder, "--dtype", dtype, *SMALL)
     params = jax.tree.leaves(load(folder, dtype=dtype, implementation="native").params)
     assert report["parameters"] == sum(leaf.size for leaf in params)
     assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in params)
@@ -61,11 +61,11 @@ def test_parameters_are_those_that_load(run, tmp_path, name, dtype):
 @pytest.mark.slow
 def test_a_quantized_model(run, tmp_path):
     words = ("--model", QWEN, "--dtype", "float32", "--quantize", "int8", *SMALL)
-    report, page = told(run, tmp_path, *words)
+    report, page = reported(run, tmp_path, *words)
     loaded = load(plan.Path(QWEN), dtype="float32", implementation="native", quantize="int8")
     assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))
     assert "int8, products in float32" in page
-    whole, _ = told(run, tmp_path, "--model", QWEN, "--dtype", "float32", *SMALL)
+    whole, _ = reported(run, tmp_path, "--model", QWEN, "--dtype", "float32", *SMALL)
     assert report["parameters"] == whole["parameters"]
     assert report["flops"] == whole["flops"]
 
@@ -74,7 +74,7 @@ def test_a_quantized_model(run, tmp_path):
 def test_weights_in_the_blocks_of_their_file(run, tmp_path):
     path = written_in(tmp_path, "llama", [GGMLQuantizationType.Q4_0])
     words = ("--model", path, "--dtype", "float32", "--quantize", "stored", *SMALL)
-    report, _ = told(run, tmp_path, *words)
+    report, _ = reported(run, tmp_path, *words)
     model = load(path, dtype="float32", quantize="stored")
     assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     assert report["stored_share"] == model.stored_share
@@ -84,7 +84,8 @@ def test_weights_in_the_blocks_of_their_file(run, tmp_path):
 def test_a_config_alone_is_as_good_as_the_folder(run, tmp_path, config):
     file = config(json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")))
     reports = [
-        told(run, tmp_path, "--model", model, *SMALL)[0] for model in (LLAMA3, file, file.parent)
+        reported(run, tmp_path, "--model", model, *SMALL)[0]
+        for model in (LLAMA3, file, file.parent)
     ]
     for report in reports:
         del report["model"], report["date"]
@@ -105,7 +106,7 @@ def test_the_types_that_configs_name(run, tmp_path, config):
         ({"torch_dtype": "bfloat16"}, "bfloat16"),
         ({"dtype": "bfloat16", "torch_dtype": "float32"}, "bfloat16"),
     ):
-        report, _ = told(run, tmp_path, "--model", config(raw | own), *SMALL)
+        report, _ = reported(run, tmp_path, "--model", config(raw | own), *SMALL)
         assert report["dtype"] == dtype
     for strange in ("int4", ["float32"]):
         code, out, err = run("plan", "--model", config(raw | {"torch_dtype": strange}), *SMALL)
@@ -118,15 +119,15 @@ def test_a_converted_folder_in_its_own_type(run, tmp_path):
     output = tmp_path / "converted"
     words = ("--model", LLAMA3, "--dtype", "bfloat16", "--output", output, "--quiet")
     assert run("convert", *words).code == 0
-    report, _ = told(run, tmp_path, "--model", output, *SMALL)
+    report, _ = reported(run, tmp_path, "--model", output, *SMALL)
     assert report["dtype"] == "bfloat16"
-    assert told(run, tmp_path, "--model", LLAMA3, *SMALL)[0]["dtype"] == "float32"
+    assert reported(run, tmp_path, "--model", LLAMA3, *SMALL)[0]["dtype"] == "float32"
 
 
 @pytest.mark.slow
 def test_the_shapes(run, tmp_path):
     def shapes(*words):
-        report, _ = told(run, tmp_path, "--model", LLAMA3, "--quiet", *words)
+        report, _ = reported(run, tmp_path, "--model", LLAMA3, "--quiet", *words)
         return [(one["rows"], one["length"]) for one in report["programs"]]
 
     assert shapes("--batch-tokens", 64) == [(1, 64)]
@@ -138,7 +139,7 @@ def test_the_shapes(run, tmp_path):
 def test_all_shapes(run, tmp_path, monkeypatch, config):
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
     file = config(raw | {"max_position_embeddings": 100, "num_hidden_layers": 1})
-    report, _ = told(
+    report, _ = reported(
         run, tmp_path, "--model", file, "--quiet", "--all-shapes", "--batch-tokens", 1024
     )
     found = [(one["rows"], one["length"]) for one in report["programs"]]
@@ -147,7 +148,7 @@ def test_all_shapes(run, tmp_path, monkeypatch, config):
 
 def test_a_row_longer_than_the_batch(run, tmp_path):
     words = ("--model", LLAMA3, "--quiet", "--batch-tokens", 64, "--row-lengths", 128)
-    report, page = told(run, tmp_path, *words)
+    report, page = reported(run, tmp_path, *words)
     assert [(one["rows"], one["length"]) for one in report["programs"]] == [(1, 128)]
     assert "\n1 x 128 " in page
     assert list(report["flops"]["attention_a_token_at"]) == ["128"]
@@ -155,8 +156,8 @@ def test_a_row_longer_than_the_batch(run, tmp_path):
 
 def test_a_mesh(run, tmp_path):
     words = ("--model", QWEN, *SMALL)
-    one, _ = told(run, tmp_path, *words)
-    two, page = told(run, tmp_path, *words, "--mesh", "data=3,model=2", "--devices", 6)
+    one, _ = reported(run, tmp_path, *words)
+    two, page = reported(run, tmp_path, *words, "--mesh", "data=3,model=2", "--devices", 6)
     assert two["mesh"] == {"data": 3, "model": 2}
     assert one["bytes_a_device"] / 2 < two["bytes_a_device"] < one["bytes_a_device"]
     assert "mesh data=3,model=2\n" in page
@@ -171,30 +172,30 @@ def test_a_mesh(run, tmp_path):
 def test_what_does_not_divide_is_said(run, tmp_path, config):
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
     file = config(raw | {"vocab_size": 1001, "num_attention_heads": 4, "num_key_value_heads": 1})
-    report, page = told(run, tmp_path, "--model", file, *SMALL, "--mesh", "model=2")
+    report, page = reported(run, tmp_path, "--model", file, *SMALL, "--mesh", "model=2")
     assert report["whole_on_every_device"] == {"key heads": 1, "vocabulary columns": 1001}
     assert "  1001 vocabulary columns do not divide by 2: whole on every device\n" in page
 
 
 def test_auto_and_the_verdict(run, tmp_path):
     words = ("--model", QWEN, *SMALL)
-    plain, page = told(run, tmp_path, *words)
+    plain, page = reported(run, tmp_path, *words)
     assert plain["device_memory"] is plain["would_fit"] is plain["programs"][0]["fits"] is None
     assert "fits" not in page
     need = plain["programs"][0]["peak_bytes_a_device"]
     auto = (*words, "--mesh", "auto", "--devices", 4, "--device-memory")
-    one, page = told(run, tmp_path, *auto, f"{need}B")
+    one, page = reported(run, tmp_path, *auto, f"{need}B")
     assert one["mesh"] == {"data": 4, "model": 1}
     assert one["programs"][0]["fits"] is True
     assert one["would_fit"][0] == {"dtype": one["dtype"], "quantize": None, "model": 1}
     assert "\nfits: " in page
-    two, page = told(run, tmp_path, *auto, f"{need - 1}B")
+    two, page = reported(run, tmp_path, *auto, f"{need - 1}B")
     assert two["mesh"] == {"data": 2, "model": 2}
     assert two["would_fit"][0]["model"] == 2
     code, out, err = run("plan", *auto, "1kB")
     assert (code, out) == (2, "")
     assert "no mesh of 4 devices fits 1.00 kB per device" in err
-    small, page = told(run, tmp_path, *words, "--device-memory", "1kB")
+    small, page = reported(run, tmp_path, *words, "--device-memory", "1kB")
     assert small["would_fit"] == []
     assert small["programs"][0]["fits"] is False
     assert "\ndoes not fit: 1.00 kB per device\n  no mesh makes" in page
@@ -203,18 +204,20 @@ def test_auto_and_the_verdict(run, tmp_path):
 @pytest.mark.slow
 def test_what_would_fit_is_so(run, tmp_path):
     words = ("--model", QWEN, "--dtype", "float32", *SMALL)
-    plain, _ = told(run, tmp_path, *words)
+    plain, _ = reported(run, tmp_path, *words)
     working = plain["programs"][0]["temporary_bytes"] + plain["programs"][0]["batch_bytes"]
     room = plain["bytes_a_device"] * 6 // 10  # bfloat16 has half
     memory = f"{room + working}B"
-    report, page = told(run, tmp_path, *words, "--device-memory", memory)
+    report, page = reported(run, tmp_path, *words, "--device-memory", memory)
     kinds = {(one["dtype"], one["quantize"]): one["model"] for one in report["would_fit"]}
     assert kinds[("bfloat16", None)] == 1
     assert kinds.get(("float32", None), 2) > 1
     assert "\n  all of these batches fit with --dtype bfloat16 from model=1" in page
     for (dtype, quantize), model in kinds.items():
         own = ("--dtype", dtype, *(("--quantize", quantize) if quantize else ()))
-        found, _ = told(run, tmp_path, "--model", QWEN, *own, *SMALL, "--mesh", f"model={model}")
+        found, _ = reported(
+            run, tmp_path, "--model", QWEN, *own, *SMALL, "--mesh", f"model={model}"
+        )
         assert found["bytes_a_device"] <= room
 
 
@@ -223,7 +226,7 @@ def test_a_large_model_in_seconds(run, tmp_path, config):
     large = MODELS["Qwen3-30B-A3B"]
     file = config(large.raw | {"torch_dtype": "bfloat16"})
     words = ("--model", file, "--mesh", "data=2,model=8", "--row-lengths", 64)
-    report, page = told(run, tmp_path, *words, "--device-memory", "80GB", "--quiet")
+    report, page = reported(run, tmp_path, *words, "--device-memory", "80GB", "--quiet")
     assert report["parameters"] == large.parameters
     assert report["active_parameters"] == large.active
     assert "30,532,122,624 parameters (3,353,032,704 for each token), bfloat16\n" in page
@@ -303,7 +306,7 @@ def test_weights_that_are_stored_quantized_count_as_the_models_own(run, config, 
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
     quantized = raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     plain, other = (
-        told(run, tmp_path, "--model", config(one), *SMALL)[0] for one in (raw, quantized)
+        reported(run, tmp_path, "--model", config(one), *SMALL)[0] for one in (raw, quantized)
     )
     assert plain["parameters"] == other["parameters"]
     assert (plain["dtype"], other["dtype"]) == ("float32", "bfloat16")

@@ -41,7 +41,7 @@ def target(monkeypatch):
     monkeypatch.setattr(targets, "gpu", lambda name, n: found)
 
 
-def told(run, tmp_path, *words):
+def reported(run, tmp_path, *words):
     code, out, err = run("plan", "--model", QWEN, "--json", tmp_path / "plan.json", *words)
     assert code == 0, err
     return strict((tmp_path / "plan.json").read_text(encoding="utf-8")), out
@@ -49,8 +49,8 @@ def told(run, tmp_path, *words):
 
 @pytest.mark.parametrize("flag", ["--topology=v5e:1x1", "--gpu-target=h100"])
 def test_what_is_said_of_a_target(run, tmp_path, target, flag):
-    report, page = told(run, tmp_path, flag, *SMALL)
-    plain, _ = told(run, tmp_path, *SMALL)
+    report, page = reported(run, tmp_path, flag, *SMALL)
+    plain, _ = reported(run, tmp_path, *SMALL)
     assert {"target", "compiler", "batches", "layer", "vocabulary"}.isdisjoint(plain)
     assert report["compiler"] == {"name": "xla", "version": "7"}
     assert report["device_memory"] == 2**30
@@ -72,8 +72,8 @@ def test_what_is_said_of_a_target(run, tmp_path, target, flag):
 
 
 def test_memory_that_is_given_counts(run, tmp_path, target):
-    report, page = told(run, tmp_path, "--topology", "v5e:1x1", "--device-memory", "1MB", *SMALL,
-                        "--mesh", "model=1")  # fmt: skip
+    words = ("--topology", "v5e:1x1", "--device-memory", "1MB", "--mesh", "model=1")
+    report, page = reported(run, tmp_path, *SMALL, *words)
     assert report["batches"][0]["fits"] is False
     assert "\ndoes not fit: 1.00 MB per device\n" in page
 
@@ -100,7 +100,7 @@ def test_a_program_that_is_refused(run, tmp_path, target, monkeypatch):
 
     monkeypatch.setattr(plan_facts, "measure", refuse_long_rows)
     words = ("--topology", "v5e:1x1", "--batch-tokens", 128, "--row-lengths", 64, 128)
-    report, page = told(run, tmp_path, *words)
+    report, page = reported(run, tmp_path, *words)
     small, large = report["batches"]
     assert small["fits"] is True
     assert (large["fits"], large["temporary_bytes"]) == (False, None)

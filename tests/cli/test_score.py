@@ -164,8 +164,8 @@ def test_the_closing_block(run, place):
 def test_quiet_leaves_stdout_as_it_is(run, place):
     folder = place({"context": "ANSWER: ", "continuation": "Oslo"})
     quiet = flags(folder, "--journal", "off")
-    told = [run(*(word for word in quiet if word != "--quiet")), run(*quiet)]
-    said = [[line for line in one.out.splitlines() if "done" not in line] for one in told]
+    reported = [run(*(word for word in quiet if word != "--quiet")), run(*quiet)]
+    said = [[line for line in one.out.splitlines() if "done" not in line] for one in reported]
     assert said[0] == said[1]
     assert "boundary joint: of 1 requests separate would change 1" in said[1]
 

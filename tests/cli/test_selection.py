@@ -113,14 +113,14 @@ def test_nothing_extractable(run, write):
     path = write([{**item(["1"], [1]), "output": ["no", "none"], "confidence_list": [1, 2]}])
     ran = run("select", "--input-file", path)
     assert ran.code == 0
-    told = "fallback, 1 of 1 items: no response has an extractable answer"
-    assert told in ran.out
+    reported = "fallback, 1 of 1 items: no response has an extractable answer"
+    assert reported in ran.out
     assert "result   0 of 1 items decided by confidence, 1 by fallback" in ran.out
     assert "note: item 1 (id i): no response has an extractable answer, so the first" in ran.err
     [one] = result(path.parent / "in-confidence-2.json")
     assert (one["output"], one["confidence"]) == (["no"], -1e9)
     ran = run("vote", "--input-file", path)
-    assert told in ran.out
+    assert reported in ran.out
     [one] = result(path.parent / "in-confidence-borda-power-0.5-2-kl.json")
     assert (one["output"], one["confidence"]) == (["no"], 0.0)
 
@@ -148,8 +148,8 @@ def test_items_that_go_wrong_are_named_and_the_others_kept(run, write, command, 
     assert (code, "Traceback" in err) == (1, False)
     assert "done     12 items, 6 failed\n" in out
     assert "result   5 of 12 items decided by " in out
-    told = "no response with an extractable answer has a confidence"
-    assert f"fallback, 1 of 12 items: {told}\n" in out
+    reported = "no response with an extractable answer has a confidence"
+    assert f"fallback, 1 of 12 items: {reported}\n" in out
     bad = (
         "failed: item 2 (id short): ", "failed: item 3 (id empty): ", "failed: item 4 (id null): ",
         "failed: item 5 (id text): ", "failed: item 6 (id unknown): ", "failed: item 7 (id bare): ",

@@ -46,8 +46,8 @@ def test_what_is_printed_and_written(run, folder):
     report = result(folder, "out_report.json")
     for line, one in zip(lines[1:5], report["quality"]["confidences"].values(), strict=True):
         assert line.split()[-4:-1] == [f"{one[k]['value']:.3f}" for k in ("auroc", "prr", "aurc")]
-    [told] = [line for line in lines if line.startswith("result")]
-    assert told.endswith("), 2 of 6 outputs are right")
+    [reported] = [line for line in lines if line.startswith("result")]
+    assert reported.endswith("), 2 of 6 outputs are right")
     reports = [f"out_report.{kind}" for kind in ("md", "json", "html")]
     assert [line.split()[-1] for line in lines[-5:]] == [
         str(folder / name) for name in ("out.json", *reports, "out.json.run.json")

@@ -71,8 +71,10 @@ def test_score(run, place, tmp_path):
     assert (folder / "out.json").read_bytes() == want
     ran = run("--config", config, *flags(folder, "score", source)[1:])
     assert ran.code == 2
-    told = "in.csv:2: no column 'nothing', which should be 'continuation'; there are 'id', 'prompt'"
-    assert told in ran.err
+    reported = (
+        "in.csv:2: no column 'nothing', which should be 'continuation'; there are 'id', 'prompt'"
+    )
+    assert reported in ran.err
 
 
 @pytest.mark.slow

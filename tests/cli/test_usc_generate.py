@@ -250,10 +250,10 @@ def test_no_reply_at_all_leaves_no_file(run, folder, asked):
 
 
 def test_top_p_without_temperature_is_told(run, folder, asked):
-    told = "top_p 0.5: of no effect, since temperature 0 is greedy"
-    assert told in run(*flags(folder, "--top-p", 0.5)).err
+    reported = "top_p 0.5: of no effect, since temperature 0 is greedy"
+    assert reported in run(*flags(folder, "--top-p", 0.5)).err
     (folder / "in-consistency-2.json").unlink()
-    assert told not in run(*flags(folder, "--top-p", 0.5, "--temperature", 1)).err
+    assert reported not in run(*flags(folder, "--top-p", 0.5, "--temperature", 1)).err
 
 
 def test_the_spellings_that_all_commands_have(run, folder, asked):

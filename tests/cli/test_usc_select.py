@@ -80,8 +80,8 @@ def test_an_answer_that_the_reply_does_not_name_is_a_fallback(run, tmp_path):
     path.write_text(json.dumps(items), encoding="utf-8")
     ran = run("usc-select", "--input", path, "--dataset-type", "close")
     assert ran.code == 0
-    told = "the response that the reply names has no extractable answer"
-    assert f"fallback, 1 of 3 items: {told}\n" in ran.out
+    reported = "the response that the reply names has no extractable answer"
+    assert f"fallback, 1 of 3 items: {reported}\n" in ran.out
     assert "1 of 3 items decided by the reply, 2 by fallback" in ran.out
     assert "note: item 1: response 0, which the reply names, has no extractable answer" in ran.err
     got = result(tmp_path / "in-usc-close.json")

@@ -1,4 +1,4 @@
-"""A server on loopback that does as it is told, failing included."""
+"""A server on loopback with scripted replies, failures included."""
 
 import json
 import socket

@@ -146,9 +146,9 @@ class Case:
         args = params, state._replace(seen=None), *rest[:1], (), *rest[2:]
         with targets.compiling_for(self.device):
             program = jax.jit(function, donate_argnums=(1,)).lower(*args).compile()
-        told = program.memory_analysis()
+        reported = program.memory_analysis()
         prompts = MOST_PREFILL * slot_bytes(self.model)
-        taken = told.argument_size_in_bytes + told.temp_size_in_bytes + prompts
+        taken = reported.argument_size_in_bytes + reported.temp_size_in_bytes + prompts
         return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
 
     def begin(self, rows: int, slots: int) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_a_device_that_is_absent(tmp_path, device):
 
 
 def test_a_device_is_not_changed_behind_the_users_back():
-    # JAX keeps its first device, whatever it is told later.
+    # JAX keeps its first device, whatever is set later.
     code = (
         "import jax; jax.devices()\n"
         "from jaxscore.errors import InputError\n"

@@ -52,7 +52,7 @@ def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
 
 
 def short_of_memory(scorer, most: int, *, late: bool):
-    """The scorer's devices hold batches of so many tokens: told at the call, or at the fetch."""
+    """Devices hold batches of so many tokens: others fail at the call, or at the fetch."""
     program = scorer.engine.dispatch._run
     refused = []
 

@@ -47,7 +47,7 @@ JOINED = 'x = f32[4,2] custom-call(a, b), custom_call_target="ConcatBitcast"\n'
 
 
 @pytest.mark.parametrize(
-    ("told", "joined", "seconds"),
+    ("reported", "joined", "seconds"),
     [
         (-2.998, 3, 0.002),
         (0.002, 0, 0.002),
@@ -59,29 +59,31 @@ JOINED = 'x = f32[4,2] custom-call(a, b), custom_call_target="ConcatBitcast"\n'
         (0.0, 1, None),  # no estimate at all
     ],
 )
-def test_operations_that_are_left_out_move_nothing(told, joined, seconds):
+def test_operations_that_are_left_out_move_nothing(reported, joined, seconds):
     """Each counts as -1 s; a number that such operations alone do not explain is none."""
 
     class Program:
         def cost_analysis(self):
-            return {"optimal_seconds": told}
+            return {"optimal_seconds": reported}
 
     found, left_out = estimates.seconds_of(Program(), JOINED * joined)
     assert found == (None if seconds is None else pytest.approx(seconds))
     assert left_out == (joined if seconds is not None else 0)
 
 
-@pytest.mark.parametrize("told", [0.002, -0.998, 0.0])
-def test_seconds_of_a_layer(monkeypatch, told):
+@pytest.mark.parametrize("reported", [0.002, -0.998, 0.0])
+def test_seconds_of_a_layer(monkeypatch, reported):
     """They are the compiler's; it says a negative number where it has no model."""
-    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: {"optimal_seconds": told})
+    monkeypatch.setattr(
+        jax.stages.Compiled, "cost_analysis", lambda _: {"optimal_seconds": reported}
+    )
     config = llamalike(n_layers=2, windows=(0, 0), rotary_of=(0, 0))
     found = estimates.estimate_layer(config, "float32", "llama", HERE, HERE.devices[0], 2, 64)
-    if told <= 0:
+    if reported <= 0:
         assert (found.seconds, found.mfu) == (None, None)
         return
     flops = estimates.layer_flops(estimates.one_layer(config), 2, 64)
-    assert (found.seconds, found.mfu) == (told, pytest.approx(flops / 1e12 / told))
+    assert (found.seconds, found.mfu) == (reported, pytest.approx(flops / 1e12 / reported))
 
 
 def test_seconds_of_the_vocabulary_pass(monkeypatch):

@@ -167,7 +167,7 @@ def test_a_shard_takes_less():
 
 
 @pytest.mark.parametrize(
-    ("told", "size"),
+    ("reported", "size"),
     [
         (
             "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
@@ -180,6 +180,6 @@ def test_a_shard_takes_less():
         ("INTERNAL: 2.0G of nothing", None),
     ],
 )  # fmt: skip
-def test_what_a_refusal_names(told, size):
-    named = refused(JaxRuntimeError(told), 2, 64)
+def test_what_a_refusal_names(reported, size):
+    named = refused(JaxRuntimeError(reported), 2, 64)
     assert named == (None if size is None else Refused(2, 64, size))

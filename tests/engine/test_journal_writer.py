@@ -16,7 +16,7 @@ from tests.sequences import sequence
 
 
 class Journal:
-    """Rows by key, and the transactions that brought them; it may be told to wait or to fail."""
+    """Rows by key, and the transactions that brought them; it can be made to wait or to fail."""
 
     def __init__(self):
         self.rows, self.writes = {}, []

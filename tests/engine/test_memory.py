@@ -82,14 +82,14 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
     """As a TPU's does, which names the parameters with the rest."""
     model = scorers("tiny-llama3").model
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
-    told = "RESOURCE_EXHAUSTED: HLO temporaries ({:.6f}G) exceeds available HBM (1.00G)."
+    reported = "RESOURCE_EXHAUSTED: HLO temporaries ({:.6f}G) exceeds available HBM (1.00G)."
 
     def refuse(model, rows, length, **_):
-        raise JaxRuntimeError(told.format((held + rows * length * 2**20) / 2**30))
+        raise JaxRuntimeError(reported.format((held + rows * length * 2**20) / 2**30))
 
     monkeypatch.setattr(footprint, "measure", refuse)
     assert auto_batch_tokens(model, int(1500 * 2**20 / SHARE)) == 1024  # 1 MiB for each token
-    told = "INTERNAL: a bug ({:.6f}G)"
+    reported = "INTERNAL: a bug ({:.6f}G)"
     with pytest.raises(JaxRuntimeError, match="a bug"):
         auto_batch_tokens(model, 1)
 

@@ -73,7 +73,7 @@ def spread_of(columns) -> float:
     return largest
 
 
-def told(noise: Noise, name: str, by_request: list[float]) -> None:
+def reported(noise: Noise, name: str, by_request: list[float]) -> None:
     found = noise.spread[name]
     assert found.largest == max(by_request)
     assert found.mean == pytest.approx(sum(by_request) / len(by_request), rel=1e-12)
@@ -105,9 +105,11 @@ def test_scores_against_each_layout_by_hand(name, options):
     by_request = list(zip(*every, strict=True))
     for column in ("logprob", "entropy", "self_certainty"):
         want = [spread_of([getattr(one, column)[one.scored] for one in own]) for own in by_request]
-        told(noise, f"token_{column}", want)
+        reported(noise, f"token_{column}", want)
     for column in ("sum_logprob", "mean_logprob", "mean_self_certainty"):
-        told(noise, column, [spread_of([[getattr(o, column)] for o in own]) for own in by_request])
+        reported(
+            noise, column, [spread_of([[getattr(o, column)] for o in own]) for own in by_request]
+        )
     tokens = [
         {bool(one.greedy[k]) for one in own} for own in by_request for k in range(own[0].n_tokens)
         if own[0].scored[k]
@@ -137,7 +139,7 @@ def test_labels_against_each_layout_by_hand(name, options):
     assert set(noise.spread) == {"label_logprob", "label_probability"}
     for column in ("logprob", "probability"):
         want = [spread_of([getattr(one, column) for one in own]) for own in by_request]
-        told(noise, f"label_{column}", want)
+        reported(noise, f"label_{column}", want)
     assert (noise.n_requests, noise.n_tokens, noise.n_greedy_differs) == (5, None, None)
 
 

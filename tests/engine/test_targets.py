@@ -1,4 +1,4 @@
-"""Devices that are not here: what is refused, and what the compilers are told."""
+"""Devices that are not here: what is refused, and what is passed to the compilers."""
 
 import importlib.util
 import os

@@ -121,24 +121,24 @@ def test_memory_of_a_step_of_one_chip(said, case, most):
 def test_a_layer_of_a_long_row(said, chip, model, least):
     """Of the chip's peak, by the compiler's model; scores of all pairs reach 0.49 (8B) and 0.15 on
     v5e, and seven heads of a key head one by one 0.476."""
-    told = said(f"{chip} 1x1 {model} layer:1x4096")
-    assert told["kernels"] == ["interval_attention"]
-    assert told["mfu"] > least
+    reported = said(f"{chip} 1x1 {model} layer:1x4096")
+    assert reported["kernels"] == ["interval_attention"]
+    assert reported["mfu"] > least
 
 
 def test_an_estimate_that_leaves_out_operations_that_move_nothing(said):
-    told = said("v6e 1x1 0.5B layer:8x512")
-    assert told["operations_left_out"] > 0
-    assert 0.2 < told["mfu"] < 1
+    reported = said("v6e 1x1 0.5B layer:8x512")
+    assert reported["operations_left_out"] > 0
+    assert 0.2 < reported["mfu"] < 1
 
 
 def final_bundles(folder, case, kernel):
     """What is said of a case, and the bundles of a kernel's final schedule."""
     schedules = {"LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"}
-    told = json.loads(process(WORKER, stdin=case, **schedules))
+    reported = json.loads(process(WORKER, stdin=case, **schedules))
     [schedule] = folder.glob(f"*-{kernel}*-schedule-analysis_final_bundles.txt")
     found = re.search(r"total scheduled bundles: +([0-9]+)", schedule.read_text(encoding="utf-8"))
-    return told, int(found[1])
+    return reported, int(found[1])
 
 
 def test_the_attention_kernel(tmp_path):
@@ -153,9 +153,9 @@ def test_the_attention_kernel(tmp_path):
 def test_the_vocabulary_pass(tmp_path):
     """At most half of the 32 ms that blocks of columns take; as the kernel declares itself, and by
     the final schedule, as if each step of its grid ran all that there is in it."""
-    told, bundles = final_bundles(tmp_path, "v5e 1x1 0.5B vocabulary:4096", "vocabulary_sums")
-    assert told["kernels"] == ["vocabulary_sums"]
-    assert told["seconds"] < 0.016
+    reported, bundles = final_bundles(tmp_path, "v5e 1x1 0.5B vocabulary:4096", "vocabulary_sums")
+    assert reported["kernels"] == ["vocabulary_sums"]
+    assert reported["seconds"] < 0.016
     steps = 4096 // QUERIES * -(-151936 // COLUMNS)
     assert steps * bundles / CLOCK < 0.016
 
@@ -173,42 +173,42 @@ def test_the_vocabulary_pass(tmp_path):
 def test_shards_of_four_chips(said, case, sums, most):
     """A layer's two sums stand once, in the loop; one is of the embedding, three are of the
     vocabulary pass, and one is of the answers that scoring has."""
-    told = said(case)
-    assert told["collectives"] == {"all-reduce": sums}
-    assert told["temporary_bytes"] < most
+    reported = said(case)
+    assert reported["collectives"] == {"all-reduce": sums}
+    assert reported["temporary_bytes"] < most
 
 
 def test_rows_over_four_chips(said):
     """Each chip scores rows of its own; the five arrays of scores are gathered."""
-    told = said("v5e 4x1 0.5B score:8x512")
-    assert told["collectives"] == {"all-gather": 5}
-    assert told["temporary_bytes"] < 30e6
+    reported = said("v5e 4x1 0.5B score:8x512")
+    assert reported["collectives"] == {"all-gather": 5}
+    assert reported["temporary_bytes"] < 30e6
 
 
 def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once(said):
-    told = said("v5e 1x4 8B-int8 drawn:32x512")
-    assert told["collectives"] == {"all-reduce": 2 + 1, "all-gather": 1}
-    assert told["temporary_bytes"] < 1e9
+    reported = said("v5e 1x4 8B-int8 drawn:32x512")
+    assert reported["collectives"] == {"all-reduce": 2 + 1, "all-gather": 1}
+    assert reported["temporary_bytes"] < 1e9
 
 
 @pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 256), (256, 128)])
 def test_a_lane_fits_beside_the_model(said, slots, rows):
     """Drawn tokens, with the largest batch of prompts whose rows are not free yet."""
-    told = said(f"v5e 1 8B-int8 lane:{slots}")
-    assert told["rows"] == rows
-    assert told["bytes"] < told["limit"]
+    reported = said(f"v5e 1 8B-int8 lane:{slots}")
+    assert reported["rows"] == rows
+    assert reported["bytes"] < reported["limit"]
 
 
 def test_rows_begin_without_a_copy_of_the_cache(said):
-    told = said("v5e 1x1 8B-int8 begin:256x128")
-    assert told["temporary_bytes"] < told["cache_bytes"] / 2
+    reported = said("v5e 1x1 8B-int8 begin:256x128")
+    assert reported["temporary_bytes"] < reported["cache_bytes"] / 2
 
 
 def test_the_command(tmp_path):
     """A topology of one chip, with what only libtpu can say; a row that does not fit is a row."""
     out = tmp_path / "plan.json"
     model = CASES / "models/tiny-llama3"
-    told = process(
+    reported = process(
         "-m", "jaxscore", "plan", "--model", model, "--topology", "v5e:1x1", "--dtype", "bfloat16",
         "--row-lengths", 64, "--batch-tokens", 256, "--json", out, "--quiet",
     )  # fmt: skip
@@ -220,7 +220,7 @@ def test_the_command(tmp_path):
     assert 0 < report["layer"][0]["seconds"] < 0.001
     assert 0 < report["layer"][0]["mfu"] < 1
     assert 0 < report["vocabulary"][0]["seconds"] < 0.01
-    assert "compiled for tpu (TPU v5 lite) by libtpu" in told
+    assert "compiled for tpu (TPU v5 lite) by libtpu" in reported
 
 
 def test_joined_products():

@@ -166,7 +166,7 @@ def test_the_pages_of_a_run(run, tmp_path, monkeypatch, command, hostile_model, 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_failed_run_says(run, tmp_path, command, hostile_model):
-    """All are longer than the model's positions, so each is told by its name."""
+    """All are longer than the model's positions, so each is listed by its name."""
     folder = tmp_path / "run"
     folder.mkdir()
     _, *flags = COMMANDS[command](folder, MARKUP, tail=" and" * 1100)

@@ -54,11 +54,11 @@ def ended(running, *, within: float = 300) -> list[tuple[int, str, str]]:
     """(exit code, stdout, stderr) of each."""
     deadline = time.monotonic() + within
     try:
-        told = [one.communicate(timeout=deadline - time.monotonic()) for one in running]
+        reported = [one.communicate(timeout=deadline - time.monotonic()) for one in running]
     finally:
         for one in running:
             one.kill()
-    return [(one.returncode, *said) for one, said in zip(running, told, strict=True)]
+    return [(one.returncode, *said) for one, said in zip(running, reported, strict=True)]
 
 
 def well(running) -> list[tuple[str, str]]:
@@ -95,7 +95,7 @@ def score(folder: Path, name: str, *words) -> list:
 @pytest.mark.parametrize(("n", "devices"), [(2, 2), (4, 1)])
 def test_the_files_are_those_of_one_process(place, n, devices):
     name = f"{n}x{devices}"
-    told = well(start(n, *score(place, name), devices=devices))
+    reported = well(start(n, *score(place, name), devices=devices))
     assert (place / f"{name}.jsonl").read_bytes() == (place / "one.jsonl").read_bytes()
     facts = json.loads((place / f"{name}.jsonl.run.json").read_text("utf-8"))
     alone = json.loads((place / "one.jsonl.run.json").read_text("utf-8"))
@@ -103,8 +103,8 @@ def test_the_files_are_those_of_one_process(place, n, devices):
     assert facts["machine"]["devices"] == n * devices
     assert facts["mesh"] == f"data={n * devices},model=1"
     assert facts["plan"] == alone["plan"]
-    assert "tokens given" in told[0][0]
-    for out, err in told[1:]:  # silent, but that they wait
+    assert "tokens given" in reported[0][0]
+    for out, err in reported[1:]:  # silent, but that they wait
         assert out == ""
         [line] = err.splitlines()
         assert "waiting for the others" in line
@@ -131,8 +131,8 @@ def test_a_task_that_reads_labels_and_writes_text(tmp_path):
     for n in (1, 2):
         folder = tmp_path / str(n)
         words = ("chronologic", QWEN, questions, "--mcq", "--output-dir", folder)
-        told = well(start(n, *words))
-        assert "\nresult   overall accuracy" in told[0][0]
+        reported = well(start(n, *words))
+        assert "\nresult   overall accuracy" in reported[0][0]
         [results] = folder.glob("eval_results_mcq_*.json")
         assert len(list(folder.glob("eval_report_mcq_*.md"))) == 1
         record = json.loads(results.read_text("utf-8"))

@@ -164,7 +164,7 @@ def asked():
     return [*out, dataclasses.replace(out[0], id="again")]
 
 
-def told(results):
+def reported(results):
     return [
         (one.id, one.text, one.token_ids.tolist(), one.token_ids.dtype, one.finish, one.error)
         for one in results
@@ -214,7 +214,7 @@ def test_resume_after_an_interrupt_anywhere_generates_nothing_twice(
     implementation,
 ):
     whole = writer(None, implementation)
-    want = told(whole.generate(asked()))
+    want = reported(whole.generate(asked()))
     n_batches = len(whole.batches)
     assert n_batches > 4
     assert {finish for *_, finish, _ in want} == {"length", "stop", None}
@@ -231,7 +231,7 @@ def test_resume_after_an_interrupt_anywhere_generates_nothing_twice(
 
         own.write_texts = cut
         try:
-            got = told(one.generate(asked()))
+            got = reported(one.generate(asked()))
         except Cut:
             got = None
         own.close()
@@ -241,7 +241,7 @@ def test_resume_after_an_interrupt_anywhere_generates_nothing_twice(
         kept += min(n_more, n_batches - kept)
     assert got == want
     again = writer(journal(name="cut.journal"), implementation)
-    assert told(again.generate(asked())) == want
+    assert reported(again.generate(asked())) == want
     assert again.batches == []
     # All but the one that cannot be written.
     assert (
@@ -260,7 +260,7 @@ def test_texts_in_flight_at_an_interrupt_are_journaled(
     implementation,
     n_blocks,
 ):
-    want, own = told(writer(None, implementation).generate(asked())), journal()
+    want, own = reported(writer(None, implementation).generate(asked())), journal()
     first = writer(own, implementation)
     with monkeypatch.context() as patched:
         patched.setattr(interrupts, "interrupt_requested", lambda: len(first.batches) >= n_blocks)
@@ -269,7 +269,7 @@ def test_texts_in_flight_at_an_interrupt_are_journaled(
     kept = [one.request for some in first.batches for one in some]
     assert len(own.read_texts(kept)) == len(kept) >= n_blocks
     second = writer(own, implementation)
-    assert told(second.generate(asked())) == want
+    assert reported(second.generate(asked())) == want
     again = [one.request.digest() for some in second.batches for one in some]
     assert {*again}.isdisjoint(one.digest() for one in kept)
     assert second.scorer.statistics.sequences_restored >= len(kept)
@@ -279,7 +279,7 @@ def test_resume_generates_missing_texts_alone(writer, journal):  # noqa: F811
     """And what is known stays as it is, whatever comes out now."""
     own = journal()
     first = writer(own)
-    want = told(first.generate(asked()))
+    want = reported(first.generate(asked()))
     [*members] = next(some for some in first.batches if len(some) > 1)
     lost, known = members[0], members[-1]
     database, _ = own._open
@@ -288,7 +288,7 @@ def test_resume_generates_missing_texts_alone(writer, journal):  # noqa: F811
     invented = GeneratedTokens(np.full(known.request.n_new, 7, np.int32), "length")
     own.write_texts([(known.request, invented)])
     second = writer(own)
-    got = told(second.generate(asked()))
+    got = reported(second.generate(asked()))
     assert digests(second.batches) == digests([[lost]])
     [changed] = [one for one, other in zip(got, want, strict=True) if one != other]
     assert changed[2] == invented.ids.tolist()
@@ -297,14 +297,14 @@ def test_resume_generates_missing_texts_alone(writer, journal):  # noqa: F811
 
 def test_a_damaged_row_is_replaced(writer, journal):  # noqa: F811
     own = journal()
-    want = told(writer(own).generate(asked()))
+    want = reported(writer(own).generate(asked()))
     database, _ = own._open
     rows = database.execute("SELECT key, value FROM texts ORDER BY key").fetchall()
     with database:
         for key, value in rows[::3]:
             damaged = bytes([value[0], value[1] ^ 1]) + value[2:]
             database.execute("UPDATE texts SET value = ? WHERE key = ?", (damaged, key))
-    assert told(writer(own).generate(asked())) == want
+    assert reported(writer(own).generate(asked())) == want
     assert database.execute("SELECT key, value FROM texts ORDER BY key").fetchall() == rows
 
 
@@ -323,7 +323,7 @@ def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     same = [base, dataclasses.replace(base, id="s", seed=5 + 2**32)]
     got = one.generate([*same, *others])
     assert [text.token_ids.tolist() == [7] * 8 for text in got] == [True] * 2 + [False] * 8
-    assert told(got[2:]) == told(writer().generate(others))
+    assert reported(got[2:]) == reported(writer().generate(others))
     [text] = writer(own, eos_ids=(1199, 3)).generate([base])
     assert text.token_ids.tolist() != [7] * 8
 
@@ -358,14 +358,14 @@ def test_a_text_that_the_tokenizer_now_decodes_otherwise_is_replaced(
     [text] = plain.generate([GenerationRequest(0, "The cat", 8)])
     stop = {"stop": "never there", "length": text.text[2:4]}[finish]
     request = GenerationRequest(0, "The cat", 8, stop=(stop,))
-    want = told(plain.generate([request]))
+    want = reported(plain.generate([request]))
     [ids] = plain.encoder.prompt_ids(["The cat"])
     key = TokenRequest(ids, 8, 0.0, 1.0, 0, (stop,), plain.eos_ids)
     own.write_texts([(key, GeneratedTokens(text.token_ids, finish))])
     one = writer(own)
-    assert told(one.generate([request])) == want
+    assert reported(one.generate([request])) == want
     assert len(one.batches) == 1
-    assert told(writer(own).generate([request])) == want
+    assert reported(writer(own).generate([request])) == want
 
 
 def test_the_first_texts_open_the_journal(tmp_path, writer):

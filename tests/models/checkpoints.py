@@ -25,7 +25,7 @@ from tests.models.case_parts import POSITIONS, VOCABULARY
 from tests.models.families import BASE
 
 FIFTH = transformers.__version__.startswith("5.")
-# transformers 5 sums experts in another order unless it is told not to.
+# transformers 5 sums experts in another order unless this is set.
 EXPERTS = {"experts_implementation": "eager"} if FIFTH else {}
 # Some class of 4.57 fails in setting values that are drawn again here.
 NO_INIT = contextlib.nullcontext if FIFTH else transformers.modeling_utils.no_init_weights

@@ -85,7 +85,7 @@ CASES = [
         **LLAMALIKE,
     ),
     case("arcee", "rope_scaling", **scaled(YARN)),
-    # The fourth layer has no window and is not told positions.
+    # The fourth layer has no window and no rotary embedding.
     case("cohere2", "sliding_window", {"sliding_window_pattern": 5}),
     case(
         "cohere2",
@@ -128,7 +128,7 @@ CASES = [
         **LLAMALIKE,
     ),
     case("exaone4", "layer_types", num_hidden_layers=2, layer_types=[FULL, SLIDING]),
-    # Without a window all layers are told positions.
+    # Without a window all layers have rotary embeddings.
     case(
         "exaone4",
         "rope_scaling sliding_window",

@@ -32,9 +32,9 @@ def prompts(*lengths):
     """Token ids; the first two begin alike."""
     draw = np.random.default_rng(5)
     shared = draw.integers(0, VOCABULARY, 40)
-    alike = [shared[:n] for n in lengths[:2]]
+    is_identical = [shared[:n] for n in lengths[:2]]
     own = [draw.integers(0, VOCABULARY, n) for n in lengths[2:]]
-    return [ids.astype(np.int32) for ids in alike + own]
+    return [ids.astype(np.int32) for ids in is_identical + own]
 
 
 def written(folder, some, **options):

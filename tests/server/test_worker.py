@@ -234,14 +234,14 @@ def test_long_texts_do_not_delay_scoring(served):
 
 def test_a_stream_is_told_of_each_token_once(served):
     """A queue of all tokens so far, for each block, grows with the square of the text."""
-    told = []
+    reported = []
     request = GenerationRequest(0, np.array([5, 6], np.int32), 100, 1.0, seed=1)
 
     async def write():
-        return await served.service.generate([request], lambda place, found: told.append(found))
+        return await served.service.generate([request], lambda place, found: reported.append(found))
 
     [text] = asyncio.run(write())
-    *blocks, whole = told
+    *blocks, whole = reported
     assert whole is text
     assert len(blocks) == 3
     assert [id for block in blocks for id in block] == text.token_ids[:96].tolist()
@@ -425,14 +425,14 @@ def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
 
 def test_a_text_is_not_sent_twice(scorer, capfd):
     """The client that has a part gets an error, and the other one its text."""
-    told = []
+    reported = []
     request = GenerationRequest("read along", np.array([3], np.int32), 3)
-    read_along = GenerationJob([request], lambda place, written: told.append(written))
+    read_along = GenerationJob([request], lambda place, written: reported.append(written))
     silent = GenerationJob([GenerationRequest("silent", np.array([4], np.int32), 3)])
     worker = unstarted(scorer)
     worker._generator = generator = FailsOnce()
     run_pieces([(read_along, 0), (silent, 0)], worker._generate)
-    assert told == [[5, 6]]
+    assert reported == [[5, 6]]
     with pytest.raises(RuntimeError, match="a client has a part"):
         read_along.answer.result(0)
     [written] = silent.answer.result(0)

@@ -109,9 +109,9 @@ def test_the_blank_of_the_sample_is_that_of_the_flag(scorer, system, boundary):
         == (2 * found["n_raised"] > found["n_answers"])
     )
     assert plain.evaluation.findings == [found["finding"]] * found["raises_most"]
-    told = f"raises the probability of {found['n_raised']} of {found['n_answers']} answers"
-    assert told in plain.markdown()
-    assert told in plain.html()
+    reported = f"raises the probability of {found['n_raised']} of {found['n_answers']} answers"
+    assert reported in plain.markdown()
+    assert reported in plain.html()
     assert flag.to_dict()["answer_blank"] == {"not_scored": "answer_separator is given"}
 
 

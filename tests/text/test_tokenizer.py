@@ -216,14 +216,14 @@ print(os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS"))
 """
 
 
-@pytest.mark.parametrize("told", [None, "0"])
-def test_nothing_is_said_of_a_missing_pytorch(told, monkeypatch):
+@pytest.mark.parametrize("reported", [None, "0"])
+def test_nothing_is_said_of_a_missing_pytorch(reported, monkeypatch):
     monkeypatch.delenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", raising=False)
-    if told is not None:
-        monkeypatch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", told)
+    if reported is not None:
+        monkeypatch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", reported)
     command = [sys.executable, "-c", WITHOUT_TORCH, GPT2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.stderr, done.stdout.strip()) == ("", str(told))
+    assert (done.stderr, done.stdout.strip()) == ("", str(reported))
 
 
 @flax_classes

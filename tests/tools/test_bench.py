@@ -170,18 +170,18 @@ def test_two_models_at_once(capsys):
     lines = capsys.readouterr().out.splitlines()
     pairs = [line.split(":")[0] for line in lines if line.startswith("divergence")]
     assert pairs == [f"divergence, float32 against {name}" for name in ("bfloat16", "int8")]
-    told = [line.split() for line in lines if line.startswith(("  wall", "  CPU"))]
-    assert len(told) == 4
-    assert all(float(line[1]) > 0 for line in told)
+    reported = [line.split() for line in lines if line.startswith(("  wall", "  CPU"))]
+    assert len(reported) == 4
+    assert all(float(line[1]) > 0 for line in reported)
 
 
 @pytest.mark.slow
 def test_the_host_against_a_device_that_computes_nothing(capsys):
     assert bench.main(["--small", "--turns", "1", "host", "--against", str(ROOT)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    told = [line.split() for line in lines if line.startswith(("  here", "  against"))]
-    assert [line[0] for line in told] == ["here", "against"] * 7
-    assert all(float(line[1]) > 0 for line in told)
+    reported = [line.split() for line in lines if line.startswith(("  here", "  against"))]
+    assert [line[0] for line in reported] == ["here", "against"] * 7
+    assert all(float(line[1]) > 0 for line in reported)
     assert sum("device busy" in line for line in lines) == 6  # of three kinds of work
     assert sum(line.startswith("  ratio") for line in lines) == 7
 

@@ -65,7 +65,7 @@ def fuzzed(target, folder, *flags):
 @pytest.mark.slow_after(1)
 @needs_atheris
 @pytest.mark.parametrize(
-    ("target", "kind", "first", "told", "flags"),
+    ("target", "kind", "first", "reported", "flags"),
     [
         ("raises", "crash", b"fuzz", "ValueError: planted", ()),
         ("warns", "crash", b"w", "UserWarning: planted", ()),
@@ -73,7 +73,7 @@ def fuzzed(target, folder, *flags):
         ("eats", "oom", b"e", "out-of-memory", ("--most-mb", "200", "--most-seconds", "60")),
     ],
 )
-def test_a_planted_defect_is_found(tmp_path, target, kind, first, told, flags):
+def test_a_planted_defect_is_found(tmp_path, target, kind, first, reported, flags):
     ended = fuzzed(target, tmp_path, "--seconds", "120", *flags)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     [found] = [path for path in tmp_path.iterdir() if path.suffix != ".txt"]
@@ -81,12 +81,12 @@ def test_a_planted_defect_is_found(tmp_path, target, kind, first, told, flags):
     assert found.read_bytes().startswith(first)
     note = found.with_name(f"{found.name}.txt").read_text(encoding="utf-8")
     command = note.splitlines()[0]
-    assert told in note
+    assert reported in note
     assert command in ended.stdout
     if kind == "crash":  # the command shows it again
         again = subprocess.run(shlex.split(command), capture_output=True, text=True, check=False)
         assert again.returncode == 1
-        assert told in again.stderr
+        assert reported in again.stderr
 
 
 @pytest.mark.slow

@@ -36,12 +36,12 @@ def test_equal_by_value():
 
 
 def test_a_dict():
-    told = ONE.to_dict()
-    assert told["token_ids"] == [1, 2]
-    assert told["sum_logprob"] == -2.0
-    assert (told["n_tokens"], told["n_scored"]) == (2, 1)
-    assert np.isnan(told["logprob"][0])
-    assert set(told) > {"id", "tokens", "greedy", "perplexity", "error"}
+    reported = ONE.to_dict()
+    assert reported["token_ids"] == [1, 2]
+    assert reported["sum_logprob"] == -2.0
+    assert (reported["n_tokens"], reported["n_scored"]) == (2, 1)
+    assert np.isnan(reported["logprob"][0])
+    assert set(reported) > {"id", "tokens", "greedy", "perplexity", "error"}
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 127, 128, 129, 1000])

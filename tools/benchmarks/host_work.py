@@ -106,7 +106,7 @@ def text(folder: Path, n: int) -> tuple[float, int]:
 
 
 def stream(folder: Path, n: int) -> tuple[float, int]:
-    """`Scorer.stream` of texts, whose results nobody keeps."""
+    """`Scorer.stream` of texts, whose results are dropped."""
     texts, scorer = texts_of(folder, n), loaded(folder)
     scorer.score(texts[:10])
     started = time.perf_counter()

@@ -60,7 +60,7 @@ def requests(vocab: int) -> dict[str, list[Any]]:
     n_new = draw.integers(SHORTEST, LONGEST + 1, N_TEXTS).tolist()
     ends = tuple(range(2, 2 + vocab // MEAN))
     return {
-        "lengths that are asked for": [
+        "lengths that are requested": [
             GenerationRequest(k, ids, n, eos_ids=())
             for k, (ids, n) in enumerate(zip(prompts, n_new, strict=True))
         ],

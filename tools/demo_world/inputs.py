@@ -39,7 +39,7 @@ def _prompts(seed: int) -> list[dict[str, Any]]:
 
 
 def _questions(seed: int) -> list[dict[str, Any]]:
-    """Two answers or three, one of them said of somebody else; every third has a negation."""
+    """Two answers or three, one of them about another subject; every third has a negation."""
     questions = []
     for i, passage in enumerate(held_out.passages(seed, QUESTIONS, 2)):
         fact, other = passage.facts

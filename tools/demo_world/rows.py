@@ -1,6 +1,6 @@
 """Documents as token ids with loss weights, packed side by side into rows of one length.
 
-Documents of a group begin alike. Their tries are what is packed: a common beginning stands once,
+Documents of a group share a beginning. Their tries are packed: a common beginning occurs once,
 and `subtree_end` keeps each document from seeing the others, as it does when text is scored.
 """
 

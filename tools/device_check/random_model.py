@@ -67,10 +67,10 @@ def n_bytes(config: DecoderConfig, dtype: str) -> int:
 def memory_limit() -> int | None:
     """Bytes that this process may have of the first device, on a CPU half of what is free; None
     where nothing tells."""
-    told = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    if told is None and jax.default_backend() == "cpu" and hasattr(os, "sysconf"):
+    reported = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    if reported is None and jax.default_backend() == "cpu" and hasattr(os, "sysconf"):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return told
+    return reported
 
 
 def _constant(path: Any) -> float | None:

@@ -140,7 +140,7 @@ def _measured(
 
 
 def _batch(draw: np.random.Generator, vocab_size: int, rows: int, length: int) -> Rows:
-    """Rows that are a text each, of which every token is asked for the next one."""
+    """Rows that are a text each, each token of which is scored."""
     chain, n = np.tile(np.arange(length, dtype=np.int32), (rows, 1)), rows * length
     return Rows(
         ids=draw.integers(0, vocab_size, (rows, length)).astype(np.int32),
@@ -200,7 +200,7 @@ def _shared_prompt(name: str, config: DecoderConfig, model: Model, batch_tokens:
 
 
 def _batch_flops(config: DecoderConfig, batch_tokens: int, length: int) -> float:
-    """The useful ones where rows are texts of their own and every token is asked for the next."""
+    """The useful ones where rows are texts of their own and every token is scored."""
     of_token = costs.linear_flops(shapes_of(config, NUMPY_DTYPES[DTYPE]), config)
     of_token += costs.unembedding_flops(config)
     seen = sum(costs.attention_flops(config, depth) for depth in range(1, length + 1))

@@ -139,8 +139,8 @@ def claim_cache(cache: MutableMapping[str, Any], about: dict[str, Any]) -> None:
     advice = "give --use_cache another name, or remove the file"
     if not about:
         raise InputError(
-            "--use_cache: this scorer was made from parameters, so nobody can tell whose answers "
-            "a cache has; leave it out"
+            "--use_cache: this scorer was made from parameters, and a cache cannot name the model "
+            "of its answers; leave it out"
         )
     record = json.dumps(about, sort_keys=True)
     found = cache.get(CACHE_KEY)

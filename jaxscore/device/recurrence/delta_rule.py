@@ -35,7 +35,7 @@ def unit_lower_inverse(a: Float[Array, "*n C C"]) -> Float[Array, "*n C C"]:
     """(I + a)^-1 of strictly lower triangular a; C is a power of two.
 
     Blocks of 2, 4, … are inverted from those of half the size. The power series
-    (I - a)(I + a^2)(I + a^4)… takes as many products, and its terms overflow if keys are alike.
+    (I - a)(I + a^2)(I + a^4)… takes as many products, and its terms overflow if keys are similar.
     """
     C = a.shape[-1]
     at = jnp.arange(C)

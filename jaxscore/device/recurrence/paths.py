@@ -27,7 +27,7 @@ LEAST_DECAY = -128.0  # log decay of one token whose factor float32 rounds to 0
 
 
 def dot(spec: str, a: Array, b: Array) -> Array:
-    """float32 product at the highest precision: alike keys amplify rounding of the delta rule."""
+    """float32 product at the highest precision: similar keys amplify rounding of the delta rule."""
     return jnp.einsum(
         spec, a, b, precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32
     )

@@ -72,7 +72,7 @@ class Family:
         renamed: parts of tensor names in some checkpoints -> the same in `sources`.
         joined: ends of tensor names -> ends of the names of tensors that some checkpoints have
             instead: their rows, joined in this order, are the tensor.
-        unread_part: what the tensors of `unread` are, if the user is told that they are left out.
+        unread_part: what the tensors of `unread` are, if a remark says that they are left out.
         limit_reason: why it takes fewer positions than `max_position_embeddings`; empty if it does
             not.
         next_tokens: checkpoints may have multi-token-prediction layers (arXiv 2404.19737), which

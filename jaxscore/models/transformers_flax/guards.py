@@ -248,7 +248,7 @@ GUARDS: dict[str, Guard] = {
             "activation_function": ACTIVATIONS,
             "add_cross_attention": (False,),
             # PyTorch's class zeroes the row of this number in the table of positions, whose
-            # first two nobody reads; the Flax class always zeroes row 1.
+            # first two are not read; the Flax class always zeroes row 1.
             "pad_token_id": (1, 0),
         },
         embedding=("model", "embed_tokens", "embedding"),

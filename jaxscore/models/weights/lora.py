@@ -202,7 +202,9 @@ def _check_config(config: dict[str, Any], where: Path) -> None:
         for pattern, value in patterns.items():
             _positive(value, f"{name} of {pattern!r}", where, whole=name == "rank_pattern")
             try:
-                with warnings.catch_warnings():  # of sets in sets, which are nobody's here
+                with (
+                    warnings.catch_warnings()
+                ):  # of nested sets, which do not concern this checkpoint
                     warnings.simplefilter("ignore")
                     re.compile(_at_end(pattern))  # what PEFT takes
                     regex.compile(_at_end(pattern))

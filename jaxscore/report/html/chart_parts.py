@@ -22,8 +22,8 @@ def calibrated(title: str, found: Mapping[str, Any], events: str) -> list[Chart]
         events: what is true or not, such as "answers".
     """
     svg = reliability(found["bins"], found["ece"], title=title, events=events)
-    told = f"Expected calibration error {three(found['ece'])}. {DIAGONAL}"
-    return [] if svg is None else [Chart(title, svg, told)]
+    reported = f"Expected calibration error {three(found['ece'])}. {DIAGONAL}"
+    return [] if svg is None else [Chart(title, svg, reported)]
 
 
 def means(
@@ -73,8 +73,8 @@ def by_category(
         (category, one[name], None if reference is None else one[reference[0]].mean)
         for category, one in named
     ]
-    told = "" if reference is None else reference[1]
-    return means(title, groups, what, reference=told)
+    reported = "" if reference is None else reference[1]
+    return means(title, groups, what, reference=reported)
 
 
 def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart]:
@@ -98,5 +98,5 @@ def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart
     ]
     svg = curves(found, title=title, x=f"first N {what}", y="share right", log=True)
     lines = INTERVALS if has_spans(found) else "Tips have 95% intervals"
-    told = f"{lines}, Wilson's. All curves are over the same items."
-    return [] if svg is None else [Chart(title, svg, told)]
+    reported = f"{lines}, Wilson's. All curves are over the same items."
+    return [] if svg is None else [Chart(title, svg, reported)]

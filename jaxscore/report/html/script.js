@@ -349,13 +349,13 @@ function rowsOf(one, rows) {
 function turner(n, together, draw) {
 	if (n <= together) return "";
 	let from = 0;
-	const told = make("span", null, "1–" + many(together) + " of " + many(n));
+	const range = make("span", null, "1–" + many(together) + " of " + many(n));
 	const go = (name, by, text) => button(text, () => {
 		from = Math.min(Math.max(0, from + by), Math.floor((n - 1) / together) * together);
 		draw(from);
-		told.textContent = many(from + 1) + "–" + many(Math.min(n, from + together)) + " of " + many(n);
+		range.textContent = many(from + 1) + "–" + many(Math.min(n, from + together)) + " of " + many(n);
 	}, { "aria-label": name });
-	return make("p", { class: "turner" }, go("Earlier", -together, "‹"), told, go("Later", together, "›"));
+	return make("p", { class: "turner" }, go("Earlier", -together, "‹"), range, go("Later", together, "›"));
 }
 
 // strips of tokens
@@ -379,7 +379,7 @@ function amount(t) {
 	return Math.min(1, Math.max(0, log ? Math.log10(size) / Math.log10(top) : size / top));
 }
 
-function told({ key, per, log }, t) {
+function factText({ key, per, log }, t) {
 	const x = items.a[key][t];
 	if (x === MISSING || (log && !x)) return "none";
 	if (log) return many(x);
@@ -460,7 +460,7 @@ function read(span, readout, focused) {
 	else {
 		if (!unsure(t)) facts["Most probable"] = greedy(t) ? "yes" : "no ≠";
 		facts.Probability = Math.exp(p / 1000).toPrecision(3);
-		for (const one of strips.shows) facts[one.name] = told(one, t);
+		for (const one of strips.shows) facts[one.name] = factText(one, t);
 	}
 	readout.replaceChildren(...Object.entries(facts).map(([name, text]) => make("div", null, make("dt", null, name), make("dd", null, text))));
 	if (focused) for (const other of span.parentNode.children) other.setAttribute("aria-selected", String(other === span));

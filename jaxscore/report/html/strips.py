@@ -25,7 +25,7 @@ class TokenMetric(NamedTuple):
 
     Attributes:
         key: name of its array.
-        name, unit: for people.
+        name, unit: as displayed.
         sign: 1: the larger the darker; -1: the smaller the darker; 0: numbers below 0 have another
             colour than those above, and the farther from 0 the darker.
         scaled: it is stored in parts of its own largest value instead of a nat.

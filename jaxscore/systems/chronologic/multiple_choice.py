@@ -208,7 +208,7 @@ def letter_ids(encoder: TextEncoder, n: int) -> list[tuple[int, ...]]:
     if missing := [letter for letter, ids in zip(letters, found, strict=True) if not ids]:
         raise InputError(
             f"the tokenizer has no token for the letters {', '.join(missing)}, so their "
-            "probabilities cannot be asked for"
+            "probabilities are not available"
         )
     return found
 

@@ -60,7 +60,7 @@ accuracy leaves it out; with --mcq it fails. Flags without effect in a mode are
 named on stderr.
 
 output, in --output-dir (default: beside the questions); no file is replaced:
-  eval_report_<model>_<time>.md     for people, the worst 50 questions
+  eval_report_<model>_<time>.md     readable, the worst 50 questions
   eval_report_<model>_<time>.html   for a browser, with all questions
   eval_results_<model>_<time>.json  the same as JSON, with all questions
   <the report>.run.json             what the result was made of and with

@@ -82,7 +82,7 @@ class OpenRun:
             return None
         try:
             is_unchanged = file_digest(path) == expected
-        except OSError:  # a folder of somebody else, or a name that no file can have
+        except OSError:  # a folder without access, or an impossible file name
             return None
         if not is_unchanged:
             return None

@@ -246,7 +246,7 @@ def _interval(estimate: Estimate) -> str:
 
 
 def _agreements(record: Mapping[str, Any]) -> list[Section]:
-    """How often the runs decide alike; the flips themselves are items."""
+    """How often the runs decide the same; the flips themselves are items."""
     lines = [
         f"- **{text(found['title'])}**: {_agreement(found, len(record['flips'][found['name']]))}"
         for found in record["decisions"]
@@ -255,13 +255,13 @@ def _agreements(record: Mapping[str, Any]) -> list[Section]:
 
 
 def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
-    """How often the runs decide alike, and what is known of the noise and margins of flips."""
+    """How often the runs decide the same, and what is known of the noise and margins of flips."""
     n, share = found["n"], found["agree"]
     if n < 2:
         sentences = [f"{n} pairs are decided in both runs."]
     else:
         sentences = [
-            f"{n_flips} of {n} pairs are decided otherwise. The share that is decided alike is "
+            f"{n_flips} of {n} pairs are decided otherwise. The share with equal decisions is "
             f"{significant(share.mean)} (95% interval {_interval(share)})."
         ]
         if found["n_left_out"]:

@@ -43,7 +43,7 @@ class Unit:
 
     Attributes:
         id: by which it is matched; None if its text is all that identifies it.
-        name: for people.
+        name: as displayed.
         text: what was asked, as one value whose `repr` says all of it; None if the file does not
             hold it.
         answer: what was judged, likewise, if that may differ between two runs on one text.
@@ -73,7 +73,7 @@ class Comparison:
 
     Attributes:
         compared: what the system declares of them.
-        name: of the runs, for people and in the report.
+        name: of the runs, as displayed and in the report.
         what: the units, in the plural.
         version: of the records.
         metrics, decisions: name -> (field, metadata), in the order of the report.
@@ -236,7 +236,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     """A value of a record's declared type, with infinities as numbers.
 
     Raises:
-        InputError: it is of another type, as in a file that somebody has edited.
+        InputError: it is of another type, as in an edited file.
     """
     arguments = typing.get_args(hint)
     parts = [part for part in arguments if part is not type(None)]

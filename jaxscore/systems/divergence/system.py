@@ -45,7 +45,7 @@ output, in the same order, numbers in nats:
   Arrays align with the continuation's tokens; a token with nothing before it
   has null. Other fields of an input line are repeated in its output line.
   `binoculars` is the score of arXiv 2401.12070.
-  Beside OUT.jsonl lie a report for people, OUT.jsonl.report.md, its data,
+  Beside OUT.jsonl lie a readable report, OUT.jsonl.report.md, its data,
   OUT.jsonl.report.json (means with intervals, percentiles, the tokens and texts
   with the largest divergence), OUT.jsonl.report.html, a page for a browser with
   the tokens of these texts coloured by KL(p || q), and OUT.jsonl.run.json: what

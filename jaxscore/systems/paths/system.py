@@ -57,7 +57,7 @@ output, as the published script writes it:
   relative_improvement ("Infinity" where the baseline is 0) and the results of
   each system prompt. With --audit-noise also `within_noise`: whether rounding
   could change the sign of the improvement.
-  Beside OUT.json lie a report for people, OUT_report.md, and its data,
+  Beside OUT.json lie a readable report, OUT_report.md, and its data,
   OUT_report.json: means with bootstrap intervals, by length of path, least gain
   first, settings; and OUT_report.html, the same for a browser with charts and
   coloured tokens. For an OUT of another name these are OUT.report.md and so on.

@@ -11,7 +11,7 @@ from jaxscore.errors import InputError, near
 from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text, require_field
 from jaxscore.systems.evaluation import Failure
 
-NO_ANSWER = -1  # as `expected`: nobody says which query is right; outside the accuracy
+NO_ANSWER = -1  # as `expected`: no query is known to be right; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
 SHOWN = 60  # characters of a context in a message
 SHOWN_NAMES = 20  # of prompts or tests that exist, in a message

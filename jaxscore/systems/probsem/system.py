@@ -66,7 +66,7 @@ outputs, in --output-dir:
   <prompt>_<test>_<model>_results.csv    text, query, logp, score
   <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
                                          and settings
-  <prompt>_<test>_<model>_report.md      for people, the worst 50 contexts
+  <prompt>_<test>_<model>_report.md      readable, the worst 50 contexts
   <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
   <the table>.run.json                   what the result was made of and with
   A flag that changes the numbers adds a suffix after <model>, so that runs with

@@ -234,7 +234,7 @@ def _mean(value: Any) -> Any:
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """The table for people, numbers with four decimals and at the right of their columns."""
+    """The displayed table, numbers with four decimals and at the right of their columns."""
 
     def shown(value: object) -> str:
         text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)

@@ -69,7 +69,7 @@ def load(path: Path) -> Stored | None:
 def differences(
     stored: Stored, settings: Mapping[str, Any], judged: Sequence[Entry[Item]] | Sequence[Pair]
 ) -> list[str]:
-    """What another run would do otherwise, for people; empty if it would do the same.
+    """Describe what another run would do otherwise; empty if it would do the same.
 
     Args:
         settings: of the other run, by the names that a report has. A setting that the stored

@@ -68,8 +68,8 @@ def _charts(requests: WorstRequests) -> list[Chart]:
             out.append(Chart(title, _histogram(found, title, label)))
     labels = Labels("scored tokens", "perplexity", "requests")
     if svg := scatter(requests.lengths(), title="Length", labels=labels, logs=Logs(True, True)):
-        told = "Each point is the middle of a cell of requests."
-        out.append(Chart("Perplexity against length", svg, told))
+        reported = "Each point is the middle of a cell of requests."
+        out.append(Chart("Perplexity against length", svg, reported))
     return out
 
 

@@ -58,7 +58,7 @@ class WorstRequests:
     """
 
     def __init__(self, measures: Collection[str] = ()) -> None:
-        """`measures` are what --measures asked for, further ones included."""
+        """`measures` are the names of --measures, further ones included."""
         self.n_all = 0
         self.measures = tuple(name for name in MEASURES if name in measures)
         self._ranked = "rank" in measures  # else a field of this name is the user's own
@@ -155,7 +155,7 @@ class WorstRequests:
 
 
 def _tokens(record: Mapping[str, Any], ranked: bool) -> TokenText | None:
-    """None where the record has no arrays; of an endpoint's, ids are -1 and numbers NaN where it
+    """None if the record has no arrays; of an endpoint's, ids are -1 and numbers NaN where it
     does not tell them."""
     if "logprob" not in record:
         return None

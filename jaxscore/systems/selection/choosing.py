@@ -206,7 +206,7 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
 
 
 def without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of an item but one, which its record has anew."""
+    """The fields of an item but one, which its record replaces."""
     return {field: value for field, value in fields.items() if field != name}
 
 

@@ -28,7 +28,7 @@ class Choice:
         within_noise: whether rounding could turn its answer; None if the noise is not known.
         fallback: why something else than the confidences, votes or reply decided; None if these
             did.
-        notes: what was odd, for people.
+        notes: irregularities, in words.
         error: why it cannot be used.
     """
 

@@ -1,7 +1,7 @@
 """`select` and `vote`: choose between sampled responses by their self-certainty.
 
 N counts in each item, and so do `generator` and `dataset`. The published scripts take all three
-from the first item, which is the same wherever the items are alike.
+from the first item, which is the same if the items have the same form.
 """
 
 import abc

@@ -26,8 +26,8 @@ def test_a_system_message_that_is_refused_is_left_out_and_told_once(caplog):
     logging.getLogger("lm_eval").propagate = True
     texts = [one.render([SYSTEM, USER], add_generation_prompt=True) for _ in range(3)]
     assert set(texts) == {"<|begin_of_text|>[user] Hi\n[assistant]!"}
-    [told] = [record.getMessage() for record in caplog.records if "jaxscore" in record.name]
-    assert told == "the chat template refuses the messages (no system here); without system"
+    [reported] = [record.getMessage() for record in caplog.records if "jaxscore" in record.name]
+    assert reported == "the chat template refuses the messages (no system here); without system"
 
 
 def test_the_beginning_of_an_answer_goes_on():

@@ -48,9 +48,11 @@ def trees():
     }
 
 
-def delta_inputs(T, *, alike=0.0, rate=1.0, decay=0.1, seed=0, of_channels=False):
+def delta_inputs(T, *, is_identical=0.0, rate=1.0, decay=0.1, seed=0, of_channels=False):
     draw, J = np.random.default_rng(seed), 4 if of_channels else 2
-    k = draw.standard_normal((T, J, 8)) * (1 - alike) + alike * draw.standard_normal((1, J, 8))
+    k = draw.standard_normal((T, J, 8)) * (1 - is_identical) + is_identical * draw.standard_normal(
+        (1, J, 8)
+    )
     q = draw.standard_normal((T, J, 8))
     q, k = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
     v = draw.standard_normal((T, 4, 6))
@@ -80,7 +82,7 @@ def test_gated_delta_agrees_with_a_loop(kind, size, width, of_channels):
     end = trees()[kind]
     parent, _, index = index_of(end, size, width)
     rule = run(gated_delta, index)
-    for alike, rate, decay in (
+    for is_identical, rate, decay in (
         (0, 1, 0.1),
         (0.99, 1, 0.01),
         (0.9, 1.95, 0.01),
@@ -89,7 +91,7 @@ def test_gated_delta_agrees_with_a_loop(kind, size, width, of_channels):
         (0.9, 1.95, 1e4),
     ):
         inputs = delta_inputs(
-            end.size, alike=alike, rate=rate, decay=decay, of_channels=of_channels
+            end.size, is_identical=is_identical, rate=rate, decay=decay, of_channels=of_channels
         )
         want = reference.gated_delta(*inputs, parent)[0]
         atol = 2e-5 * max(1, np.abs(want).max())

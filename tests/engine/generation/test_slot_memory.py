@@ -14,7 +14,14 @@ from jaxscore.engine.programs import Programs, prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from tests.engine.generation.test_generator import random_model
-from tests.engine.generation.test_slots import CONFIGS, decoders, requests, scorer, told, writing
+from tests.engine.generation.test_slots import (
+    CONFIGS,
+    decoders,
+    reported,
+    requests,
+    scorer,
+    writing,
+)
 from tests.engine.test_dispatch import NO_ROOM
 from tests.journal.test_texts import asked, journal, writer  # noqa: F401  fixtures
 
@@ -55,8 +62,12 @@ def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypat
 
 
 def test_of_several_processes_the_first_decides(model, monkeypatch):
-    told = limit(model, MOST_PREFILL + 8 * (64 + STEPS))
-    for own, first, fit in ((None, told, False), (1 << 50, told, False), (told, 0, True)):
+    reported = limit(model, MOST_PREFILL + 8 * (64 + STEPS))
+    for own, first, fit in (
+        (None, reported, False),
+        (1 << 50, reported, False),
+        (reported, 0, True),
+    ):
         monkeypatch.setattr(slots, "limit_bytes", lambda own=own: own)
         monkeypatch.setattr(
             processes,
@@ -74,7 +85,7 @@ def test_a_lane_has_fewer_rows_where_memory_is_small_and_the_same_texts(monkeypa
     monkeypatch.setattr(slots, "limit_bytes", lambda: limit(one.model, need))
     got, _ = writing(one, requests())
     assert {name[1] for name in decoders(one)} == {8}
-    assert told(got) == told(want)
+    assert reported(got) == reported(want)
 
 
 @pytest.mark.parametrize("name", ["empty cache", "prefix", "prefill", "begin", "decode"])
@@ -96,11 +107,13 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
 
     with monkeypatch.context() as patched:
         patched.setattr(Programs, "run", short)
-        with pytest.raises(InputError, match=r"[0-9]+ x [0-9]+ tokens .* take [0-9.]+ k?B") as told:
+        with pytest.raises(
+            InputError, match=r"[0-9]+ x [0-9]+ tokens .* take [0-9.]+ k?B"
+        ) as reported:
             one.generate(asked())
     for remedy in ("--quantize int8", "--mesh model=N", "fewer new tokens", "longest prompts"):
-        assert remedy in str(told.value)
-    assert "--batch-tokens" not in str(told.value)
+        assert remedy in str(reported.value)
+    assert "--batch-tokens" not in str(reported.value)
     kept = [text.request for some in one.batches for text in some]
     assert len(own.read_texts(kept)) == len(kept)
     assert bool(kept) == (name == "decode")
@@ -109,9 +122,9 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
 
 def test_int8_is_no_remedy_where_it_is_taken(model):
     one = dataclasses.replace(model, quantized="int8")
-    with pytest.raises(InputError) as told, slots.explain_out_of_memory(one, 8, 64):
+    with pytest.raises(InputError) as reported, slots.explain_out_of_memory(one, 8, 64):
         raise JaxRuntimeError(NO_ROOM)
-    assert "--quantize" not in str(told.value)
+    assert "--quantize" not in str(reported.value)
 
 
 def test_another_error_stays_what_it_is(model):

@@ -69,7 +69,7 @@ def writing(one, asked, known=None):
     return texts, ended
 
 
-def told(texts):
+def reported(texts):
     return [(one.token_ids, one.finish_reason, one.eos_id, one.error) for one in texts]
 
 
@@ -95,7 +95,7 @@ def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name
         decode_slots, "group_by_cache_shape", lambda groups: [[group] for group in groups]
     )
     slow, later = writing(one, asked)
-    assert told(texts) == told(slow)
+    assert reported(texts) == reported(slow)
     assert len(ended) < len(later)
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_has_the_rows_and_the_bits_of_one_left_alone(monkeypa
     for cut in cuts:
         seen.clear()
         again, some = writing(one, asked, {k: whole[k] for k in cut})
-        assert told(again) == told(whole)
+        assert reported(again) == reported(whole)
         missing = {one.request.digest() for k, one in enumerate(whole) if k not in cut}
         assert seen == {key: row for key, row in want.items() if key[0] in missing}
         assert len(some) <= len(ended)
@@ -155,7 +155,7 @@ def test_what_is_known_costs_no_step_and_no_prompt(monkeypatch):
     assert names == []
     last = ended[-1][-1]
     known = {k: text for k, text in enumerate(whole) if text is not last}
-    assert told(writing(one, asked, known)[0]) == told(whole)
+    assert reported(writing(one, asked, known)[0]) == reported(whole)
     n_blocks = -(-(len(last.token_ids) + (last.finish_reason == "eos")) // STEPS)
     assert names == ["empty cache", "prefill", "begin", *["decode"] * n_blocks]
 
@@ -188,7 +188,7 @@ def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypa
         if k in bad or NONFINITE in fed:
             assert "not finite" in one.error
         else:
-            assert told([one]) == told([other])
+            assert reported([one]) == reported([other])
             n_same += 1
     assert n_same > len(asked) // 2
 
@@ -216,9 +216,9 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
     begun = set().union(*blocks[:n_blocks])
     assert set().union(*blocks) == begun == {digest for digest, _ in seen}
     assert {one.request.digest() for one in found} == begun
-    assert told(texts) == [
+    assert reported(texts) == [
         before if one.request.digest() in begun else ([], None, None, None)
-        for one, before in zip(texts, told(whole), strict=True)
+        for one, before in zip(texts, reported(whole), strict=True)
     ]
     assert len(begun) >= 16 * (n_blocks > 0)
 
@@ -274,7 +274,7 @@ def test_facts_of_a_lane_decide_its_programs():
     assert {name[-3:] for name in decoders(one)} == {(False, True, True)}
     greedy, _ = writing(one, mixed[:40])
     assert {name[-3:] for name in decoders(one)} == {(False, True, True), (True, False, False)}
-    assert told(texts[:40]) == told(greedy)
+    assert reported(texts[:40]) == reported(greedy)
 
 
 def test_texts_that_cut_no_token_beside_others_that_do():
@@ -283,4 +283,4 @@ def test_texts_that_cut_no_token_beside_others_that_do():
     texts, _ = writing(one, mixed)
     alone, _ = writing(one, mixed[:40])
     assert {name[-3:] for name in decoders(one)} == {(False, True, False), (False, False, False)}
-    assert told(texts[:40]) == told(alone)
+    assert reported(texts[:40]) == reported(alone)

@@ -76,7 +76,7 @@ def test_a_short_text_comes_while_a_long_one_beside_it_is_written(generator):
 
 
 def test_a_watch_sees_each_block(generator):
-    """All ids so far, and at the end that they are all; equal requests are told each."""
+    """All ids so far, and at the end that they are all; equal requests are each reported."""
     requests = [asked("The cat", 10, 0), asked("a", 3, 1), asked("The cat", 10, 2)]
     seen = {place: [] for place in range(3)}
 
@@ -144,12 +144,12 @@ def test_an_abandoned_text_is_not_journaled(writer, journal, implementation):  #
     [(n_kept,)] = database.execute("SELECT COUNT(*) FROM texts").fetchall()
     # transformers' classes write a text whole, so there is nothing to leave.
     assert n_kept == (1 if implementation == "native" else 2)
-    told = itertools.count()
-    again = dict(one.stream(requests, watch=lambda place, ids, ended: bool(next(told) + 1)))
+    reported = itertools.count()
+    again = dict(one.stream(requests, watch=lambda place, ids, ended: bool(next(reported) + 1)))
     assert again[1] == first[1]
     assert again[0].error is None
     n_blocks = -(-40 // slots.STEPS)
-    assert next(told) == (n_blocks if implementation == "native" else 0)  # of what was missing
+    assert next(reported) == (n_blocks if implementation == "native" else 0)  # of what was missing
 
 
 def test_texts_are_kept_with_the_eos_that_ended_them(writer, journal):  # noqa: F811

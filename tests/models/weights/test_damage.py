@@ -63,7 +63,7 @@ def test_a_header_that_is_not_json(checkpoint):
 @pytest.mark.parametrize("header", [[], "text", 3, None, {NORM: 5}, {NORM: []}, {NORM: {}}])
 def test_a_header_of_another_kind(checkpoint, header):
     folder = checkpoint("llama")
-    # `rewritten` keeps the header where it is told None.
+    # `rewritten` keeps the header if it is given None.
     file = rewritten(folder, lambda old: header if header is not None else [None])
     refused(folder, file, "damaged safetensors header")
 

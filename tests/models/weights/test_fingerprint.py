@@ -236,7 +236,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch, cac
 
 
 def test_loading_that_fails_ends_it(model, monkeypatch):
-    """It is told to stop before the block's end waits for it."""
+    """It is stopped before the block's end waits for it."""
     begun, real = threading.Event(), fingerprint._chunk_digest
 
     def waiting(path, start, size, stop):

@@ -211,19 +211,19 @@ def test_curves():
     )
     assert len(parts(svg, "line", "curve s0")) == 3  # two parts, and the colour at the name
     assert len(parts(svg, "line", "curve s1")) == 2
-    told = [one.text for one in parts(svg, "text", "told")]
-    assert sorted(told) == ["a", "a", "a  one", "b", "b", "b  two"]
+    reported = [one.text for one in parts(svg, "text", "strong")]
+    assert sorted(reported) == ["a", "a", "a  one", "b", "b", "b  two"]
     assert svg[1].text == "share against N. At 16: one 1; two 1."
 
 
 def test_letters_of_curves_stand_apart():
     given_curves = [Curve(f"way {k}", [Point(1, 0.0)]) for k in range(12)]
     svg = read(curves(given_curves, title="t", x="N", y="share"))
-    told = [one for one in parts(svg, "text", "told") if len(one.text) == 1]
-    assert [one.text for one in told] == 2 * ["h", "g", "f", "e", "d", "c", "b", "a"]
-    ys = [float(one.get("y")) for one in told[:8]]
+    reported = [one for one in parts(svg, "text", "strong") if len(one.text) == 1]
+    assert [one.text for one in reported] == 2 * ["h", "g", "f", "e", "d", "c", "b", "a"]
+    ys = [float(one.get("y")) for one in reported[:8]]
     assert np.diff(ys).max() <= -10
-    keys = [one for one in parts(svg, "text", "told") if len(one.text) > 1]
+    keys = [one for one in parts(svg, "text", "strong") if len(one.text) > 1]
     height = float(svg.get("viewBox").split()[3])
     assert max(float(one.get("y")) for one in keys) <= height
     assert curves([], title="t", x="N", y="share") is None

@@ -131,14 +131,14 @@ def compared(tmp_path, n=30, **more):
 def test_compare(tmp_path):
     report = compared(tmp_path)
     page, markdown = report.html(), report.markdown()
-    told = cards(page)
-    assert told.pop("Pairs").startswith("Pairs30")
+    reported = cards(page)
+    assert reported.pop("Pairs").startswith("Pairs30")
     results = report.evaluation.details["results"]
-    assert list(told) == [f"{one['title']}: B - A" for one in results]
+    assert list(reported) == [f"{one['title']}: B - A" for one in results]
     rows = {row.split(" | ")[0]: row.split(" | ") for row in reversed(ROW.findall(markdown))}
     for one in results:
         row = rows[one["title"]]
-        card = told[f"{one['title']}: B - A"]
+        card = reported[f"{one['title']}: B - A"]
         assert rounded(row[3]) in card
         assert row[4] == "-" or f"95% interval {rounded(row[4])}" in card
         assert f"p {row[6]} (Holm)" in card
@@ -171,8 +171,8 @@ def test_graded_choices(system):
     page, markdown = report.html(), report.markdown()
     assert tree(page).xpath("//p[@class='kicker']")[0].text_content().endswith(system)
     last = next(row.split(" | ") for row in ROW.findall(markdown) if row.startswith("4 | "))
-    told = cards(page)
-    for value, (title, card) in zip(last[2:], told.items(), strict=True):
+    reported = cards(page)
+    for value, (title, card) in zip(last[2:], reported.items(), strict=True):
         mean, ends = value.rstrip(")").split(" (")
         assert title.endswith(", N = 4")
         assert rounded(mean) in card
@@ -202,11 +202,11 @@ def test_self_certainty_with_gold(scorer):
     report = evaluate("self-certainty", scorer, items, gold="gold", n_bootstrap=50)
     page, markdown = report.html(), report.markdown()
     [row] = [row.split(" | ") for row in ROW.findall(markdown) if row.startswith("self-certainty")]
-    told = cards(page)
+    reported = cards(page)
     for title, value in zip(("AUROC", "PRR", "AURC"), row[1:4], strict=True):
         mean, ends = value.rstrip(")").split(" (")
-        assert rounded(mean) in told[title]
-        assert f"95% interval {rounded(ends)}" in told[title]
+        assert rounded(mean) in reported[title]
+        assert f"95% interval {rounded(ends)}" in reported[title]
     assert tree(page).xpath("//figcaption/b/text()")[-4:] == [
         "AUROC by confidence",
         "Risk at coverage",

@@ -155,8 +155,8 @@ def test_the_keyboard(opened):
     ):  # fmt: skip
         page.keyboard.press(key)
         assert page.evaluate("document.activeElement.textContent") == shown
-        told = page.locator("#panel .readout").text_content()
-        assert f"Log-probability{nats}" in told
+        reported = page.locator("#panel .readout").text_content()
+        assert f"Log-probability{nats}" in reported
     assert page.locator("#panel .strip .t[tabindex='0']").count() == 1
     assert page.locator("#panel .strip .t[aria-selected='true']").count() == 1
     outline = "getComputedStyle(document.activeElement).outlineStyle"
@@ -183,8 +183,8 @@ def test_the_colours_of_tokens(opened):
     page.click("#panel >> text=Entropy")
     assert page.evaluate(shades) == pytest.approx([0, 1.5 / 4.605, 3 / 4.605], abs=1e-3)
     page.hover("#panel .strip .t >> nth=2")
-    told = page.locator("#panel .readout").text_content()
-    assert re.search(r'Token"c".*no ≠.*Log-probability-9\.000Entropy3\.000.*Rank12', told)
+    reported = page.locator("#panel .readout").text_content()
+    assert re.search(r'Token"c".*no ≠.*Log-probability-9\.000Entropy3\.000.*Rank12', reported)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_no_other_script_runs(opened, plain):
     page, requests, complaints = opened(spoiled)
     assert page.title() == "w0"
     assert len(requests) == 1
-    assert len(complaints) >= 2  # each refusal is told
+    assert len(complaints) >= 2  # each refusal is reported
 
 
 @pytest.mark.slow
@@ -318,9 +318,9 @@ def test_numbers_below_0_have_another_colour(opened):
     assert [first[1], second[1], third[1]] == [1, pytest.approx(0.5, abs=0.01), 0]
     assert "underlined: below 0" in page.locator("#panel .legend").text_content()
     page.hover("#panel .strip .t >> nth=1")
-    told = page.locator("#panel .readout").text_content()
-    assert "Difference-0.00100" in told
-    assert "Most probable" not in told  # it is not known
+    reported = page.locator("#panel .readout").text_content()
+    assert "Difference-0.00100" in reported
+    assert "Most probable" not in reported  # it is not known
     page.click("#panel >> text=Log-probability")
     assert page.evaluate(state)[1][0] == "t"
     assert page.url.endswith("show=logprob")

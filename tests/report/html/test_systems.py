@@ -82,9 +82,9 @@ def test_paths(scorer):
         check_numbers(row, page)
     assert report.headline[1:] in tree(page).findtext(".//p[@class='verdict']")
     table, header = columns(page)
-    told = re.findall(r"Without: (.*); With: (.*); Gain: (.*); Entities: ", markdown)
+    reported = re.findall(r"Without: (.*); With: (.*); Gain: (.*); Entities: ", markdown)
     shown = zip(*(table[name][:3] for name in ("Without", "With", "Gain")), strict=True)
-    assert told == list(shown)
+    assert reported == list(shown)
     assert header["n"] == header["nAll"] == 4
     assert list(header["errors"]) == ["3"]
     assert header["noise"][3] == "-"

@@ -110,9 +110,9 @@ def test_holm_counts_the_tests_that_were_made():
 
 
 def difference(mean, p, low=0.1, high=0.3, **more):
-    told = difference_of_means("x", "it", values(column(1.0, 2.0), column(1.5, 3.0)), DRAWS)
-    changed = dataclasses.replace(told.difference, mean=mean, low=low, high=high)
-    return dataclasses.replace(told, difference=changed, p=p, p_holm=p, smallest_p=1e-4, **more)
+    reported = difference_of_means("x", "it", values(column(1.0, 2.0), column(1.5, 3.0)), DRAWS)
+    changed = dataclasses.replace(reported.difference, mean=mean, low=low, high=high)
+    return dataclasses.replace(reported, difference=changed, p=p, p_holm=p, smallest_p=1e-4, **more)
 
 
 def test_what_a_verdict_claims():

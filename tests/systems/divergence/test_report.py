@@ -21,10 +21,10 @@ def test_divergence():
     with DivergenceScorer.from_pretrained(QWEN, QWEN, reference_dtype="bfloat16") as scorer:
         report = evaluate("divergence", scorer, REQUESTS, n_bootstrap=50)
     page, markdown = report.html(), report.markdown()
-    told = [one.text_content() for one in tree(page).xpath("//*[@class='card']")]
+    reported = [one.text_content() for one in tree(page).xpath("//*[@class='card']")]
     rows = {row.split(" | ")[0]: row.split(" | ") for row in ROW.findall(markdown)}
     row = rows["KL divergence from the model to the reference, KL(p ‖ q)"]
-    assert told[0].startswith(f"KL(p ‖ q){rounded(row[1])}95% interval {rounded(row[2])}")
+    assert reported[0].startswith(f"KL(p ‖ q){rounded(row[1])}95% interval {rounded(row[2])}")
     table, header = columns(page)
     texts = report.to_dict()["worst_texts"]
     assert table["Id"][:2] == [str(one["id"]) for one in texts]

@@ -137,17 +137,17 @@ def test_the_text_that_a_model_reads(scorers, name):
     [(ids, _)] = encoder.prompts([text], special_tokens=False)
     assert ids.tolist() == encoder.prompt_ids(["Who ran?"])[0].tolist()
     assert encoder.prompt_ids([text])[0].tolist() == ids.tolist()
-    told = {"chat": True, "system": None}
+    reported = {"chat": True, "system": None}
     render = encoder.tokenizer.apply_chat_template
     for one, messages in ((plain, SAID[1:]), (said, SAID)):
-        text = prompts.model_input(encoder, one, **told)
+        text = prompts.model_input(encoder, one, **reported)
         want = render(messages, tokenize=False, add_generation_prompt=True)
         [(ids, _)] = encoder.prompts([text], special_tokens=False)
         assert ids.tolist() == encoder.prompt_ids([want])[0].tolist()
         for bos in encoder.prefix:
             assert ids.tolist().count(bos) == 1
     system = prompts.model_input(encoder, plain, chat=True, system="Be brief.")
-    assert system == prompts.model_input(encoder, said, **told)
+    assert system == prompts.model_input(encoder, said, **reported)
 
 
 @pytest.mark.parametrize("saved", ["saved_by_4", "saved_by_5"])

@@ -148,7 +148,7 @@ def test_lists_are_those_of_the_scorer(scorers):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "golds", "told"),
+    ("outputs", "golds", "reported"),
     [
         ([" a", " b"], [True, True], "no AUROC: all responses are right"),
         ([" a", " b"], [False, False], "no AUROC: all responses are wrong"),
@@ -156,15 +156,15 @@ def test_lists_are_those_of_the_scorer(scorers):
         ([""], [True], "no AUROC: no output has gold and a confidence"),
     ],
 )
-def test_what_cannot_be_told_says_why(scorers, outputs, golds, told):
+def test_what_cannot_be_told_says_why(scorers, outputs, golds, reported):
     given = [{"model_input": "Who?", "output": outputs, "g": golds}]
     found = evaluate("self-certainty", scorers("tiny-qwen2"), given, gold="g", n_bootstrap=9)
-    assert found.headline.endswith(told)
+    assert found.headline.endswith(reported)
     page = found.markdown()
     if len(outputs) < 2:
         assert "| AUROC |" not in page
     else:
-        assert f"AUROC and PRR are not defined: {told.removeprefix('no AUROC: ')}." in page
+        assert f"AUROC and PRR are not defined: {reported.removeprefix('no AUROC: ')}." in page
     json.loads(found.json())
 
 

@@ -51,7 +51,7 @@ class GgufScheme:
     """How the weights of a GGUF file are stored.
 
     Attributes:
-        method: for people.
+        method: readable name.
         narrowest: `--dtype auto` on accelerators.
     """
 
@@ -65,7 +65,7 @@ class GgufScheme:
         self.narrowest = "float32" if {*types} <= {"F32", "F64"} else "bfloat16"
 
     def describe(self) -> str:
-        """One line for people: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
+        """One line for messages: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
         found = "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
         metadata = {"llama.rope.freq_base": 10_000.0} | dict(self._file.metadata)
         if all(metadata.get(f"llama.{key}") == value for key, value in MISTRAL.items()):

@@ -239,7 +239,7 @@ class Keys:
         return [float(entry) for entry in value]
 
     def head_width(self) -> int:
-        """Width of a head, of keys and values alike.
+        """Width of a head, of both keys and values.
 
         Raises:
             InputError: keys and values are of different widths.

@@ -6,7 +6,7 @@
     float-quantized
     all of them          q_proj.weight_scale   float, by `strategy`:
                          tensor [1], channel [out, 1], group [out, G], block [ceil, ceil]
-                         q_proj.weight_zero_point  where the values are asymmetric, shaped alike;
+                         q_proj.weight_zero_point  if the values are asymmetric, same shape;
                          packed along its rows in pack-quantized groups and channels
                          q_proj.weight_g_idx   I32 [in], the group of each input channel
     -> q_proj.weight, float32 [out, in]: (value - zero) * scale

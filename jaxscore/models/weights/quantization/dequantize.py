@@ -58,7 +58,7 @@ class Scheme:
 
     Attributes:
         method: its `quant_method`.
-        numbers: what the weights are stored as, for people.
+        numbers: what the weights are stored as, for messages.
         left_out: what other runs of the checkpoint may also round and scores here do not.
         find: finds the quantized tensors; raises InputError naming what is wrong.
     """
@@ -86,7 +86,7 @@ class Scheme:
         return view(tensors, found)
 
     def describe(self) -> str:
-        """One line for people about how the weights were read."""
+        """One line about how the weights were read."""
         left_out = f"; {self.left_out}" if self.left_out else ""
         return f"{self.method}, {self.numbers}, read as the numbers they stand for{left_out}"
 

@@ -100,7 +100,7 @@ def _letters(ends: Sequence[float], x: float) -> list[Markup]:
     out, lowest = [], BOTTOM + 4.0
     for y, k in sorted(((y, k) for k, y in enumerate(ends)), reverse=True):
         lowest = min(y + 3.5, lowest)
-        out.append(words(x, lowest, LETTERS[k], "told"))
+        out.append(words(x, lowest, LETTERS[k], "strong"))
         lowest -= LETTER
     return out
 
@@ -135,6 +135,6 @@ def _key(names: Sequence[str]) -> tuple[list[Markup], int]:
             x, n_lines = LEFT, n_lines + 1
         y = KEY + LINE * (n_lines - 1)
         out.append(line(x, y - 4, x + SWATCH - 4, y - 4, _kind(rank)))
-        out.append(words(x + SWATCH, y, name, "told", "start"))
+        out.append(words(x + SWATCH, y, name, "strong", "start"))
         x += wide
     return out, n_lines

@@ -110,7 +110,7 @@ def histogram(
         marks = [
             line(x, BOTTOM, x, TOP - 6, "mark"),
             words(
-                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.3g}", "told", anchor
+                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.3g}", "strong", anchor
             ),
         ]
     peak = int(np.argmax(found.n))
@@ -147,7 +147,7 @@ def two_sided(
     finding = f"{sum(upper.n)} {names[0]} and {sum(lower.n)} {names[1]} {what}."
     return picture(
         title, finding, WIDTH, HEIGHT, *bars, line(LEFT, middle, RIGHT, middle, "rule"),
-        words(LEFT - 6, TOP + 10, names[0], "told", "end"),
-        words(LEFT - 6, BOTTOM - 4, names[1], "told", "end"),
+        words(LEFT - 6, TOP + 10, names[0], "strong", "end"),
+        words(LEFT - 6, BOTTOM - 4, names[1], "strong", "end"),
         axis_below(across, BOTTOM, label),
     )  # fmt: skip

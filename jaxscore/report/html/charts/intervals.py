@@ -44,7 +44,7 @@ class Group(NamedTuple):
 def intervals(
     groups: Sequence[Group], *, title: str, label: str, what: str, reference: str = ""
 ) -> Markup | None:
-    """A line per group; None where there is none. The first `MOST` are drawn.
+    """One line per group, or None without groups. The first `MOST` are drawn.
 
     Args:
         label: of the means.
@@ -67,9 +67,9 @@ def intervals(
         tip = f"{one.name}: {one.shown}{span}, {one.n} {what}"
         zero, x = across.at(0), across.at(one.mean)
         parts += [
-            words(left - 8, y + 4, short(one.name), "told", "end"),
+            words(left - 8, y + 4, short(one.name), "strong", "end"),
             box(min(zero, x), y - 6, abs(x - zero), 12, "bar soft", tip),
-            words(RIGHT + 8, y + 4, one.shown, "told", "start"),
+            words(RIGHT + 8, y + 4, one.shown, "strong", "start"),
         ]
         if one.low is not None and one.high is not None:
             parts.append(line(across.at(one.low), y, across.at(one.high), y, "whisker"))

@@ -117,8 +117,8 @@ def test_people_are_told(made):
         "its config has rounded where it runs, are not rounded"
     )
     assert provenance.of_model("demo", model, None)["stored_as"] == model.stored_as
-    told = loaded(made("llama", "gptq")[0]).stored_as
-    assert told == "gptq, 4-bit integers, read as the numbers they stand for"
+    reported = loaded(made("llama", "gptq")[0]).stored_as
+    assert reported == "gptq, 4-bit integers, read as the numbers they stand for"
 
 
 @pytest.mark.parametrize("empty", [None, {}])
