@@ -188,7 +188,7 @@ _OTHER_LAYERS = {
 }
 _NOT_COMPARED = (
     "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant "
-    "ctrl cwm dbrx emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
+    "ctrl cwm emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
     "gpt_neox_japanese hyperclovax iquestcoder kolibri1 lfm3_vl mellum "
     "modernbert-decoder moss_transcribe_diarize openai-gpt sarvam_mla "
     "sarvam_moe xlm youtu"

@@ -87,7 +87,7 @@ CLASSES = {
         adds=(True, False),
     ),
     "GPT2Tokenizer": TokenizerClass(
-        "exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj minimax olmo3 opt starcoder2", _END
+        "dbrx exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj minimax olmo3 opt starcoder2", _END
     ),
     "GPTNeoXTokenizer": TokenizerClass(
         "gpt_neox mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)

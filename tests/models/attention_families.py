@@ -13,6 +13,7 @@ from tests.models.case_parts import (
     LONGROPE,
     NOT_READ,
     OWN_HEADS,
+    POSITIONS,
     SIZES,
     SLIDING,
     SLOW_YARN,
@@ -111,6 +112,15 @@ BASE: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 24,
         "n_routed_experts": 6,
         "num_experts_per_tok": 2,
+    },
+    "dbrx": {
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "n_heads": 4,
+        "n_layers": 2,
+        "max_seq_len": POSITIONS,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
     },
     "phi4_multimodal": {**GATED, **TOWERS},
     "mpt": {
@@ -326,6 +336,24 @@ CASES = [
         original_max_position_embeddings=16,
         **scaled(LONGROPE),
     ),
+    case(
+        "dbrx",
+        {"attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4}},
+        {"ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 1}},
+    ),
+    case(
+        "dbrx",
+        "rope_theta ffn_config",
+        rope_theta=300.0,
+        attn_config={"kv_n_heads": 1, "clip_qkv": 0.8, "rope_theta": 300.0},
+        ffn_config={
+            "ffn_hidden_size": 24,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+            "moe_normalize_expert_weights": None,
+            "ffn_act_fn": {"name": "gelu"},
+        },
+    ),
     case("mpt"),
     case(
         "mpt",
@@ -359,6 +387,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             ({"layer_types": [FULL] * 3}, "handled is 'indexed_attention'"),
         )
     ),
+    ("dbrx", {"attn_config": {"qk_ln": True}}, "'dbrx': qk_ln=True"),
+    ("dbrx", {"ffn_config": {"hidden_size": 24}}, "hidden_size is 24"),
+    ("dbrx", {"ffn_config": {"moe_normalize_expert_weights": 2.0}}, "expert_weights is 2.0"),
+    ("dbrx", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
+    ("dbrx", scaled(LINEAR), "rope_type is 'linear'"),
     ("granite_swa", {"head_dim": 16}, "head_dim=16"),
     *(
         ("mimo_v2_flash", {name: value}, f"{name} is {value!r}, which is not handled")
@@ -394,6 +427,17 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("afmoe", {"layer_types": None, "global_attn_every_n_layers": 0}, "every_n_layers is 0"),
     ("cohere2_moe", {"expert_selection_fn": "tanh"}, "expert_selection_fn is 'tanh'"),
     ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "strategy is 'max'"),
+    ("dbrx", {"attn_config": [1]}, "attn_config is [1], expected an object"),
+    ("dbrx", {"attn_config": {"clip_qkv": "a"}}, "clip_qkv is 'a'"),
+    ("dbrx", {"attn_config": {"clip_qkv": None}}, "clip_qkv is None"),
+    ("dbrx", {"attn_config": {"rope_theta": "a"}}, "attn_config.rope_theta is 'a'"),
+    (
+        "dbrx",
+        {"attn_config": {"rope_theta": 300.0}, "rope_theta": 1e4},
+        "attn_config.rope_theta is 300.0; which one counts?",
+    ),
+    ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}}}, "a name"),
+    ("dbrx", {"ffn_config": {"moe_top_k": 5}}, "moe_top_k is 5, expected 1 to 4"),
     ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
     ("glm_moe_dsa", {"indexer_types": ["shared", "full", "full"]}, "the first one 'full'"),
     ("glm_moe_dsa", {"indexer_types": ["full", "odd", "full"]}, "expected 'full' and 'shared'"),
@@ -450,6 +494,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "attention_chunk_size": NOT_READ,
         "output_router_logits": TRAINING,
         "sliding_window_size": "one less than sliding_window",
+    },
+    "dbrx": {
+        "emb_pdrop": TRAINING,
+        "num_key_value_heads": "attn_config has it",
+        "output_router_logits": TRAINING,
     },
     "mpt": {
         "emb_pdrop": TRAINING,

@@ -44,6 +44,10 @@ MECHANISMS = [
 
 # What torch's class takes in the config and then fails at, and no released model has
 NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "dbrx": (
+        "torch's class reads a rope_theta beside attn_config alone, and 4.57's the one in it",
+        lambda config: config["attn_config"]["rope_theta"] != config.get("rope_theta", 1e4),
+    ),
     "exaone4": (
         "torch's class divides by sliding_window_pattern, which is 0 without sliding_window",
         lambda config: config["sliding_window"] is None and not config.get("layer_types"),

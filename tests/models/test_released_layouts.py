@@ -409,3 +409,13 @@ def test_fp8_of_a_projection_that_is_cut_in_two(made):
     for ours, theirs in (("key_up", keys), ("value_up", values)):
         got = np.asarray(latent[ours]["weight"][1]).reshape(24, -1)
         np.testing.assert_array_equal(got, theirs.numpy())
+
+
+def test_experts_whose_rows_follow_each_other(tmp_path):
+    saved(tmp_path, "dbrx")
+    file, name = tmp_path / "model.safetensors", "transformer.blocks.1.ffn.experts.mlp.v1"
+    stored = load_file(file)
+    stored[name] = stored[name][:-1]
+    save_file(stored, file)
+    with pytest.raises(InputError, match=r"mlp.v1 gives shape \[95, 32\], .* rows of 4 matrices"):
+        loaded(tmp_path)

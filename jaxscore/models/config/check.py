@@ -49,7 +49,7 @@ BASE: dict[str, Any] = {
 # For these null means "none", whatever the default of the class.
 MAY_BE_NULL = frozenset(
     "attention_chunk_size attention_value_scale attn_logit_softcapping final_logit_softcapping "
-    "q_lora_rank routed_scaling_factor "
+    "moe_normalize_expert_weights q_lora_rank routed_scaling_factor "
     "sliding_window sliding_window_pattern".split()
 )
 # A pattern such as "LLLG" is refused if it is needed, see `derived`; EXAONE 4's files have it

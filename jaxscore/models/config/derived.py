@@ -232,6 +232,12 @@ def _check_quotient(config: Any) -> None:
         )
 
 
+def _dbrx(config: Any) -> None:
+    """Key heads of `attn_config`, whatever the file has beside it."""
+    if isinstance(config.attn_config, dict):
+        config.num_key_value_heads = config.attn_config.get("kv_n_heads", 1)
+
+
 def _latent(config: Any) -> None:
     """Queries and keys of deepseek: a rotary part beside a NoPE part."""
     rotary, whole = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
@@ -492,6 +498,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "bamba": _mamba2,
     "cohere2": _cohere2,
     "cohere2_moe": _cohere2_moe,
+    "dbrx": _dbrx,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
     "deepseek_v32": _sparse,

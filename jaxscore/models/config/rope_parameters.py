@@ -18,6 +18,8 @@ TYPES = ("full_attention", "sliding_attention")
 WITH_ORIGINAL = ("llama3", "longrope", "yarn")
 # model type -> other names of the base and of the share of a head that rotates
 BASES = {"gpt_neox": ("rope_theta", "rotary_emb_base")}
+# model type -> an object of the config that has the base
+NESTED = {"dbrx": "attn_config"}
 SHARES = {"gpt_neox": ("partial_rotary_factor", "rotary_pct")}
 # model type -> keys that change no frequency: the family reads them, or they repeat others
 RIDING = {"ministral3": frozenset({"llama_4_scaling_beta"})}
@@ -150,6 +152,9 @@ def _flat(
     """One object, merged with the attributes beside it in the file."""
     out = _clean(kind, given, sizes)
     bases = [(name, raw[name]) for name in BASES.get(kind, ("rope_theta",)) if name in raw]
+    inner = sizes.get(NESTED.get(kind, ""))
+    if isinstance(inner, Mapping) and "rope_theta" in inner:
+        bases.append((f"{NESTED[kind]}.rope_theta", inner["rope_theta"]))
     _fill(out, "rope_theta", bases)
     shares = []
     if "partial_rotary_factor" in default:
@@ -265,7 +270,7 @@ def _fill(out: dict[str, Any], key: str, beside: list[tuple[str, Any]]) -> None:
     """Take a number from beside the object; if both have it they must agree."""
     for name, value in beside:
         if not is_real(value):
-            like = 10000.0 if name in REALS else 0.5
+            like = 10000.0 if key in REALS else 0.5
             raise InputError(f"{name} is {value!r}, expected a value like {like}")
         if out.setdefault(key, value) != value:
             raise InputError(

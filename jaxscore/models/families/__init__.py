@@ -10,6 +10,7 @@ MODULES = {
     "deepseek": "deepseek_v2 deepseek_v3 glm4_moe_lite",
     "afmoe": "afmoe",
     "cohere_moe": "cohere2_moe",
+    "dbrx": "dbrx",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox persimmon",
     "gemma": "gemma gemma2 gemma3_text vaultgemma",

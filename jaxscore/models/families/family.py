@@ -39,6 +39,8 @@ class Source:
         layers: layers that `{i}` runs over; None for all.
         elsewhere: layers in which the tensor has another name, and that name.
         otherwise: where the parameter is if the checkpoint does not have `name`.
+        entries: number of matrices in a tensor whose name ends in `[{j}]`, if their rows follow
+            each other; 0 if they have an axis of their own.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Source:
     layers: tuple[int, ...] | None = None
     elsewhere: tuple[tuple[int, ...], str] = ((), "")
     otherwise: "Source | None" = None
+    entries: int = 0
 
 
 Table = dict[Path, Source]

@@ -277,10 +277,13 @@ class _Reader(NamedTuple):
             stored[bare] = name
         return cls(folder, tensors, stored)
 
-    def outline(self, name: str, index: int | None) -> np.ndarray:
+    def outline(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
         """Array with the type and shape of a tensor, or of one entry along its first axis.
 
         It has no bytes of its own, so checking its shape costs no copy.
+
+        Args:
+            entries: see `Source`.
 
         Raises:
             InputError: the tensor is missing or has too few entries.
@@ -296,6 +299,13 @@ class _Reader(NamedTuple):
         outline = np.broadcast_to(np.zeros((), array.dtype), array.shape)
         if index is None:
             return outline
+        if entries:
+            if array.ndim != 2 or len(array) % entries:
+                raise InputError(
+                    f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config "
+                    f"wants the rows of {entries} matrices"
+                )
+            return outline[: len(array) // entries]
         if array.ndim < 2 or index >= len(array):
             raise InputError(
                 f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config wants "
@@ -312,9 +322,13 @@ class _Reader(NamedTuple):
             if index is None and (stored := self.stored[name]) in found
         }
 
-    def values(self, name: str, index: int | None) -> np.ndarray:
-        """Values of a tensor, or of one entry along its first axis."""
+    def values(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
+        """Values of a tensor, or of one entry along its first axis; `entries` as of `Source`."""
         stored = self.stored[name]
+        if index is not None and entries:
+            array = self.tensors.arrays[stored]
+            n_rows = len(array) // entries
+            return array[index * n_rows : (index + 1) * n_rows]
         return self.tensors.arrays[stored] if index is None else self.tensors.piece(stored, index)
 
 
@@ -336,10 +350,11 @@ def _leaf(
         if (rows := encoded.get(name)) is not None:
             own = _stored_rows(reader.folder, name, rows, source, own_shape[0])
             return RowWise(own, rows.decode)
-        return _orient(reader.folder, name, index, reader.values(name, index), source, own_shape)
+        values = reader.values(name, index, source.entries)
+        return _orient(reader.folder, name, index, values, source, own_shape)
 
     for name, index in names:
-        outline = reader.outline(name, index)
+        outline = reader.outline(name, index, source.entries)
         check_float(reader.tensors.where[reader.stored[name]], _label(name, index), outline)
         _orient(reader.folder, name, index, outline, source, own_shape)
     used = {name for name, _ in names}

@@ -16,9 +16,11 @@ from tests.models.config.written import SOME, kept, written
 pytestmark = pytest.mark.lines
 
 PAIRS = list(zip(kept("4"), kept("5"), strict=True))
-# Of training, or not read where there are `layer_types` and `no_rope_layers`
+# Of training, or not read where there are `layer_types` and `no_rope_layers`, or objects that
+# lines fill up with defaults
 WITHOUT_EFFECT = set(
-    "full_attn_idxs no_rope_layer_interval router_aux_loss_coef sliding_window_pattern".split()
+    "attn_config ffn_config full_attn_idxs no_rope_layer_interval router_aux_loss_coef "
+    "sliding_window_pattern".split()
 )
 LLAMA = {"model_type": "llama"}
 
