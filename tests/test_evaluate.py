@@ -242,6 +242,7 @@ SMALL = {
     "divergence": [*TEXTS, LONG],
     "choose": [{"context": "The cat", "options": [" sat", " ran"], "gold": 0}, {"id": "x"}],
     "perplexity": ["The cat sat", {"id": "x"}],
+    "preferences": [{"prompt": "The cat", "chosen": " sat", "rejected": " ran"}, {"id": "x"}],
     "paths": PATHS,
     "chronologic": [QUESTION] * 5,
     "probsem": SUITE,

@@ -20,6 +20,7 @@ GROUPS = {
         "divergence": "how far two models lie apart, token by token",
         "choose": "the most probable of several texts, and whether it is right",
         "perplexity": "perplexity and bits per byte of documents of any length",
+        "preferences": "log-probabilities of preference pairs, for TRL's DPO",
     },
     "the five systems": {
         "paths": "information gain of knowledge paths (Path Evaluation)",

@@ -19,10 +19,15 @@ LEAVES_OUT = (
 PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
 
 
-def render(tokenizer: Any, messages: Sequence[Message]) -> str:
+def render(
+    tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = True
+) -> str:
     """Render a prompt that ends where the assistant's next message starts.
 
     A BOS of the template is part of the text; `TextEncoder` adds no second one.
+
+    Args:
+        add_generation_prompt: False ends it after the last message.
 
     Raises:
         InputError: there is no template, or it refuses these messages, or takes too much time or
@@ -30,7 +35,9 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> str:
     """
     _template(tokenizer)
     try:
-        return checkpoint_process.render(tokenizer, messages, add_generation_prompt=True)
+        return checkpoint_process.render(
+            tokenizer, messages, add_generation_prompt=add_generation_prompt
+        )
     except InputError as problem:
         roles = ", ".join(message["role"] for message in messages)
         raise InputError(

@@ -1,0 +1,144 @@
+"""Reference log-probabilities against PyTorch and TRL's rule of tokens, written out."""
+
+import functools
+
+import pytest
+import torch
+import transformers
+
+from jaxscore import evaluate
+from jaxscore.systems.preferences.pairs import split_prompt
+from tests.conftest import CASES, ROOT
+
+pytestmark = pytest.mark.numeric
+
+DEMO = ROOT / "jaxscore/demo/model"
+PLAIN = [
+    {"prompt": "The cat", "chosen": " sat down", "rejected": " été 🙂", "note": {"a": [1]}},
+    {"id": "blank", "prompt": "The cat ", "chosen": "sat", "rejected": "ran"},
+    {"id": "implicit", "chosen": "The cat sat down", "rejected": "The cat sang"},
+]
+SAID = {"role": "user", "content": "Who sat down?"}
+
+
+def answer(text):
+    return {"role": "assistant", "content": text}
+
+
+CHATS = [
+    {"prompt": [SAID], "chosen": [answer("The cat.")], "rejected": [answer("No one sat.")]},
+    {"chosen": [SAID, answer("It did.")], "rejected": [SAID, answer("A dog, twice.")]},
+]
+
+
+@functools.cache
+def loaded(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return transformers.AutoTokenizer.from_pretrained(folder), model
+
+
+def by_trl(folder, row, max_length):
+    """(sum, tokens) of both completions, as DPOTrainer of TRL 1.16 tokenizes and adds them."""
+    tokenizer, model = loaded(folder)
+    prompt, chosen, rejected = row.get("prompt"), row["chosen"], row["rejected"]
+    if prompt is None:
+        n = next(k for k, (a, b) in enumerate(zip(chosen, rejected, strict=False)) if a != b)
+        n -= chosen[n - 1] == " "
+        prompt, chosen, rejected = chosen[:n], chosen[n:], rejected[n:]
+    out, starts = [], []
+    for completion in (chosen, rejected):
+        if isinstance(prompt, str):
+            eos = tokenizer.eos_token
+            completion += "" if completion.endswith(eos) else eos
+            prompt_ids = tokenizer(prompt)["input_ids"]
+            ids = tokenizer(prompt + completion)["input_ids"]
+        else:
+            text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+            prompt_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            text = tokenizer.apply_chat_template(prompt + completion, tokenize=False)
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        pairs = enumerate(zip(prompt_ids, ids, strict=False))
+        starts.append(next((k for k, (a, b) in pairs if a != b), len(prompt_ids)))
+        ids = ids[: max_length or None]
+        with torch.no_grad():
+            logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double(), -1)
+        out.append(logp[range(len(ids) - 1), ids[1:]])
+    own = [values[max(min(starts) - 1, 0) :] for values in out]
+    return [(float(values.sum()), len(values)) for values in own]
+
+
+def check(record, row, folder, max_length=0):
+    (chosen, n_chosen), (rejected, n_rejected) = by_trl(folder, row, max_length)
+    assert (record["n_chosen"], record["n_rejected"]) == (n_chosen, n_rejected)
+    assert record["ref_chosen_logps"] == pytest.approx(chosen, abs=1e-4 * n_chosen)
+    assert record["ref_rejected_logps"] == pytest.approx(rejected, abs=1e-4 * n_rejected)
+
+
+@pytest.mark.parametrize("name", ["tiny-llama3", "tiny-gpt2"])
+@pytest.mark.parametrize("max_length", [0, 9])
+def test_texts_against_pytorch(scorers, name, max_length):
+    report = evaluate("preferences", scorers(name), PLAIN, max_length=max_length)
+    for row, record in zip(PLAIN, report.items, strict=True):
+        check(record, row, CASES / "models" / name, max_length)
+        assert {k: v for k, v in record.items() if k in row} == row
+    assert report.items[0]["id"] == 1
+    margins = [one["ref_chosen_logps"] - one["ref_rejected_logps"] for one in report.items]
+    assert report.summary["mean_margin"] == pytest.approx(sum(margins) / 3)
+    remarks = " ".join(report.evaluation.remarks)
+    assert ("more than 9 tokens" in remarks) == bool(max_length)
+    assert "the prompt alone has other last tokens" in remarks  # of the one that ends in a blank
+
+
+def test_conversations_against_pytorch(demo_scorer):
+    report = evaluate("preferences", demo_scorer, CHATS)
+    for row, record in zip(CHATS, report.items, strict=True):
+        check(record, row, DEMO, 1024)
+
+
+@pytest.fixture(scope="module")
+def demo_scorer():
+    from jaxscore import Scorer
+
+    return Scorer.from_pretrained("demo", dtype="float32")
+
+
+def test_a_pair_that_cannot_be_scored_fails_alone(scorers):
+    bad = [
+        {"prompt": "a", "chosen": "b"},
+        {"prompt": "a", "chosen": [answer("b")], "rejected": "c"},
+        {"prompt": "a", "chosen": "b", "rejected": "c", "tools": ["f"]},
+        {"prompt": [SAID], "chosen": [{"role": "assistant"}], "rejected": [answer("c")]},
+        {"prompt": [SAID], "chosen": [{**answer(""), "tool_calls": [1]}], "rejected": []},
+        {"prompt": [SAID], "chosen": [answer("b")], "rejected": [answer("c")]},  # 43 tokens
+        {"prompt": "The cat sat on the mat" * 3, "chosen": "b", "rejected": "c"},
+        {"prompt": "a", "chosen": "\ud800", "rejected": "c"},
+    ]
+    texts = ['"rejected"', "in part", "tools", '"content"', "tool_calls", "TRL drops",
+             "TRL drops", "surrogate"]  # fmt: skip
+    rows = [PLAIN[0], *bad, PLAIN[1]]
+    report = evaluate("preferences", scorers("tiny-gpt2"), rows, max_length=9)
+    good = evaluate("preferences", scorers("tiny-gpt2"), PLAIN[:2], max_length=9)
+    for k, name in ((0, 0), (-1, 1)):
+        ours, alone = report.items[k], good.items[name]
+        assert ours["ref_chosen_logps"] == pytest.approx(alone["ref_chosen_logps"], abs=1e-4)
+    for record, text in zip(report.items[1:-1], texts, strict=True):
+        assert text in record["error"]
+        assert "ref_chosen_logps" not in record
+    assert len(report.failures) == len(bad)
+    assert report.summary["n_pairs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "prompt"),
+    [
+        ("The sky is blue.", "The sky is green.", "The sky is"),
+        ("ab", "abc", "a"),  # as TRL: a common last element belongs to the completions
+        ("x", "y", ""),
+        ([SAID, answer("a")], [SAID, answer("b")], [SAID]),
+    ],
+)
+def test_implicit_prompts(chosen, rejected, prompt):
+    n = len(prompt)
+    assert split_prompt(chosen, rejected) == (prompt, chosen[n:], rejected[n:])
