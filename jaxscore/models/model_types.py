@@ -18,7 +18,7 @@ WITHOUT_4 = frozenset(
     "qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
-WRAPPERS_WITHOUT_4 = frozenset({"kimi_k25"})
+WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 gpt_bigcode gpt_oss granitemoehybrid llama4_text "
@@ -183,13 +183,14 @@ _OTHER_LAYERS = {
     "minimax_m3_vl_text": "an indexer that chooses blocks of keys",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",
+    "paligemma": "attention to prompts from both sides",
     "reformer": "attention within hashed buckets",
     "xlnet": "attention in permuted orders",
 }
 _NOT_COMPARED = (
     "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant "
     "ctrl cwm emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
-    "gpt_neox_japanese hyperclovax iquestcoder kolibri1 lfm3_vl mellum "
+    "gpt_neox_japanese hyperclovax iquestcoder kolibri1 mellum "
     "modernbert-decoder moss_transcribe_diarize openai-gpt sarvam_mla "
     "sarvam_moe xlm youtu"
 )

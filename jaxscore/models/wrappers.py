@@ -33,7 +33,10 @@ FAMILY_OF = {
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
 }
-RENAMED = {"kimi_k2": "deepseek_v3"}  # model types of texts in released files alone
+RENAMED = {
+    "exaone4_5_text": "exaone4",
+    "kimi_k2": "deepseek_v3",
+}  # model types of texts in released files alone
 OF_ENDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 
 
@@ -44,8 +47,8 @@ class Wrapper:
     Attributes:
         texts: model types of the text model; the first one if `text_config` names none.
         towers: first components of the names of tensors that are not loaded.
-        tokens: attributes with the ids of tokens that stand for no text, and their defaults or
-            None if the class has none.
+        tokens: attributes with the ids of tokens that stand for no text, one or several, and their
+            defaults or None if the class has none.
         knows: attributes of the towers, which do not affect text.
         aliases: other names of attributes.
         flat: the text model's attributes may stand at the top, without a `text_config`.
@@ -53,7 +56,7 @@ class Wrapper:
 
     texts: tuple[str, ...]
     towers: frozenset[str]
-    tokens: Mapping[str, int | None]
+    tokens: Mapping[str, int | tuple[int, ...] | None]
     knows: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flat: bool = False
@@ -103,6 +106,12 @@ LLAVA = frozenset(
 )
 IMAGE_INDEX = {"image_token_id": "image_token_index"}
 COHERE = frozenset({"adapter_layer_norm_eps", "alignment_intermediate_size", "downsample_factor"})
+LFM2_VL = frozenset(  # how images become tokens, and the projector
+    "do_image_splitting downsample_factor encoder_patch_size max_image_tokens max_num_patches "
+    "max_pixels_tolerance max_tiles min_image_tokens min_tiles projector_bias projector_hidden_act "
+    "projector_hidden_size projector_use_layernorm tile_size use_image_special_tokens "
+    "use_thumbnail vision_feature_layer".split()
+)
 IDEFICS = Wrapper(
     ("llama",),
     frozenset({"vision_model", "connector"}),
@@ -114,6 +123,11 @@ WRAPPERS: dict[str, Wrapper] = {
         ("cohere2",), PROJECTED, {"image_token_index": 255036}, LLAVA | COHERE, IMAGE_INDEX
     ),
     "cohere2_vision": Wrapper(("cohere2",), PROJECTED, {"image_token_id": 255036}, COHERE),
+    "exaone4_5": Wrapper(
+        ("exaone4",),
+        frozenset({"visual", "mtp"}),
+        {"image_token_id": 67, "video_token_id": 68},
+    ),
     "gemma3": Wrapper(
         ("gemma3_text",),
         PROJECTED,
@@ -161,6 +175,30 @@ WRAPPERS: dict[str, Wrapper] = {
         ),
         {"media_placeholder_token_id": "image_token_id"},
     ),
+    "lfm2_vl": Wrapper(
+        ("lfm2",),
+        PROJECTED,
+        {"image_token_id": 396},
+        LFM2_VL,
+        {"image_token_index": "image_token_id", "tie_embedding": "tie_word_embeddings"},
+    ),
+    "lfm3_vl": Wrapper(
+        ("lfm3",),
+        PROJECTED,
+        {
+            "image_token_id": 125030,
+            "video_token_id": 125029,
+            "vision_start_token_id": 125009,
+            "vision_end_token_id": 125010,
+        },
+        LFM2_VL,
+    ),
+    "lighton_ocr": Wrapper(
+        ("qwen3",),
+        frozenset({"vision_encoder", "vision_projection"}),
+        {"image_token_id": 151655},
+        frozenset({"spatial_merge_size"}),
+    ),
     "llama4": Wrapper(
         ("llama4_text",),
         frozenset({"vision_model", "multi_modal_projector"}),
@@ -197,6 +235,14 @@ WRAPPERS: dict[str, Wrapper] = {
             }
         ),
         INDICES,
+    ),
+    "ovis2": Wrapper(
+        ("qwen2",),
+        frozenset({"vision_tower", "visual_embeddings_table"}),
+        {
+            "image_token_id": 151665,
+            "visual_indicator_token_ids": (151666, 151667, 151668, 151669, 151670),
+        },
     ),
     "qwen2_5_vl": Wrapper(("qwen2_5_vl_text",), frozenset({"visual"}), QWEN, flat=True),
     "qwen2_vl": Wrapper(("qwen2_vl_text",), frozenset({"visual"}), QWEN, flat=True),
@@ -300,12 +346,14 @@ def _check_repeated(
 def _placeholders(wrapper: Wrapper, given: Mapping[str, Any], where: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for name, default in wrapper.tokens.items():
-        id = given.get(name, default)
-        if id is None:
+        ids = given.get(name, default)
+        if ids is None:
             continue
-        if type(id) is not int or not 0 <= id <= MAX_ID:
-            raise InputError(f"{where}{name} is {id!r}, expected a token id")
-        found.setdefault(id, name)
+        several = isinstance(default, tuple) and isinstance(ids, list | tuple)
+        for id in ids if several else [ids]:
+            if type(id) is not int or not 0 <= id <= MAX_ID:
+                raise InputError(f"{where}{name} is {ids!r}, expected a token id")
+            found.setdefault(id, name)
     return found
 
 

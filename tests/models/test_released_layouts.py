@@ -257,6 +257,32 @@ WRAPPED = {
         OF_LLAVA,
         ["vision_tower.vision_model.head.probe", "multi_modal_projector.linear_1.weight"],
     ),
+    "exaone4_5": (
+        "exaone4",
+        {"model.": "model.language_model.", "lm_head.": "lm_head."},
+        ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"],
+    ),
+    "lfm2_vl": (
+        "lfm2",
+        {"model.": "model.language_model."},
+        ["model.vision_tower.vision_model.post_layernorm.weight",
+         "model.multi_modal_projector.linear_1.weight"],
+    ),
+    "lfm3_vl": (
+        "lfm3",
+        {"model.": "model.language_model."},
+        ["model.vision_tower.patch_embed.weight", "model.multi_modal_projector.linear_1.weight"],
+    ),
+    "lighton_ocr": (
+        "qwen3",
+        {"model.": "model.language_model.", "lm_head.": "lm_head."},
+        ["model.vision_encoder.ln_pre.weight", "model.vision_projection.linear_1.weight"],
+    ),
+    "ovis2": (
+        "qwen2",
+        {"model.": "model.language_model.", "lm_head.": "lm_head."},
+        ["model.vision_tower.head_norm.weight", "model.visual_embeddings_table.weight"],
+    ),
     "idefics3": (
         "llama",
         {"model.": "model.text_model.", "lm_head.": "lm_head."},
@@ -297,7 +323,7 @@ WRAPPED = {
          "multi_modal_projector.norm.weight"],
     ),
 }  # fmt: skip
-NEW = {"gemma4_text", "gemma4_unified_text", "ministral3"}
+NEW = {"gemma4_text", "gemma4_unified_text", "lfm3", "ministral3"}
 
 
 def wrapped(folder, wrapper, **config):
@@ -308,6 +334,8 @@ def wrapped(folder, wrapper, **config):
     model = saved(folder, kind, **config)
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     top = {"model_type": wrapper, "text_config": raw, "vision_config": {"hidden_size": 8}}
+    if wrapper == "exaone4_5":  # whose ids are small by default
+        top |= {"image_token_id": 1000, "video_token_id": 1001}
     (folder / "config.json").write_text(json.dumps(top), encoding="utf-8")
 
     def renamed(tensors):

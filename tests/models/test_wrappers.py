@@ -295,6 +295,14 @@ def test_which_family_a_text_is(kind, text, want):
     assert set(found.placeholders.values()) <= set(WRAPPERS[kind].tokens)
 
 
+def test_one_attribute_with_several_placeholders():
+    raw = {"model_type": "ovis2", "text_config": {}, "visual_indicator_token_ids": [3, 5]}
+    found = text_of(raw | {"vocab_size": 151936, "hidden_size": 4096}, "").placeholders
+    assert {id for id, name in found.items() if name == "visual_indicator_token_ids"} == {3, 5}
+    with pytest.raises(InputError, match=r"token_ids is \[3, .a.\], expected a token id"):
+        text_of(raw | {"visual_indicator_token_ids": [3, "a"]}, "")
+
+
 def test_the_weights_say_whether_the_unembedding_is_the_embedding():
     """transformers 5 writes true at the top and false below for a tied mistral3, 4.57 neither."""
     raw = {"model_type": "mistral3", "text_config": {"model_type": "mistral"}}
@@ -312,7 +320,8 @@ def test_placeholders_are_the_classes(kind):
         pytest.skip(f"transformers {transformers.__version__} does not have {kind}")
     wrapper, made = WRAPPERS[kind], CONFIG_MAPPING[kind]()
     for name, default in wrapper.tokens.items():
-        assert getattr(made, name, None) == default
+        found = getattr(made, name, None)
+        assert (tuple(found) if isinstance(found, list) else found) == default
     known = {*wrapper.tokens, *wrapper.aliases}
     names = {name for name in made.to_dict() if "token_i" in name and name[0] != "_"}
     assert names - known <= {
