@@ -193,6 +193,31 @@ class StateSpace(NamedTuple):
     factors: tuple[float, float, float, float, float] = (1.0,) * 5
 
 
+class SelectiveScan(NamedTuple):
+    """The layer of Mamba-1 (arXiv 2312.00752, section 3), see `recurrence.elementwise`.
+
+    Attributes:
+        inner, state_width: channels, and numbers in the state of each.
+        rank: of the product that makes step sizes.
+        taps, conv_bias: of the convolution before the scan.
+        bias: of the products inward and outward.
+        activation: after the convolution.
+        norm: step sizes before their last product, B and C have RMS norms, with a "scale" or
+            "plain"; "" is none.
+        norm_eps: of these.
+    """
+
+    inner: int
+    state_width: int
+    rank: int
+    taps: int
+    conv_bias: bool
+    bias: bool
+    activation: Activation
+    norm: Literal["", "plain", "scale"] = ""
+    norm_eps: float = 0.0
+
+
 class Beside(NamedTuple):
     """Factors on what attention and a recurrence beside it read and add (Falcon-H1)."""
 
@@ -213,7 +238,7 @@ class Recurrent(NamedTuple):
     """
 
     layers: tuple[int, ...]
-    mixer: ShortConvolution | GatedDelta | Lightning | StateSpace
+    mixer: ShortConvolution | GatedDelta | Lightning | SelectiveScan | StateSpace
     beside: Beside | None = None
 
     @property

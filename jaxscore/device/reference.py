@@ -127,6 +127,35 @@ def state_space(
     return np.einsum("ths,thsp->thp", c, after), after
 
 
+def selective_scan(
+    x: np.ndarray,
+    step_size: np.ndarray,
+    rate: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    parent: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reference of `recurrence.elementwise.selective_scan`, as `gated_delta`."""
+    decay = np.exp(step_size.astype(np.float64)[:, None] * rate)
+    added = b.astype(np.float64)[:, :, None] * (step_size.astype(np.float64) * x)[:, None]
+    states = {len(x): np.zeros(rate.shape)}
+    for t, above in enumerate(parent.tolist()):
+        states[t] = decay[t] * states[above] + added[t]
+    after = np.stack([states[t] for t in range(len(x))])
+    return np.einsum("ts,tsd->td", c, after), after
+
+
+def gated_unit(
+    x: np.ndarray, decay: np.ndarray, parent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reference of `recurrence.elementwise.gated_unit`, as `gated_delta`."""
+    states = {len(x): np.zeros(x.shape[1])}
+    for t, above in enumerate(parent.tolist()):
+        states[t] = decay[t].astype(np.float64) * states[above] + x[t]
+    after = np.stack([states[t] for t in range(len(x))])
+    return after, after
+
+
 def score_positions(
     hidden_ND: Any,
     scored: ScoredPositions,

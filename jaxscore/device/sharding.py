@@ -92,9 +92,10 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("recurrent/(?!.*conv)[^/]+", None, None, None),
     ("recurrent/.*conv/taps", (None, None, None, None)),
     ("recurrent/.*conv/bias", (None, None)),
-    ("recurrent/norm/scale", (None, None)),
+    ("recurrent/(.*_)?norm/scale", (None, None)),
     ("recurrent/norm/scale", (None, None, None)),  # of groups of heads
     ("recurrent/(log_rate|skip|slope|step_bias)", (None, None)),
+    ("recurrent/log_rate", (None, None, None)),  # of each channel's states
 )
 
 

@@ -22,6 +22,7 @@ from jaxscore.device.decoder_config import (
     QueryGrowth,
     Recurrent,
     Rotary,
+    SelectiveScan,
     ShortConvolution,
     StateSpace,
 )
@@ -143,6 +144,10 @@ CONFIGS = {
         norm_place="residual",
         sum_factors=((1.0, 0.5, 2.0, 0.7), (1.5, 0.8, 1.0, 1.0)),
         recurrent=Recurrent((1,), Lightning(4, 6, "silu", 1e-6)),
+    ),
+    "selective scan": llamalike(
+        recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", "scale", 1e-6)),
+        quantized="float32",
     ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),

@@ -27,12 +27,14 @@ from jaxscore.device.decoder_config import (
     DecoderConfig,
     GatedDelta,
     Lightning,
+    SelectiveScan,
     ShortConvolution,
     StateSpace,
 )
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
 from jaxscore.device.recurrence.delta_rule import gated_delta
+from jaxscore.device.recurrence.elementwise import selective_scan
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
     PathIndex,
@@ -224,6 +226,44 @@ class StateSpaceMixer(nn.Module):
         return y if m.norm == "gated" else y * gate
 
 
+class SelectiveScanMixer(nn.Module):
+    """`SelectiveScan`. Products that make step sizes, B and C are never int8."""
+
+    config: DecoderConfig
+    mixer: SelectiveScan
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, m = self.config, self.mixer
+        index: ChunkIndex = layout.paths.chunks
+        x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
+
+        def project(name: str) -> Array:
+            return Linear(m.inner, m.bias, c.quantized, name=name)(x_NCD)
+
+        def selected(name: str, width: int) -> Array:
+            y = Linear(width, False, name=name)(u)
+            if not m.norm:
+                return y
+            scaled = m.norm == "scale"
+            norm = Norm(c, use_bias=False, use_scale=scaled, eps=m.norm_eps, name=f"{name}_norm")
+            return norm(y)
+
+        u, z = Convolution(m.taps, m.conv_bias, name="conv")(project("x"), index), project("z")
+        u = ACTIVATIONS[m.activation](u)
+        steps, b, c_ = (
+            selected(name, width)
+            for name, width in (("step_in", m.rank), ("b", m.state_width), ("c", m.state_width))
+        )
+        steps = jax.nn.softplus(Linear(m.inner, True, name="step")(steps))
+        rate = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (m.state_width, m.inner)))
+        out, kept = selective_scan(u, steps, rate, b, c_, index, start_state(self))
+        out += self.param("skip", nn.initializers.ones, (m.inner,)) * u
+        out = Linear(c.width, m.bias, c.quantized, name="out")(out * jax.nn.silu(z))
+        keep_state(self, kept)
+        return index.scatter(out).reshape(x.shape)
+
+
 class RecurrentHalf(nn.Module):
     """What a recurrence adds to the residual stream [R, L, D]."""
 
@@ -257,6 +297,7 @@ def mixer_module(config: DecoderConfig, name: str | None = None) -> Any:
 MODULES: dict[type, type[nn.Module]] = {
     GatedDelta: GatedDeltaMixer,
     Lightning: LightningMixer,
+    SelectiveScan: SelectiveScanMixer,
     ShortConvolution: ShortConvolutionMixer,
     StateSpace: StateSpaceMixer,
 }

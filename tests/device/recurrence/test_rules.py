@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
+from jaxscore.device.recurrence import elementwise
 from jaxscore.device.recurrence.delta_rule import gated_delta, unit_lower_inverse
+from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
 from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
 from jaxscore.device.recurrence.state_space import state_space
@@ -124,6 +126,30 @@ def test_state_space_agrees_with_a_loop(kind, size, width):
 
 
 @pytest.mark.parametrize("kind", trees())
+@pytest.mark.parametrize(("size", "width"), SIZES)
+def test_elementwise_recurrences_agree_with_a_loop(kind, size, width):
+    end = trees()[kind]
+    parent, _, index = index_of(end, size, width)
+    for inputs, rule, loop in (
+        (unit_inputs(end.size), gated_unit, reference.gated_unit),
+        *((scan_inputs(end.size, decay), *SCAN) for decay in (0.1, 100)),
+    ):
+        want = loop(*inputs, parent)[0]
+        atol = 2e-6 * max(1, np.abs(want).max())
+        np.testing.assert_allclose(run(rule, index)(inputs), want, atol=atol, rtol=0)
+
+
+def test_blocks_of_chunks_of_any_size_give_the_same_bits(monkeypatch):
+    end = trees()["random"]
+    _, _, index = index_of(end, 8, 2)
+    inputs = scan_inputs(end.size, 0.1)
+    want = run(SCAN[0], index)(inputs)
+    for most in (1, 3 * 4 * 9 * len(RATE) * RATE.shape[1]):  # one chunk, and three
+        monkeypatch.setattr(elementwise, "MOST_BYTES", most)
+        np.testing.assert_array_equal(run(SCAN[0], index)(inputs), want)
+
+
+@pytest.mark.parametrize("kind", trees())
 @pytest.mark.parametrize("taps", [1, 2, 4])
 def test_convolution_agrees_with_a_loop(kind, taps):
     end = trees()[kind]
@@ -158,7 +184,29 @@ def state_inputs(T, decay):
     return [a.astype(np.float32) for a in (x, step_size, -decay * step_size, b, c)]
 
 
+# Rates of the selective scan of 6 channels, each of a state of 3: of short and of long memory
+RATE = -np.exp(np.random.default_rng(3).uniform(-3, 2, (3, 6))).astype(np.float32)
+SCAN = (
+    lambda x, steps, b, c, *rest: selective_scan(x, steps, jnp.asarray(RATE), b, c, *rest),
+    lambda x, steps, b, c, parent: reference.selective_scan(x, steps, RATE, b, c, parent),
+)
+
+
+def scan_inputs(T, decay):
+    draw = np.random.default_rng(1)
+    x, b, c = (draw.standard_normal((T, n)) for n in (6, 3, 3))
+    return [a.astype(np.float32) for a in (x, decay * draw.random((T, 6)), b, c)]
+
+
+def unit_inputs(T):
+    draw = np.random.default_rng(1)
+    decay = np.where(draw.random((T, 6)) < 0.1, 0, draw.random((T, 6)))
+    return [a.astype(np.float32) for a in (draw.standard_normal((T, 6)), decay)]
+
+
 RULES = {
+    "scan": (*SCAN, lambda T: scan_inputs(T, 0.1)),
+    "unit": (gated_unit, reference.gated_unit, unit_inputs),
     "delta": (gated_delta, reference.gated_delta, lambda T: delta_inputs(T, rate=0.9)),
     "channels": (
         gated_delta,
@@ -239,6 +287,26 @@ def test_nan_in_padding_and_empty_slots_reaches_nothing(of_channels):
         x[is_padding] = np.nan
     got = run(gated_delta, index)(inputs)
     np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=2e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_broken_token_of_a_scan_reaches_what_continues_it_and_nothing_else(value):
+    end = random_rows(5, 3, 64)[2]
+    scored = np.arange(0, end.size, 2)
+    parent, is_padding, index = index_of(end, 16, 8, scored=scored)
+    inputs = scan_inputs(end.size, 0.1)
+    want = SCAN[1](*inputs, parent)[0]
+    reached = np.zeros(end.size, bool)
+    row, column = divmod(70, 64)
+    reached[70 : row * 64 + end[row, column]] = True
+    assert 1 < reached.sum() < 30
+    inputs[0][70] = value
+    for x in inputs:
+        x[is_padding] = np.nan
+    got = run(SCAN[0], index)(inputs)
+    assert not np.isfinite(got[reached]).any()
+    others = ~reached & ~is_padding
+    np.testing.assert_allclose(got[others], want[others], atol=2e-6)
 
 
 def test_a_broken_token_reaches_what_continues_it_and_nothing_else():
