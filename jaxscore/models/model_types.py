@@ -140,7 +140,6 @@ _LAYERS = {
     "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
-    "jamba": MAMBA,
     "lara_mini": DELTA,
     "mamba": MAMBA,
     "mamba2": MAMBA2,

@@ -87,9 +87,9 @@ def test_a_model_that_would_not_load(run, config):
 
 
 def test_a_hybrid(run, config):
-    code, out, err = run("families", "--model", config(model_type="jamba"))
+    code, out, err = run("families", "--model", config(model_type="rwkv"))
     assert code == 2
-    assert "a jamba has layers that carry a recurrent state" in err
+    assert "a rwkv has layers that carry a recurrent state" in err
     assert "covered     no\n" in out
     assert "native" not in out
 

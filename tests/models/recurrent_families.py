@@ -43,6 +43,16 @@ MAMBA = {
     "mamba_d_state": 10,
     "mamba_chunk_size": 16,
 }
+JAMBA = {
+    **GATED,
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "mamba_d_state": 5,
+    "mamba_dt_rank": 3,
+}
 DELTA_MOE = {**DELTA, **MOE, "shared_expert_intermediate_size": 40}
 BASE: dict[str, dict[str, Any]] = {
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
@@ -56,6 +66,7 @@ BASE: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 40,
     },
+    "jamba": JAMBA,
     "kimi_linear": {
         **{name: value for name, value in SIZES.items() if name != "max_position_embeddings"},
         "model_max_length": POSITIONS,
@@ -183,6 +194,31 @@ CASES = [
         position_embedding_type="rope",
         **scaled(SLOW_YARN),
     ),
+    case("jamba", {"num_experts_per_tok": 3}),
+    case(
+        "jamba",
+        "rms_norm_eps hidden_act",
+        mamba_proj_bias=True,
+        mamba_conv_bias=False,
+        tie_word_embeddings=True,
+        mamba_d_conv=3,
+        mamba_d_state=6,
+        mamba_dt_rank="auto",
+        mamba_expand=3,
+        attn_layer_offset=2,
+        expert_layer_offset=0,
+        rms_norm_eps=0.1,
+        hidden_act="gelu",
+    ),
+    # Attention and experts in all layers; a plain MLP in all of them
+    case(
+        "jamba",
+        attn_layer_period=1,
+        attn_layer_offset=0,
+        expert_layer_period=1,
+        expert_layer_offset=0,
+    ),
+    case("jamba", num_experts=1, num_experts_per_tok=1),
     case(
         "kimi_linear",
         {"num_experts_per_token": 3},
@@ -400,6 +436,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"position_embedding_type": "alibi"},
         "position_embedding_type is 'alibi'",
     ),
+    ("jamba", {"mamba_inner_layernorms": False}, "mamba_inner_layernorms is False"),
+    ("jamba", {"sliding_window": 5}, "sliding_window is 5"),
     ("kimi_linear", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
     ("kimi_linear", {"mla_use_nope": False}, "mla_use_nope is False"),
     ("kimi_linear", {"mla_use_nope": True, "moe_layer_freq": 2}, "moe_layer_freq is 2"),
@@ -438,6 +476,10 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_d_conv": 0}, "expected at least 1"),
     ("falcon_h1", {"mamba_d_head": 4}, "expected mamba_d_ssm or mamba_expand"),
     ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers is [1.0], expected 5 numbers"),
+    ("jamba", {"attn_layer_offset": 3}, "attn_layer_offset is 3"),
+    ("jamba", {"expert_layer_period": 0}, "expert_layer_period is 0"),
+    ("jamba", {"mamba_d_state": 0}, "state_width=0"),
+    ("jamba", {"mamba_dt_rank": "high"}, "rank='high'"),
     ("kimi_linear", {"linear_attn_config": {"num_heads": 0}}, "linear layers have 0 heads"),
     *(
         (
@@ -463,6 +505,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
 ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
 INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
 CHUNKS = "chunks do not change what is computed"
+SCANS = "of torch's ways of the same scan"
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "bamba": {
         "mamba_chunk_size": CHUNKS,
@@ -477,6 +520,13 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     "granitemoehybrid": {
         "mamba_chunk_size": CHUNKS,
+        "output_router_logits": TRAINING,
+        "router_aux_loss_coef": TRAINING,
+    },
+    "jamba": {
+        "calc_logits_for_entire_prompt": NOT_READ,
+        "num_logits_to_keep": "of torch's generate",
+        **dict.fromkeys("use_associative_scan use_mamba_kernels use_mambapy".split(), SCANS),
         "output_router_logits": TRAINING,
         "router_aux_loss_coef": TRAINING,
     },

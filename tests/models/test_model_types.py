@@ -15,7 +15,7 @@ from jaxscore.models.wrappers import WRAPPERS
 from tests.models.checkpoints import FIFTH, loaded
 
 HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
-NAMED = ("jamba mamba mamba2 nemotron_h qwen4_exp recurrent_gemma rwkv zamba2").split()
+NAMED = ("mamba mamba2 nemotron_h qwen4_exp recurrent_gemma rwkv zamba2").split()
 STATE = "and are not covered yet; score it with transformers"
 
 
@@ -49,8 +49,8 @@ def test_the_hybrids_are_refused_for_their_state():
 
 @pytest.mark.parametrize("kind", ["qwen3_vl", "mistral3", "gemma3", "no_such_wrapper"])
 def test_a_hybrid_in_any_wrapper(tmp_path, kind):
-    raw = {"model_type": kind, "text_config": {"model_type": "jamba", "hidden_size": 64}}
-    with pytest.raises(InputError, match=f"'{kind}' is not .*: its text model jamba has lay"):
+    raw = {"model_type": kind, "text_config": {"model_type": "rwkv", "hidden_size": 64}}
+    with pytest.raises(InputError, match=f"'{kind}' is not .*: its text model rwkv has lay"):
         translate(tmp_path, raw)
 
 

@@ -6,7 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from jaxscore.device.decoder_config import Experts, GatedDelta, OtherMlp, Recurrent
+from jaxscore.device.decoder_config import (
+    Experts,
+    GatedDelta,
+    OtherMlp,
+    Recurrent,
+    SelectiveScan,
+)
 from jaxscore.errors import InputError
 from jaxscore.models import costs
 from jaxscore.models.native import translate
@@ -1031,6 +1037,38 @@ KIMI_LINEAR = COMMON | {
     "v_head_dim": 128,
     "vocab_size": 163840,
 }
+JAMBA = COMMON | {
+    "architectures": ["JambaForCausalLM"],
+    "attn_layer_offset": 4,
+    "attn_layer_period": 8,
+    "calc_logits_for_entire_prompt": False,
+    "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "mamba_conv_bias": True,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 16,
+    "mamba_dt_rank": 256,
+    "mamba_expand": 2,
+    "mamba_inner_layernorms": True,
+    "mamba_proj_bias": False,
+    "model_type": "jamba",
+    "n_ctx": 262144,
+    "num_attention_heads": 32,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-06,
+    "router_aux_loss_coef": 0.001,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_mamba_kernels": True,
+    "vocab_size": 65536,
+}
 OLMO_HYBRID = COMMON | {
     "architectures": ["OlmoHybridForCausalLM"],
     "attention_bias": False,
@@ -1209,6 +1247,19 @@ FACTS = [
         {"rotary_of": (1, 1, 1, 0) * 8, "windows": (4096, 4096, 4096, 0) * 8, "qk_norm": "flat"},
     ),
     (
+        "Jamba-v0.1",
+        JAMBA,
+        {
+            "recurrent": Recurrent(
+                tuple(i for i in range(32) if i % 8 != 4),
+                SelectiveScan(8192, 16, 256, 4, True, False, "silu", "scale", 1e-6),
+            ),
+            "experts": Experts(16, 2, False),
+            "other_mlp": OtherMlp(tuple(range(0, 32, 2)), 14336),
+            "rotary": (),
+        },
+    ),
+    (
         "Kimi-Linear-48B-A3B",
         KIMI_LINEAR,
         {
@@ -1278,6 +1329,7 @@ STATED = [
     ("ERNIE-4.5-0.3B", ERNIE_4_5, 0.36),
     ("Falcon-H1-0.5B-Base", FALCON_H1_05B, 0.5),
     ("granite-3.0-1b-a400m-base", GRANITE_3_MOE, 1.3),
+    ("Jamba-v0.1", JAMBA, 52),
     ("Olmo-3-1025-7B", OLMO_3, 7),
     ("Olmo-Hybrid-7B", OLMO_HYBRID, 7),
     ("OLMoE-1B-7B-0924", OLMOE, 6.9),

@@ -31,7 +31,7 @@ from tests.models.checkpoints import (
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
-KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1", "kimi_linear", "olmo_hybrid"]
+KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1", "kimi_linear", "olmo_hybrid", "jamba"]
 LONG = {"max_position_embeddings": 512}
 # Under the name of its own files
 LONG_OF = {"kimi_linear": {"model_max_length": 512}}

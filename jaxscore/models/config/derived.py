@@ -462,6 +462,13 @@ def _mamba2(config: Any) -> None:
         config.layer_types = ["linear_attention"] * config.num_hidden_layers
 
 
+def _mamba(config: Any) -> None:
+    """Step sizes of Mamba-1 are made from a sixteenth of the width."""
+    for name in ("mamba_dt_rank", "time_step_rank"):
+        if getattr(config, name, 0) in (None, "auto"):
+            setattr(config, name, math.ceil(config.hidden_size / 16))
+
+
 def _falcon_h1(config: Any) -> None:
     """Heads that fill the inner width of Mamba."""
     _mamba2(config)
@@ -525,6 +532,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "lfm3": _lfm3,
     "helium": _check_quotient,
     "hy_v3": _first_dense,
+    "jamba": _mamba,
     "llama4_text": _llama4,
     "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,

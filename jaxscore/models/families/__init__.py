@@ -21,6 +21,7 @@ MODULES = {
     "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
     "indexed": "deepseek_v32 glm_moe_dsa",
+    "jamba": "jamba",
     "kimi_linear": "kimi_linear",
     "lfm2": "lfm2 lfm2_moe",
     "lfm3": "lfm3",
@@ -43,7 +44,7 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 RECURRENT = frozenset(
-    "kimi_linear lfm2 lfm3 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
+    "jamba kimi_linear lfm2 lfm3 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
 )  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 

@@ -8,7 +8,7 @@ import itertools
 import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, StateSpace
+from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, SelectiveScan, StateSpace
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
@@ -140,3 +140,47 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
     if mixer.norm:
         table |= norm((*RECURRENT, "norm"), name + "norm", False)
     return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.out_bias)
+
+
+def selective_scan(
+    config: Any, inner: int, rank: Any, norm_eps: float = 0.0, **own: Any
+) -> SelectiveScan:
+    """Mamba-1 mixer with the fields in `own`.
+
+    Args:
+        inner: channels.
+        rank: of the product that makes step sizes.
+        norm_eps: see `SelectiveScan`.
+
+    Raises:
+        InputError: sizes that make no layer.
+    """
+    activation: Any = fields.activation(config)
+    mixer = SelectiveScan(inner=inner, rank=rank, activation=activation, norm_eps=norm_eps, **own)
+    sizes = mixer.inner, mixer.state_width, mixer.rank, mixer.taps
+    if not all(type(size) is int and size >= 1 for size in sizes):
+        raise InputError(f"sizes of Mamba layers are {mixer}, expected at least 1")
+    return mixer
+
+
+def selective_scan_sources(config: DecoderConfig, name: str) -> Table:
+    """Mamba-1 layers under `name`; one tensor has x and z, one has step sizes, B and C."""
+    if config.recurrent is None:
+        return {}
+    mixer = config.recurrent.mixer
+    assert isinstance(mixer, SelectiveScan)
+    table: Table = {}
+    for ours, part in zip("xz", parts(1, 1, 1), strict=True):
+        table |= linear((*RECURRENT, ours), name + "in_proj", mixer.bias, part=part)
+    table[*RECURRENT, "conv", "taps"] = Source(name + "conv1d.weight")
+    if mixer.conv_bias:
+        table[*RECURRENT, "conv", "bias"] = Source(name + "conv1d.bias")
+    rows = parts(1, mixer.rank, mixer.state_width, mixer.state_width)
+    for ours, theirs, part in zip(("step_in", "b", "c"), ("dt", "b", "c"), rows, strict=True):
+        table |= linear((*RECURRENT, ours), name + "x_proj", False, part=part)
+        if mixer.norm == "scale":
+            table |= norm((*RECURRENT, f"{ours}_norm"), f"{name}{theirs}_layernorm", False)
+    table |= linear((*RECURRENT, "step"), name + "dt_proj", True)
+    table[*RECURRENT, "log_rate"] = Source(name + "A_log", transposed=True)
+    table[*RECURRENT, "skip"] = Source(name + "D")
+    return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.bias)
