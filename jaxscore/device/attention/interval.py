@@ -77,6 +77,9 @@ def attention(
         run = attend_self
     elif backend.interpreted and backend.attention.startswith("kernel"):
         run = functools.partial(run, interpret=True)
+    elif backend.attention == "kernel_gpu" and dtype == jnp.float32:
+        # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise.
+        run = blocked
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     parts = [
         attend_cache(q_RLNH, cache, position_RL, window, rule=rule, backend=backend, chunk=chunk)

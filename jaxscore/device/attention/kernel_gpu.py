@@ -29,7 +29,10 @@ BLOCKS = 16, 64  # fewest and most queries, and keys, in a block; not tuned on a
 BLOCK_BYTES = 2**15  # of a block of keys: several such lie in shared memory, 166 kB on an A100
 HEADS = 2  # most query heads in a product
 NARROWEST = 16  # heads are padded to a power of two from here on
-WARPS, STAGES = 4, 2
+STAGES = 2
+# Warps of a program, for heads up to a width. The registers of 4 are too few for wider heads: with
+# 256 channels 34 kB were spilled on an A100 (compiled, not run).
+WARPS = {64: 4, 1024: 8}
 
 
 class Sizes(NamedTuple):
@@ -89,6 +92,11 @@ def block_size(width: int, dtype: Any) -> int:
     return max(least, min(most, BLOCK_BYTES // (width * jnp.dtype(dtype).itemsize)))
 
 
+def _warps(width: int) -> int:
+    """Warps of a program for heads of a padded width."""
+    return next(warps for widest, warps in WARPS.items() if width <= widest)
+
+
 def _run(
     qkv: tuple[Array, Array, Array],
     mask: tuple[Array, Array, Array | None],
@@ -135,7 +143,7 @@ def _run(
             jax.ShapeDtypeStruct((n_groups, group, T, width), jnp.float32),
             jax.ShapeDtypeStruct((n_groups, group, T), jnp.float32),
         ],
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        compiler_params=triton.CompilerParams(num_warps=_warps(width), num_stages=STAGES),
         interpret=interpret,
         name="interval_attention",
     )(q.reshape(n_groups, group, T, width), k, v, *given)

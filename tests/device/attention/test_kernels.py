@@ -204,6 +204,16 @@ def test_a_product_has_as_many_rows_as_fit(heads, width, length, group, queries)
     assert sizes.group * sizes.groups_of_key == heads
 
 
+def test_float32_runs_without_a_kernel_on_a_gpu():
+    """A kernel that is not interpreted would fail on this platform."""
+    *given, end = arrays(5, 96, 4, 2, 32)
+    rule = ScoreRule(32**-0.5)
+    given = *given, end, None
+    found = interval.attention(*given, rule=rule, dtype=jnp.float32, backend=BACKENDS["gpu"])
+    want, _ = whole(*given[:5], 0, rule)
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("width", "dtype", "block"),
     [(64, "bfloat16", 64), (128, "float32", 64), (256, "bfloat16", 64), (256, "float32", 32)],
