@@ -151,7 +151,7 @@ def _run(
         per_layer = per_layer_inputs(embed, config, x, rows)
 
     def step(carry: Any, layer: Any) -> Any:
-        x, sources = carry
+        x, sources, late = carry
         weights, cached, index, own, embedding = layer
         weights = from_storage(weights)
         caches_here = caches
@@ -173,25 +173,30 @@ def _run(
         read = (
             x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
         )
-        more = _mlp_half(params, config, build, weights, index, read) * config.residual_scale
+        more, later = _mlp_half(params, config, build, weights, index, read)
+        more *= config.residual_scale
         if factors is not None:
             read, more = read * factors[2], more * factors[3]
         if config.parallel != "no":
             x = x + added + more
         else:
             x = _add_residual(config, weights, "mlp", read, more)
+        if has_late:
+            x += late
         if config.per_layer_width:
             x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, embedding)
         if config.layer_scale:
             x *= weights["layer_scale"]
-        return (x, sources), (keys_values, after) if keep_kv else None
+        return (x, sources, later), (keys_values, after) if keep_kv else None
 
+    has_late = config.experts is not None and config.experts.late
     scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
     cached = tuple((cache.key, cache.value) for cache in caches) if scans_caches else ()
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     sources = attention_kinds.empty_sources(x, config, build)
-    (x, _), kept_of = lax.scan(step, (x, sources), stacked)
+    start = x, sources, jnp.zeros_like(x) if has_late else ()
+    (x, *_), kept_of = lax.scan(step, start, stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
@@ -250,8 +255,8 @@ def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
 
 def _mlp_half(
     params: Params, config: DecoderConfig, build: Build, weights: Params, layer: Array, x: Array
-) -> Array:
-    """What the layer's MLP or mixture adds to the residual stream.
+) -> tuple[Array, Any]:
+    """What the layer's MLP or mixture adds to the residual stream, now and after the next layer.
 
     If layers have two kinds of MLP, parameters are stacked per kind and the program branches.
     """
@@ -262,13 +267,15 @@ def _mlp_half(
         recurrent = [n in config.recurrent.layers for n in range(config.n_layers)]
         is_recurrent = jnp.asarray(recurrent)[layer]
 
-    def plain(own: Params, width: int | None = None) -> Array:
+    def plain(own: Params, width: int | None = None) -> tuple[Array, Any]:
         half = MlpHalf(config, build, width)
-        return map_token_blocks(
-            lambda part: half.apply({"params": own}, part, None, is_recurrent), x, most
+        added = map_token_blocks(
+            lambda part: half.apply({"params": own}, part, None, is_recurrent)[0], x, most
         )
+        has_late = config.experts is not None and config.experts.late
+        return added, jnp.zeros_like(added) if has_late else ()
 
-    def main(own: Params, nth: Array) -> Array:
+    def main(own: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
             return plain(own)
         run = functools.partial(

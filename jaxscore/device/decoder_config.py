@@ -44,6 +44,7 @@ class Latent(NamedTuple):
         unturned: the other channels of a head's query and key.
         value: channels of a head's value.
         norm_eps: of the norms of both vectors.
+        query_factor, factor: on the queries, and on that vector after its norm.
     """
 
     rank: int
@@ -52,6 +53,8 @@ class Latent(NamedTuple):
     unturned: int
     value: int
     norm_eps: float
+    query_factor: float = 1.0
+    factor: float = 1.0
 
 
 class QueryGrowth(NamedTuple):
@@ -273,6 +276,9 @@ class Experts:
         router_norm: the router reads the residual stream, normed and scaled by a vector of its
             own over the root of the width.
         expert_scale: each expert's weight has a learned factor.
+        identities: further experts, which give what they read (arXiv 2509.01322).
+        late: what the routed experts give is added at the end of the next layer, and the shared
+            MLP's output in their own (arXiv 2509.01322); the last layer has none.
     """
 
     count: int
@@ -296,6 +302,8 @@ class Experts:
     beside: bool = False
     router_norm: bool = False
     expert_scale: bool = False
+    identities: int = 0
+    late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -471,6 +479,9 @@ class DecoderConfig:
             here = dataclasses.replace(here, rotary=tuple(tables))
         if (other := self.other_mlp) is not None and layer in other.layers:
             here = dataclasses.replace(here, experts=None, mlp_width=other.width)
+        elif here.experts is not None and here.experts.late:  # there is no next layer
+            experts = dataclasses.replace(here.experts, late=False)
+            here = dataclasses.replace(here, experts=experts)
         if (growth := self.query_growth) is not None:
             growth = growth._replace(shares=growth.shares[layer : layer + 1])
         return dataclasses.replace(

@@ -109,23 +109,27 @@ class Mixture(nn.Module):
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x: Array, residual: Array, run: Callable[..., Array]) -> Array:
+    def __call__(self, x: Array, residual: Array, run: Callable[..., Array]) -> tuple[Array, Any]:
         """Runs the experts.
 
         Args:
             x: normed input [R, L, D].
             residual: the residual stream, which the router or the experts may read instead.
             run: `experts.mixture` with the layer's experts.
+
+        Returns:
+            What is added to the residual stream, and what is added later if experts are `late`.
         """
         c, experts = self.config, self.experts
         read = x
         if experts.router_norm:
             scale = self.param("router_scale", nn.initializers.ones, (c.width,))
             read = Norm(c, use_bias=False, use_scale=False)(residual) * scale * c.width**-0.5
-        logits = Linear(experts.count, experts.router_bias, name="router")(read)
+        count = experts.count + experts.identities
+        logits = Linear(count, experts.router_bias, name="router")(read)
         correction = None
         if experts.corrected:
-            correction = self.param("correction", nn.initializers.zeros, (experts.count,))
+            correction = self.param("correction", nn.initializers.zeros, (count,))
         share, chosen = route_tokens(logits, correction, experts)
         if experts.expert_scale:
             share *= self.param("expert_scale", nn.initializers.ones, (experts.count,))[chosen]
@@ -134,6 +138,11 @@ class Mixture(nn.Module):
             y = Norm(c, name="experts_after_norm")(y)
         else:
             y = run(x, share, chosen)
+        if experts.identities:  # whose indices no expert has
+            y += jnp.where(chosen >= experts.count, share, 0.0).sum(axis=-1, keepdims=True) * x
+        late: Any = ()
+        if experts.late:
+            y, late = jnp.zeros_like(y), y
         if experts.shared_width:
             shared = Mlp(c, experts.shared_width, self.build, name="shared")(x)
             if experts.beside:
@@ -143,7 +152,7 @@ class Mixture(nn.Module):
             if experts.shared_scale != 1.0:
                 shared *= experts.shared_scale
             y += shared
-        return y
+        return y, late
 
 
 class MlpHalf(nn.Module):
@@ -163,13 +172,16 @@ class MlpHalf(nn.Module):
         x: Array,
         run: Callable[..., Array] | None = None,
         is_recurrent: Array | None = None,
-    ) -> Array:
+    ) -> tuple[Array, Any]:
         """Runs the MLP.
 
         Args:
             x: the residual stream.
             run: see `Mixture`.
             is_recurrent: whether the layer is, if norms are "mixed".
+
+        Returns:
+            See `Mixture`; a plain MLP adds nothing later.
         """
         c = self.config
         name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
@@ -180,15 +192,16 @@ class MlpHalf(nn.Module):
         elif c.norm_place == "mixed":
             assert is_recurrent is not None
             x = jnp.where(is_recurrent, norm(x), x)
+        late: Any = ()
         if self.plain_width is not None or c.experts is None:
             y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x)
         else:
             assert run is not None
-            y = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
+            y, late = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
         if c.norm_place == "mixed":
             assert is_recurrent is not None
-            return jnp.where(is_recurrent, y, norm(y))
-        return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y
+            return jnp.where(is_recurrent, y, norm(y)), late
+        return (Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y), late
 
 
 def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Array) -> Array:

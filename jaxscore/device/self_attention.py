@@ -94,11 +94,14 @@ class LatentProducts(nn.Module):
     def __call__(self, x: Array, own: PerLayer) -> tuple[Array, Array, Array]:
         latent, interleaved = self.latent, self.config.interleaved
         read = self.query_norm(self.query_in(x)) if latent.query_rank else x
+        read = read if latent.query_factor == 1.0 else read * latent.query_factor
         q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned)
         unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
         shared, key = jnp.split(self.key_value(x)[:, :, None], [latent.rank], axis=-1)
         turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
-        k = jnp.concatenate([key, self.norm(shared)], axis=-1)
+        shared = self.norm(shared)
+        shared = shared if latent.factor == 1.0 else shared * latent.factor
+        k = jnp.concatenate([key, shared], axis=-1)
         return jnp.concatenate([turned, self.key_up(unturned)], axis=-1), k, k
 
     def values(self, mixed: Array) -> Array:

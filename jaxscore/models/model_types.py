@@ -178,7 +178,6 @@ _OTHER_LAYERS = {
     "hy_v4": INDEXER,
     "jetmoe": "mixtures of attention heads",
     "laguna": "softplus gates on the output of attention",
-    "longcat_flash": "experts beside two attentions, some of which return their input",
     "minimax_m3_vl_text": "an indexer that chooses blocks of keys",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",

@@ -122,6 +122,25 @@ BASE: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 1e4},
         "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
     },
+    "longcat_flash": {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "max_position_embeddings": POSITIONS,
+        "ffn_hidden_size": 56,
+        "expert_ffn_hidden_size": 24,
+        "kv_lora_rank": 12,
+        "q_lora_rank": 20,
+        "qk_nope_head_dim": 6,
+        "qk_rope_head_dim": 4,
+        "head_dim": 4,
+        "v_head_dim": 6,
+        "n_routed_experts": 5,
+        "zero_expert_num": 3,
+        "moe_topk": 3,
+    },
     "phi4_multimodal": {**GATED, **TOWERS},
     "mpt": {
         "vocab_size": VOCABULARY,
@@ -354,6 +373,17 @@ CASES = [
             "ffn_act_fn": {"name": "gelu"},
         },
     ),
+    case("longcat_flash", {"moe_topk": 2}),
+    case(
+        "longcat_flash",
+        LLAMALIKE_NAMES,
+        "routed_scaling_factor",
+        attention_bias=True,
+        routed_scaling_factor=0.8,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case("longcat_flash", "rope_scaling", zero_expert_num=0, **scaled(DEEP_YARN)),
     case("mpt"),
     case(
         "mpt",
@@ -393,6 +423,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("dbrx", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
     ("dbrx", scaled(LINEAR), "rope_type is 'linear'"),
     ("granite_swa", {"head_dim": 16}, "head_dim=16"),
+    ("longcat_flash", {"attention_method": "GQA"}, "attention_method is 'GQA'"),
+    ("longcat_flash", {"mla_scale_kv_lora": False}, "mla_scale_kv_lora is False"),
+    ("longcat_flash", {"mla_scale_q_lora": False}, "mla_scale_q_lora is False"),
+    ("longcat_flash", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
+    ("longcat_flash", {"router_bias": True}, "router_bias is True"),
+    ("longcat_flash", {"zero_expert_type": "drop"}, "zero_expert_type is 'drop'"),
     *(
         ("mimo_v2_flash", {name: value}, f"{name} is {value!r}, which is not handled")
         for name, value in {
@@ -444,6 +480,9 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("granite_swa", {"layer_rope_theta": [1e4]}, "layer_rope_theta is [10000.0], expected"),
     ("granite_swa", {"layer_rope_theta": [1e4, "a", 0]}, "expected numbers"),
     ("granite_swa", {"sliding_window": None}, "sliding_window is None"),
+    ("longcat_flash", {"moe_topk": 9}, "moe_topk is 9, expected 1 to 8 of 8 experts"),
+    ("longcat_flash", {"num_hidden_layers": 3}, "num_hidden_layers is 3, expected 4"),
+    ("longcat_flash", {"q_lora_rank": 0}, "q_lora_rank is 0, expected a number of at least 1"),
     ("mimo_v2_flash", {"v_head_dim": 13}, "v_head_dim is 13, expected 1 to 12 of head_dim"),
     (
         "mimo_v2_flash",
@@ -499,6 +538,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "emb_pdrop": TRAINING,
         "num_key_value_heads": "attn_config has it",
         "output_router_logits": TRAINING,
+    },
+    "longcat_flash": {
+        "head_dim": DERIVED,
+        "output_router_logits": TRAINING,
+        "qk_head_dim": DERIVED,
     },
     "mpt": {
         "emb_pdrop": TRAINING,

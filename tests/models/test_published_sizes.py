@@ -102,6 +102,8 @@ def test_gpt_oss(name):
         ("GLM_5", "743", "40"),  # its card, which has 744 with indexers
         ("TRINITY_MINI", "26", "3"),  # its card
         ("DBRX", "132", "36"),  # its card
+        # its card has 560 and, of a token whose experts all have weights, 31.3
+        ("LONGCAT_FLASH", "561", "31"),
         ("DEEPSEEK_V2", "236", "21"),  # arXiv 2405.04434, section 3.1.2
         ("MINIMAX_M2", "229", "10"),  # as the hub counts; the model card rounds to 230
         ("ERNIE_4_5_21B", "22", "3"),  # as the hub counts; the model card cuts off to 21

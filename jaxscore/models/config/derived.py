@@ -247,6 +247,18 @@ def _latent(config: Any) -> None:
         setattr(config, name, value)
 
 
+def _longcat(config: Any) -> None:
+    """Two layers in each of `num_layers`."""
+    n = 2 * config.num_layers
+    if config.num_hidden_layers not in (None, n):
+        raise InputError(
+            f"num_hidden_layers is {config.num_hidden_layers!r}, expected {n}, which is twice "
+            "num_layers"
+        )
+    config.num_hidden_layers = n
+    _latent(config)
+
+
 def _sparse(config: Any) -> None:
     """An indexer in every layer, and experts in all layers but the first ones."""
     n = config.num_hidden_layers
@@ -534,6 +546,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "hy_v3": _first_dense,
     "jamba": _mamba,
     "llama4_text": _llama4,
+    "longcat_flash": _longcat,
     "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,
     "minimax": _minimax,

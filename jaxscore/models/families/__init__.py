@@ -29,6 +29,7 @@ MODULES = {
     "llama4": "llama4_text",
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
+    "longcat": "longcat_flash",
     "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
     "mimo": "mimo_v2_flash",
     "minicpm": "minicpm3",

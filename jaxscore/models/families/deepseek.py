@@ -105,8 +105,9 @@ def _glm4_moe_lite(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
 
 
-def attention_sources(config: DecoderConfig) -> Table:
-    latent, at, layer = config.latent, ("layers", "attention", "latent"), "layers.{i}.self_attn."
+def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.") -> Table:
+    """Latent attention; `layer` is the prefix of its tensors."""
+    latent, at = config.latent, ("layers", "attention", "latent")
     assert latent is not None
     table: Table = {}
     if latent.query_rank:

@@ -30,7 +30,8 @@ class Source:
     Attributes:
         name: of the tensor. `{i}` is the layer and `{j}` the expert or head that the parameter is
             stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
-            experts along its first axis.
+            experts along its first axis. `{pair}` and `{side}` are i // 2 and i % 2, of models
+            that count two layers as one.
         transposed: the checkpoint stores [in, out]; the parameter is [out, in]. None if its shape
             says so.
         part: rows of a fused tensor; None for all.

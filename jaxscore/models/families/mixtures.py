@@ -27,7 +27,8 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
     Raises:
         InputError: more experts per token than there are, or groups that do not fit.
     """
-    count, groups, kept = experts.count, experts.groups, experts.groups_per_token
+    count = experts.count + experts.identities
+    groups, kept = experts.groups, experts.groups_per_token
     if groups < 1 or count % groups or not 1 <= kept <= groups:
         raise InputError(
             f"{count} experts in {groups} groups, {kept} of them per token: expected groups of "

@@ -388,7 +388,8 @@ def _with_orientation(
 
 def _letters(source: Source) -> list[str]:
     """What a parameter is stacked over: `i`, layers, and `j`, experts or heads."""
-    return [letter for letter in "ij" if f"{{{letter}}}" in source.name]
+    names = {"i": ("{i}", "{pair}"), "j": ("{j}",)}
+    return [letter for letter, of in names.items() if any(name in source.name for name in of)]
 
 
 def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None]]:
@@ -398,6 +399,8 @@ def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None
         at = dict(zip(letters, place, strict=True))
         if source.layers is not None:
             at["i"] = source.layers[at["i"]]
+        if "i" in at:
+            at |= {"pair": at["i"] // 2, "side": at["i"] % 2}
         layers, other = source.elsewhere
         template = other if at.get("i") in layers else source.name
         stored_name, bracket, entry = template.format(**at).partition("[")
