@@ -195,7 +195,7 @@ def _run(
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     sources = attention_kinds.empty_sources(x, config, build)
-    start = x, sources, jnp.zeros_like(x) if has_late else ()
+    start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
     (x, *_), kept_of = lax.scan(step, start, stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
