@@ -203,6 +203,25 @@ class DivergenceScorer(Scorer):
         """Request all measures of the pair unless others are requested."""
         return super()._stream(chunks, windows, n_requests, measures or self.model.measures, top)
 
+    @classmethod
+    def from_tensors(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refused.
+
+        Raises:
+            InputError: a pair takes two checkpoints.
+        """
+        raise InputError(
+            "a DivergenceScorer takes checkpoints; see DivergenceScorer.from_pretrained"
+        )
+
+    def update(self, values: Any) -> NoReturn:
+        """Refused.
+
+        Raises:
+            InputError: a pair has two models.
+        """
+        raise InputError("a DivergenceScorer takes no other weights; update a Scorer of each model")
+
     def generate(self, *_: Any, **__: Any) -> NoReturn:
         """Refused.
 

@@ -5,16 +5,16 @@ import dataclasses
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from jaxscore.engine import memory, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.journal_writer import RunJournal
-from jaxscore.engine.loading import load_checkpoint
+from jaxscore.engine.loading import IN_MEMORY, Loaded, load_checkpoint, load_tensors, new_identity
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import check_choice, near
 from jaxscore.io.local_path import local_path
@@ -83,7 +83,7 @@ class Scorer:
         weakref.finalize(self, self.engine.run_journal.close)
         self._tokenizer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
-        self._origin: tuple[Any, ...] = (model.model_type, None, None, None)
+        self._origin: tuple[Any, ...] = (None, None, None, None)
 
     @property
     def model(self) -> Model:
@@ -223,12 +223,91 @@ class Scorer:
         scorer.about, scorer._origin = loaded.about, (model, revision, cache_dir, lora)
         return scorer
 
+    @classmethod
+    def from_tensors(
+        cls,
+        config: Any,
+        tensors: Mapping[str, Any],
+        tokenizer: Any,
+        *,
+        dtype: DtypeOption = "auto",
+        quantize: Literal["int8"] | None = None,
+        batch_tokens: int | str | None = None,
+        progress: bool = False,
+        mesh: str | None = None,
+        reproducible: bool = False,
+    ) -> "Scorer":
+        """Score with weights that this program has in memory, such as those of a training run.
+
+        They are read as those of a checkpoint: every tensor is accounted for by its name, type
+        and shape. Device arrays are stacked and split over the mesh on the devices, and not
+        through the host; tensors on other devices are first copied whole to each device of the
+        mesh. Nothing shares memory with `tensors`, which may be donated afterwards.
+
+        Args:
+            config: what config.json contains, a config of transformers, or the folder or hub id
+                of a checkpoint.
+            tensors: NumPy or JAX arrays, in any sharding, by their Hugging Face name
+                (`model.embed_tokens.weight`). A tied model may leave out `lm_head.weight`.
+            tokenizer: a fast tokenizer of transformers, or the folder or hub id of a checkpoint.
+            dtype, batch_tokens, progress, mesh, reproducible: as in `from_pretrained`.
+            quantize: "int8" as in `from_pretrained`, of NumPy arrays alone.
+
+        Raises:
+            InputError: a model, config or tensor that is not handled, by its name.
+        """
+        loaded = load_tensors(
+            config,
+            tensors,
+            tokenizer,
+            dtype=dtype,
+            quantize=quantize,
+            mesh=mesh,
+            reproducible=reproducible,
+        )
+        options = {"progress": progress, "reproducible": reproducible}
+        return cls._in_memory(loaded, batch_tokens, options)
+
+    @classmethod
+    def _in_memory(
+        cls, loaded: Loaded, batch_tokens: int | str | None, options: dict[str, Any]
+    ) -> "Scorer":
+        """A scorer of weights without a name."""
+        tokens = memory.batch_tokens(
+            batch_tokens, loaded.model, reproducible=options["reproducible"]
+        )
+        scorer = cls(loaded.model, loaded.encoder, batch_tokens=tokens, **options)
+        scorer.about = loaded.about
+        return scorer
+
+    def update(self, values: Any) -> None:
+        """Score with other weights of the same shapes from now on, without compiling.
+
+        The journal, whose scores are of the old weights, is closed and detached, and `about` and
+        `describe` name the new weights. The first update with device arrays compiles the program
+        that stacks them, unless `from_tensors` took arrays like them. Old and new weights are in
+        memory together until it returns.
+
+        Args:
+            values: tensors as of `from_tensors`; or all parameters, in the tree of `from_function`
+                or of `scorer.model.params`. They may be donated afterwards.
+
+        Raises:
+            InputError: a value of another shape or dtype, missing or left over, by its name; a
+                model with a LoRA adapter or with weights in the blocks of a GGUF file; a stream
+                that has not ended. The old weights then stay.
+        """
+        self.engine.replace_params(values)
+        self.about = self.about | {"model": new_identity()}
+
     def describe(self) -> dict[str, Any]:
         """Describe the model, its adapter, and how and where it is computed, for reports."""
         name, revision, cache_dir, adapter = self._origin
-        return provenance.of_model(
+        found = provenance.of_model(
             name, self.model, revision, cache_dir, adapter, reproducible=self.reproducible
         )
+        weights = self.about.get("model", "")
+        return found | ({"weights": weights} if weights.startswith(IN_MEMORY) else {})
 
     def close(self) -> None:
         """Release the journal to other runs. May be called twice."""
@@ -241,7 +320,7 @@ class Scorer:
         self.close()
 
     def __repr__(self) -> str:
-        model, name = self.model, self._origin[0]
+        model, name = self.model, self._origin[0] or self.model.model_type
         kind = "" if name == model.model_type else f"{model.model_type}, "
         return f"<Scorer {name}: {kind}{model.implementation}, {model.dtype}>"
 

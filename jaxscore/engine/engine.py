@@ -1,8 +1,10 @@
 """`Engine`: planner, programs, pipeline, statistics and journal of one model."""
 
+import dataclasses
 import operator
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxscore.device.backends import deterministic_options
 from jaxscore.engine.defaults import BATCH_TOKENS
@@ -12,9 +14,12 @@ from jaxscore.engine.pipeline import Pipeline, Windows
 from jaxscore.engine.planner import Planner, model_facts
 from jaxscore.engine.programs import Programs, Variant, variants_of
 from jaxscore.engine.progress import RunStatistics
+from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, check_sequences
+
+Result = TypeVar("Result")
 
 
 class Engine:
@@ -56,6 +61,7 @@ class Engine:
         self.dispatch = Dispatch(self.variants, model.mesh)
         self.statistics = RunStatistics()
         self.run_journal = RunJournal(journal)
+        self._n_runs, self._lock = 0, threading.Lock()
         self.pipeline = Pipeline(
             self.planner, self.dispatch, self.statistics, self.run_journal, progress=progress
         )
@@ -103,7 +109,46 @@ class Engine:
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
         options = ScoreOptions(top, tuple(name for name in known if name in measures))
-        return self.pipeline.run(chunks, n_expected, options, windows, chunks_ahead)
+        return self.in_use(self.pipeline.run(chunks, n_expected, options, windows, chunks_ahead))
+
+    def in_use(self, results: Iterable[Result]) -> Iterator[Result]:
+        """Yield results of a run, and refuse other parameters meanwhile."""
+        with self._lock:
+            self._n_runs += 1
+        try:
+            yield from results
+        finally:
+            with self._lock:
+                self._n_runs -= 1
+
+    def replace_params(self, values: Any) -> None:
+        """Compute with other parameters, by the same programs.
+
+        The journal, whose scores are of the present ones, is closed.
+
+        Args:
+            values: see `Model.replace_params`.
+
+        Raises:
+            InputError: they do not fit, the model takes no others, or a run has not ended.
+        """
+        model = self.model
+        if model.replace_params is None:
+            raise InputError(f"a {model.model_type} of this kind takes no other parameters")
+        params = model.replace_params(values)
+        with self._lock:
+            if self._n_runs:
+                raise InputError(
+                    f"{self._n_runs} runs have not ended, which would mix both models' scores; "
+                    "read their results to the end, or close their iterators"
+                )
+            self.run_journal.close()
+            longer = model.longer and (model.longer[0], _with_params(model.longer[1], params))
+            self.model = dataclasses.replace(_with_params(model, params), longer=longer)
+            models = [self.model] if longer is None else [self.model, longer[1]]
+            for k, (variant, own) in enumerate(zip(self.variants, models, strict=True)):
+                variant.programs.forget_parameters()
+                self.variants[k] = variant._replace(model=own)
 
     def score_sequences(
         self,
@@ -153,3 +198,8 @@ class Engine:
                 for name, seconds, size in variant.programs.compiled
             ],
         }
+
+
+def _with_params(model: Model, params: Any) -> Model:
+    """The model with other parameters, which are no longer those of a quantized checkpoint."""
+    return dataclasses.replace(model, params=params, stored_as=None)

@@ -1,22 +1,26 @@
 """Loads a checkpoint by name: model, tokenizer, and the facts that identify its numbers."""
 
 import importlib.metadata
-from collections.abc import Sequence
+import json
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from jaxscore.engine.devices import mesh_choice, use_compilation_cache
+from jaxscore.errors import InputError
 from jaxscore.io import processes
+from jaxscore.models import load
 from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
-from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 
 NUMBERS = 4  # raised with every change that moves a score, so that no journal mixes versions
+IN_MEMORY = "memory "  # what the identity of weights begins with that no file has
 
 
 class Loaded(NamedTuple):
@@ -58,7 +62,7 @@ def load_checkpoint(
     use_compilation_cache()
     folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
     with fingerprint.computed_beside(folder, lora) as weights:
-        model = load(
+        model = load.load(
             folder,
             dtype=dtype,
             implementation=implementation,
@@ -70,8 +74,90 @@ def load_checkpoint(
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape
     processes.verify_same("weights or mesh", f"{weights()} {shape}".encode())
+    return Loaded(model, encoder, facts_of_numbers(model, weights(), quantize, reproducible))
+
+
+def load_tensors(
+    config: Any,
+    tensors: Mapping[str, Any],
+    tokenizer: Any,
+    *,
+    dtype: DtypeOption,
+    quantize: Quantize | None,
+    mesh: str | None,
+    reproducible: bool,
+) -> Loaded:
+    """Take a model of memory; arguments as in `Scorer.from_tensors`.
+
+    Raises:
+        InputError: the config, the tensors or the tokenizer cannot be used.
+    """
+    use_compilation_cache()
+    model = load.load_tensors(
+        _raw_config(config),
+        tensors,
+        dtype=dtype,
+        quantize=quantize,
+        mesh_choice=mesh_choice(mesh),
+    )
+    encoder = encoder_of(tokenizer)
+    about = facts_of_numbers(model, new_identity(), quantize, reproducible)
+    return Loaded(model, encoder, about)
+
+
+def _raw_config(config: Any) -> dict[str, Any]:
+    """A config as config.json has it.
+
+    Args:
+        config: that, an object of transformers, or the name of a checkpoint.
+    """
+    if isinstance(config, str | Path):
+        return checkpoint.read_config(checkpoint.resolve(str(config), None))
+    if isinstance(config, Mapping):
+        return dict(config)
+    if not hasattr(config, "to_json_string"):
+        raise InputError(
+            f"config is {type(config).__name__}, expected what config.json contains, a config of "
+            "transformers, or the folder or hub id of a checkpoint"
+        )
+    found: dict[str, Any] = json.loads(config.to_json_string())
+    return found
+
+
+def encoder_of(tokenizer: Any) -> TextEncoder:
+    """The encoder of a fast tokenizer of transformers, or of a checkpoint's by its name.
+
+    Raises:
+        InputError: a slow tokenizer, or none.
+    """
+    if isinstance(tokenizer, str | Path):
+        return TextEncoder(load_tokenizer(checkpoint.resolve(str(tokenizer), None)))
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"tokenizer is {type(tokenizer).__name__}, expected a fast tokenizer of transformers "
+            "(PreTrainedTokenizerFast wraps one of tokenizers), or the folder or hub id of a "
+            "checkpoint"
+        )
+    return TextEncoder(tokenizer)
+
+
+def new_identity() -> str:
+    """A name for weights in memory that nothing else has, the same in every process."""
+    name = processes.broadcast_from_first(uuid.uuid4().hex.encode()).decode()
+    return f"{IN_MEMORY}{name}"
+
+
+def facts_of_numbers(
+    model: Model, weights: str, quantize: Quantize | None, reproducible: bool
+) -> dict[str, Any]:
+    """`Loaded.about` of a model.
+
+    Args:
+        weights: identity of the parameters.
+    """
+    shape = None if model.mesh is None else model.mesh.shape
     about = {
-        "model": weights(),
+        "model": weights,
         "model_type": model.model_type,
         "dtype": model.dtype,
         "quantize": quantize,
@@ -87,4 +173,4 @@ def load_checkpoint(
         about["accepted_config"] = dict(model.accepted)
     if model.implementation == "transformers":
         about["transformers"] = importlib.metadata.version("transformers")
-    return Loaded(model, encoder, about)
+    return about

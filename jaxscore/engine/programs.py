@@ -94,6 +94,10 @@ class Programs:
             self._parameters = arg, abstract_value(arg)
         return self._parameters[1]
 
+    def forget_parameters(self) -> None:
+        """Hold no reference to parameters that were replaced."""
+        self._parameters = None
+
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
         started = time.perf_counter()
         program = jax.jit(function, donate_argnums=donate).lower(*args).compile(self.options)

@@ -25,7 +25,7 @@ def of_run(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_model(
-    name: str,
+    name: str | None,
     model: "Model",
     revision: str | None,
     cache_dir: Path | None = None,
@@ -33,13 +33,17 @@ def of_model(
     *,
     reproducible: bool = False,
 ) -> dict[str, Any]:
-    """A local model: origin, adapter, precision, device."""
+    """A local model: origin, adapter, precision, device.
+
+    Args:
+        name: that it was loaded by, or None if it was not.
+    """
     import jax
 
     device = jax.devices()[0]
     return {
-        "model": name,
-        "revision": commit(name, revision, cache_dir),
+        "model": name or model.model_type,
+        "revision": None if name is None else commit(name, revision, cache_dir),
         **({} if lora is None else {"lora": str(lora)}),
         **({"quantized": model.quantized} if model.quantized else {}),
         **({"stored_as": model.stored_as} if model.stored_as else {}),

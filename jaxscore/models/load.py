@@ -1,7 +1,7 @@
 """Load a checkpoint: choose the implementation and the dtype."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from jaxscore.models.choices import (
     DTYPES,
     IMPLEMENTATIONS,
     QUANTIZED,
+    Dtype,
     DtypeOption,
     ImplementationOption,
     Quantize,
@@ -21,6 +22,7 @@ from jaxscore.models.config.check import FLAG
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.weights import checkpoint, quantization
+from jaxscore.models.weights.array_tensors import MEMORY, array_tensors
 
 
 def load(
@@ -75,9 +77,7 @@ def load(
     else:
         tensors = quantization.open_tensors(folder, scheme)
         stored_dtype = tensors.dtype_name() if scheme is None else scheme.narrowest
-    if dtype == "auto":
-        on_cpu = current_platform() == "cpu"
-        dtype = "float32" if on_cpu or stored_dtype in ("float32", "float64") else "bfloat16"
+    dtype = _computed_dtype(dtype, stored_dtype)
     if adapter is not None and tensors is not None:
         from jaxscore.models.weights import lora
 
@@ -97,7 +97,58 @@ def load(
         assert tensors is not None  # a converted folder was refused above
         model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
     stored_as = None if scheme is None else scheme.describe()
+    if adapter is not None:
+        model = dataclasses.replace(model, replace_params=_refuse_beside_adapter)
     return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
+
+
+def _refuse_beside_adapter(values: Any) -> Any:
+    raise InputError(
+        "new parameters: a LoRA adapter is merged into the present ones, and would be missing in "
+        "the new ones; load the model without lora, and merge it into the tensors"
+    )
+
+
+def load_tensors(
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    *,
+    dtype: DtypeOption = "auto",
+    quantize: Quantize | None = None,
+    mesh_choice: MeshChoice | None = None,
+) -> Model:
+    """Like `load`, of tensors in memory.
+
+    Args:
+        config: what config.json would contain.
+        tensors: NumPy or JAX arrays of any sharding, by their Hugging Face name.
+
+    Raises:
+        InputError: naming what in them is not handled.
+        ValueError: as `load`.
+    """
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("quantize", quantize, (None, *QUANTIZED))
+    where = str(checkpoint.config_path(MEMORY))
+    if not isinstance(config.get("model_type"), str):
+        raise InputError(f"{where}: expected a string `model_type`")
+    model_types.check(dict(config), where)
+    if config.get("quantization_config") is not None:
+        raise InputError(
+            f"{where}: tensors in memory are plain floats; dequantize them, and leave out "
+            "quantization_config"
+        )
+    read = array_tensors(tensors)
+    dtype = _computed_dtype(dtype, read.dtype_name())
+    return native.build(MEMORY, dict(config), read, dtype, quantize, mesh_choice)
+
+
+def _computed_dtype(dtype: DtypeOption, stored_dtype: str) -> Dtype:
+    """The dtype of the matrices, see `load`."""
+    if dtype != "auto":
+        return dtype
+    on_cpu = current_platform() == "cpu"
+    return "float32" if on_cpu or stored_dtype in ("float32", "float64") else "bfloat16"
 
 
 def _converted_dtype(

@@ -75,6 +75,9 @@ class Model:
         accepted: config keys that are not handled and that the user vouches for, with their
             values.
         measures: names of further measures that its scores may have.
+        replace_params: makes `params` of new values: of the tensors that they were read from, or
+            of a tree like them. They share no memory with the values. Raises InputError naming
+            what does not fit. None if that is not possible.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.
@@ -106,6 +109,7 @@ class Model:
     accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     measures: tuple[str, ...] = MEASURES
     paths: PathNeeds | None = None
+    replace_params: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         check_choice("implementation", self.implementation, get_args(Implementation))

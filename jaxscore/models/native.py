@@ -1,7 +1,9 @@
 """The native decoder of a checkpoint: its config, its parameters and the functions over them."""
 
 import dataclasses
+import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,14 @@ from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
+from jaxscore.models.weights.array_tensors import (
+    MEMORY,
+    Load,
+    array_tensors,
+    copied_tree,
+    outline,
+    tensor_loader,
+)
 from jaxscore.models.weights.checkpoint import config_path
 from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import (
@@ -63,6 +73,7 @@ def build(
     """Load the parameters and make the functions over them.
 
     Args:
+        folder: of the checkpoint, or `array_tensors.MEMORY`.
         tensors: of the checkpoint; None for a folder that `converted.save` wrote.
 
     Raises:
@@ -85,8 +96,11 @@ def build(
     mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))
     placement = _placement(config, mesh)
     integers = BACKENDS[current_platform()].integers
+    load = tensor_loader(family, config, numpy_dtype, placement, integers=integers)
     if tensors is None:
         params = converted.restore(folder, config, numpy_dtype, placement, integers=integers)
+    elif folder == MEMORY:
+        params = load(tensors)
     else:
         params = load_params(
             folder, family, config, tensors, numpy_dtype, placement, integers=integers
@@ -100,7 +114,31 @@ def build(
         limit_reason=family.limit_reason,
         stored_share=share,
         generation_defaults=generation_defaults,
+        replace_params=functools.partial(
+            _new_params, load, config, text.wrapper, jax.tree.map(outline, params)
+        ),
     )
+
+
+def _new_params(
+    load: Load,
+    config: DecoderConfig,
+    wrapper: wrappers.Wrapper | None,
+    current: Any,
+    values: Mapping[str, Any],
+) -> decoder.Params:
+    """`Model.replace_params`; `current` has the shapes and placement of the parameters."""
+    if isinstance(values, Mapping) and set(values) == set(current):
+        return copied_tree(values, current)
+    if config.stored:
+        raise InputError(
+            f"{MEMORY}: the model's weights are in the blocks of a GGUF file; load it without "
+            "quantize to give it other tensors"
+        )
+    tensors = array_tensors(values)
+    if wrapper is not None:
+        tensors, _ = wrappers.text_tensors(MEMORY, tensors, wrapper)
+    return load(tensors)
 
 
 def describe_unread(

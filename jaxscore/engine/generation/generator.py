@@ -112,7 +112,8 @@ class Generator:
     def _stream(
         self, requests: list[GenerationRequest], watch: Watch | None, *, finish_started: bool
     ) -> Iterator[tuple[int, Generated]]:
-        finished = self._finished(self._states(requests), watch, finish_started)
+        states = self._states(requests)
+        finished = self._engine.in_use(self._finished(states, watch, finish_started))
         return (
             (place, _result(getattr(requests[place], "id", place), state))
             for place, state in finished

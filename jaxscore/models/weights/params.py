@@ -84,6 +84,7 @@ def load_params(
     placement: Placement = on_one_device,
     *,
     integers: bool,
+    shapes: decoder.Params | None = None,
 ) -> decoder.Params:
     """Read the parameter tree: matrices in `dtype`, vectors (norms and biases) in float32.
 
@@ -92,12 +93,13 @@ def load_params(
     Args:
         placement: sharding of each parameter; a process reads the shards of its devices.
         integers: see `device.backends.Backend`.
+        shapes: result of `shapes_of`, which takes a while, if it is known.
 
     Raises:
         InputError: tensors that are missing, left over, not floats or of another shape.
     """
-    reader = _Reader.of(folder, tensors, family)
-    leaves, tree = _leaves(reader, family, config, dtype, integers)
+    reader = Reader.of(folder, tensors, family)
+    leaves, tree = read_leaves(reader, family, config, shapes or shapes_of(config, dtype), integers)
     if config.tied and family.head in reader.stored:
         token = reader.values(family.sources(config)["embed", "token"].name, None)
         check_tied(folder, token, reader.values(family.head, None))
@@ -113,20 +115,27 @@ def check_params(
     Raises:
         InputError: as `load_params`, except for errors in values.
     """
-    reader = _Reader.of(folder, tensors, family)
-    _leaves(reader, family, config, np.dtype(np.float32), integers=False)
+    reader = Reader.of(folder, tensors, family)
+    shapes = shapes_of(config, np.dtype(np.float32))
+    read_leaves(reader, family, config, shapes, integers=False)
 
 
-def _leaves(
-    reader: "_Reader",
+def read_leaves(
+    reader: "Reader",
     family: Family,
     config: decoder.DecoderConfig,
-    dtype: np.dtype,
+    in_tree: decoder.Params,
     integers: bool,
 ) -> tuple[dict[tuple[str, ...], Leaf], Any]:
-    """How to read each parameter, by path, and the structure of their tree."""
+    """How to read each parameter, by path, and the structure of their tree.
+
+    Args:
+        in_tree: result of `shapes_of`.
+
+    Raises:
+        InputError: tensors that are missing, left over, not floats or of another shape.
+    """
     table = family.sources(config)
-    in_tree = shapes_of(config, dtype)
     tree = jax.tree.structure(in_tree)
     paths = jax.tree_util.tree_leaves_with_path(in_tree, is_leaf=is_blocks)
     shapes = {keys_of(path): expected for path, expected in paths}
@@ -172,7 +181,7 @@ def stored_forms(
     Raises:
         InputError: there are none.
     """
-    reader = _Reader.of(folder, tensors, family)
+    reader = Reader.of(folder, tensors, family)
     table = family.sources(config)
     forms = []
     paths = jax.tree_util.tree_leaves_with_path(shapes_of(config, np.dtype(np.float32)))
@@ -197,7 +206,7 @@ def stored_forms(
 
 
 def _block_leaves(
-    reader: "_Reader",
+    reader: "Reader",
     keys: tuple[str, ...],
     source: Source,
     weight: Leaf,
@@ -248,7 +257,7 @@ def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
     return found is not None and f"mtp_linear_proj.{found[1]}.weight" in stored
 
 
-class _Reader(NamedTuple):
+class Reader(NamedTuple):
     """Tensors by the family's names, which checkpoints store with or without its prefix.
 
     Attributes:
@@ -262,7 +271,7 @@ class _Reader(NamedTuple):
     stored: dict[str, str]
 
     @classmethod
-    def of(cls, folder: Path, tensors: Tensors, family: Family) -> "_Reader":
+    def of(cls, folder: Path, tensors: Tensors, family: Family) -> "Reader":
         for target, parts in family.joined.items():
             tensors = joined(tensors, target, parts)
         stored: dict[str, str] = {}
@@ -333,7 +342,7 @@ class _Reader(NamedTuple):
 
 
 def _leaf(
-    reader: _Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
+    reader: Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
 ) -> tuple[Leaf, set[str]]:
     """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
     if source.otherwise is not None:
@@ -370,7 +379,7 @@ def _leaf(
 
 
 def _with_orientation(
-    reader: _Reader, source: Source, tensor: tuple[str, int | None], shape: tuple[int, ...]
+    reader: Reader, source: Source, tensor: tuple[str, int | None], shape: tuple[int, ...]
 ) -> Source:
     """A source with the orientation that the shape of its first tensor has.
 

@@ -129,13 +129,16 @@ def check_float(where: Path, name: str, array: np.ndarray) -> None:
         raise InputError(f"{where}: tensor {name} is stored as {kind}, {EXPECTED}")
 
 
-def check_tied(folder: Path, embedding: np.ndarray, head: np.ndarray) -> None:
+def check_tied(folder: Path, embedding: Any, head: Any) -> None:
     """Require the stored unembedding of a tied model to equal its embedding.
+
+    Args:
+        embedding, head: NumPy arrays, or JAX arrays, which are compared on their devices.
 
     Raises:
         InputError: they differ.
     """
-    if not np.array_equal(embedding, head):
+    if not embedding.__array_namespace__().array_equal(embedding, head):
         raise InputError(
             f"{folder}: tie_word_embeddings is true, and lm_head.weight is not the embedding; "
             "the config and the weights do not belong together"
@@ -170,7 +173,9 @@ def joined(tensors: Tensors, target: str, parts: tuple[str, ...]) -> Tensors:
         if name not in found:
             return tensors.arrays[name]
         dtype = outlines[name].dtype
-        return np.concatenate([tensors.arrays[one].astype(dtype) for one in found[name]])
+        rows = [tensors.arrays[one].astype(dtype) for one in found[name]]
+        whole: np.ndarray = rows[0].__array_namespace__().concat(rows)  # of NumPy or JAX
+        return whole
 
     stored = {**tensors.stored, **outlines}
     for one in itertools.chain(*found.values()):

@@ -582,6 +582,8 @@ def test_weights_that_stay_in_blocks_are_those_of_the_file(tmp_path, kinds):
     assert_same_weights(plain, small)
     assert small.quantized == "stored"
     assert small.stored_share > 0.5
+    with pytest.raises(InputError, match="in the blocks of a GGUF file; load it without"):
+        small.replace_params({"model.norm.weight": np.ones(3, np.float32)})
     np.testing.assert_allclose(hidden_states(plain), hidden_states(small), rtol=0, atol=1e-5)
     narrow = [load(path, dtype="bfloat16", quantize=how) for how in (None, "stored")]
     assert_same_weights(*narrow)
