@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,13 +14,21 @@ from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.journal_writer import RunJournal
-from jaxscore.engine.loading import IN_MEMORY, Loaded, load_checkpoint, load_tensors, new_identity
+from jaxscore.engine.loading import (
+    IN_MEMORY,
+    Loaded,
+    load_checkpoint,
+    load_functions,
+    load_tensors,
+    new_identity,
+)
 from jaxscore.engine.progress import RunStatistics
-from jaxscore.errors import check_choice, near
+from jaxscore.errors import InputError, check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
 from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
+from jaxscore.models.functions import Functions
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
@@ -96,11 +104,12 @@ class Scorer:
 
     @property
     def capabilities(self) -> Capabilities:
+        generates = self.model.cached is not None or self.model.write is not None
         return Capabilities(
             scores=True,
             labels=True,
-            generates=True,
-            takes_messages=True,
+            generates=generates,
+            takes_messages=generates,
             is_local=True,
             has_other_layouts=True,
             has_distribution=True,
@@ -264,6 +273,67 @@ class Scorer:
             quantize=quantize,
             mesh=mesh,
             reproducible=reproducible,
+        )
+        options = {"progress": progress, "reproducible": reproducible}
+        return cls._in_memory(loaded, batch_tokens, options)
+
+    @classmethod
+    def from_function(
+        cls,
+        hidden_states: Callable[..., Any],
+        unembed: Callable[[Any], Any],
+        params: Any,
+        tokenizer: Any,
+        *,
+        vocab_size: int,
+        max_positions: int,
+        takes_mask: bool = False,
+        scale: float = 1.0,
+        softcap: float | None = None,
+        name: str = "function",
+        batch_tokens: int | str | None = None,
+        progress: bool = False,
+        mesh: str | None = None,
+        reproducible: bool = False,
+    ) -> "Scorer":
+        """Score with any JAX model: Flax Linen, Flax NNX, Equinox, Haiku, or plain functions.
+
+        Both functions are traced, so they are pure, and the parameters come as their argument.
+        Generation needs a KV cache, which such a model does not have, and is refused.
+
+        Args:
+            hidden_states: (params, ids) -> hidden states [R, L, D] after the last norm, before
+                the LM head. `ids` is int32 [R, L]; each row is one text from position 0, padded
+                at its end. A state depends on earlier tokens of its row alone. With `takes_mask`:
+                (params, ids, positions, mask), see there.
+            unembed: params -> the LM head's weight [V, D], or that and a bias [V]. Its dtype,
+                float32 or bfloat16, is that of the products; sums are float32.
+            params: tree of NumPy or JAX arrays, which are copied whole to each device.
+            tokenizer: a fast tokenizer of transformers, or the folder or hub id of a checkpoint.
+            vocab_size: V.
+            max_positions: tokens of the longest text.
+            takes_mask: a row holds several texts as packed tries, so that text that requests share
+                is computed once. `positions` is int32 [R, L], and `mask` bool [R, L, L]: whether
+                token i attends to token j, in place of the causal mask.
+            scale, softcap: logits are softcap * tanh(scale * (h @ weight.T + bias) / softcap).
+            name: of the model, in reports.
+            mesh: "data=N", with all parameters on each device; None is the first device.
+            batch_tokens, progress, reproducible: as in `from_pretrained`.
+
+        Raises:
+            InputError: parameters that are no arrays, results of other shapes, a mesh that splits
+                the model, or a tokenizer that cannot be used.
+        """
+        functions = Functions(
+            hidden_states=hidden_states,
+            unembed=unembed,
+            takes_mask=takes_mask,
+            scale=scale,
+            softcap=softcap,
+        )
+        sizes: dict[str, Any] = {"vocab_size": vocab_size, "max_positions": max_positions}
+        loaded = load_functions(
+            functions, params, tokenizer, name=name, mesh=mesh, reproducible=reproducible, **sizes
         )
         options = {"progress": progress, "reproducible": reproducible}
         return cls._in_memory(loaded, batch_tokens, options)
@@ -551,6 +621,8 @@ class Scorer:
         """A generator that yields each result as soon as it is finished."""
         from jaxscore.engine.generation.generator import Generator  # deferred: scoring needs none
 
+        if not self.capabilities.generates:
+            raise InputError(f"{self!r} writes no text: a model of functions has no KV cache")
         return Generator(self)
 
     def generate(

@@ -12,7 +12,7 @@ import jax
 from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.models import load
+from jaxscore.models import functions, load
 from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.model import Model
 from jaxscore.models.weights import checkpoint, fingerprint
@@ -103,6 +103,35 @@ def load_tensors(
     encoder = encoder_of(tokenizer)
     about = facts_of_numbers(model, new_identity(), quantize, reproducible)
     return Loaded(model, encoder, about)
+
+
+def load_functions(
+    given: functions.Functions,
+    params: Any,
+    tokenizer: Any,
+    *,
+    vocab_size: int,
+    max_positions: int,
+    name: str,
+    mesh: str | None,
+    reproducible: bool,
+) -> Loaded:
+    """Take a model of functions; arguments as in `Scorer.from_function`.
+
+    Raises:
+        InputError: as there.
+    """
+    use_compilation_cache()
+    model = functions.build(
+        given,
+        params,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        name=name,
+        mesh_choice=mesh_choice(mesh),
+    )
+    about = facts_of_numbers(model, new_identity(), None, reproducible)
+    return Loaded(model, encoder_of(tokenizer), about)
 
 
 def _raw_config(config: Any) -> dict[str, Any]:

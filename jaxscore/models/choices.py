@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 Dtype = Literal["float32", "bfloat16"]
 DtypeOption = Literal["auto", "float32", "bfloat16"]
-Implementation = Literal["native", "transformers"]
+Implementation = Literal["native", "transformers", "function"]
 ImplementationOption = Literal["auto", "native", "transformers"]
 Quantize = Literal["int8", "stored"]
 

@@ -48,15 +48,15 @@ class Model:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
         paths: what recurrent layers take of a batch; None without such layers.
-        cached: for generation and the prefix cache; None for transformers' classes.
-        write: generation of transformers' classes; None for ours.
+        cached: for generation and the prefix cache; None for models of `functions`.
+        write: generation of transformers' classes; None for others.
         params: tree of device arrays.
         max_positions: length of the longest path.
         limit_reason: why that is less than the model was made for; empty if it is not.
         width: of the hidden states; decides which row lengths pay.
-        shares_text: rows may contain tries. False for transformers' classes, whose mask is
-            two-dimensional: they take one request per row.
-        implementation: "native" or "transformers".
+        shares_text: rows may contain tries. False for models without the interval mask, such as
+            transformers' classes, whose mask is two-dimensional: they take one request per row.
+        implementation: "native", "transformers", or "function" of the user.
         dtype: "float32" or "bfloat16".
         model_type: of the config.
         eos_ids: tokens that finish a generated text.

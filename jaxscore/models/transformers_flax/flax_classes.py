@@ -1,26 +1,29 @@
 """transformers' Flax classes behind our interface, for configs that `guards` admits."""
 
+import dataclasses
 import functools
+import operator
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.device.backends import BACKENDS, Backend, current_platform, deterministic_options
+from jaxscore.device.backends import BACKENDS, current_platform, deterministic_options
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.generate import NONFINITE
 from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.sharding import REPLICATED
 from jaxscore.errors import InputError
+from jaxscore.models import functions
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
+from jaxscore.models.weights.array_tensors import array_tensors
 from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 from jaxscore.plan.requests import TokenRequest
@@ -45,12 +48,6 @@ def build(
             not fit.
     """
     where = str(folder / "config.json")
-    mesh = None if mesh_choice is None else mesh_choice(None, None)
-    if mesh is not None and mesh.shape.model > 1:
-        raise InputError(
-            f"mesh {mesh.shape}: transformers' Flax classes are not split over devices; "
-            "give model=1, or --model-impl native"
-        )
     config = guarded(raw, where)
     guard = GUARDS[raw["model_type"]]
     most = guard.positions
@@ -58,42 +55,50 @@ def build(
     if max_positions < 1:
         raise InputError(f"{where}: {most} is {max_positions}, expected at least 1")
     model = _flax_model(config, dtype, where)
-    flat = _params(folder, tensors, model, jnp.dtype(dtype))
-    has_head = "lm_head" in model.params_shape_tree  # llama's class has one, tied or not
-    bias = flat.pop(HEAD_BIAS, None)
-    # The class keeps [D, V]; the vocabulary pass slices rows.
-    tied = config.tie_word_embeddings
-    head = flat[guard.embedding] if tied else jnp.asarray(flat.pop(HEAD).T)
-    # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
-    precision = "highest" if dtype == "float32" else "default"
+    tied, has_head = config.tie_word_embeddings, "lm_head" in model.params_shape_tree
 
-    whole, states, hidden_states = _functions(model, has_head, max_positions, precision)
-    platform = current_platform()
-    backend = BACKENDS[platform]
-    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head, backend.integers)}
-    params["unembed_bias"] = bias
-    if mesh is not None:
-        params = mesh.put(params, REPLICATED)
-    head_of = functools.partial(unembedding, backend)
-    ends, generation_defaults = read_generation_config(folder, raw)
-    return Model(
-        hidden_states=hidden_states,
-        unembedding=head_of,
-        cached=None,
-        write=_writer(model, whole, states, head_of, max_positions, precision),
-        params=params,
+    def read(values: Tensors) -> Any:
+        return _tree(_params(folder, values, model, jnp.dtype(dtype)), tied)
+
+    def head(params: Any) -> tuple[Any, Any]:
+        weight = params["unembed"]
+        if tied:
+            weight = functools.reduce(operator.getitem, guard.embedding, params["model"])
+        return weight, params["unembed_bias"]
+
+    whole, states = _functions(model, head if has_head else None)
+    built = functions.build(
+        functions.Functions(
+            hidden_states=lambda params, ids: states(params, ids, jnp.ones_like(ids)),
+            unembed=head,
+        ),
+        read(tensors),
         vocab_size=config.vocab_size,
         max_positions=max_positions,
-        width=getattr(config, guard.width),
-        shares_text=False,
+        name=raw["model_type"],
+        mesh_choice=mesh_choice,
         implementation="transformers",
-        dtype=dtype,
-        model_type=raw["model_type"],
+        is_owned=True,
+    )
+    assert built.replace_params is not None
+    copied = built.replace_params
+    ends, generation_defaults = read_generation_config(folder, raw)
+    return dataclasses.replace(
+        built,
+        write=_writer(model, whole, states, built.unembedding, max_positions, dtype),
         eos_ids=ends,
         generation_defaults=generation_defaults,
-        platform=platform,
-        mesh=mesh,
+        replace_params=lambda values: copied(read(array_tensors(values))),
     )
+
+
+def _tree(flat: dict[tuple[str, ...], jax.Array], tied: bool) -> dict[str, Any]:
+    """The class's parameters, and its LM head turned from [D, V] to [V, D]; None if it is tied."""
+    bias, weight = flat.pop(HEAD_BIAS, None), None
+    if not tied:
+        integers = BACKENDS[current_platform()].integers
+        weight = to_storage(jnp.asarray(flat.pop(HEAD).T), integers)
+    return {"model": unflatten_dict(flat), "unembed": weight, "unembed_bias": bias}
 
 
 def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
@@ -116,43 +121,26 @@ def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
         ) from None
 
 
-class _Functions(NamedTuple):
-    """Pure functions over the parameters of a class.
-
-    Attributes:
-        whole: the class's own tree.
-        states: normed states [R, L, D] of texts; the mask is 0 for padding.
-        hidden_states: as of `Model`.
-    """
-
-    whole: Callable[[Any], Any]
-    states: Callable[[Any, Any, Any], jax.Array]
-    hidden_states: Callable[[Any, Any, Any, Any], jax.Array]
-
-
-def _functions(model: Any, has_head: bool, max_positions: int, precision: str) -> _Functions:
-    """Functions of a class.
+def _functions(
+    model: Any, head_of: Callable[[Any], tuple[Any, Any]] | None
+) -> tuple[Callable[[Any], Any], Callable[[Any, Any, Any], jax.Array]]:
+    """Pure functions of the tree that `_tree` makes: the class's own tree, and normed states
+    [R, L, D] of ids [R, L] with a mask [R, L] that is 0 for padding.
 
     Args:
-        has_head: whether its tree has `lm_head`, tied or not.
-        precision: of matrix products, as JAX names it.
+        head_of: weight [V, D] and bias of the LM head; None for a class whose tree has none.
     """
     takes_positions = GUARDS[model.config.model_type].takes_positions
 
     def whole(params: Any) -> Any:
-        """The class's own tree."""
-        if not has_head:
+        if head_of is None:
             return params["model"]
-        head = {"kernel": from_storage(params["unembed"]).T}
-        if params["unembed_bias"] is not None:
-            head["bias"] = params["unembed_bias"]
+        weight, bias = head_of(params)
+        head = {"kernel": from_storage(weight).T} | ({} if bias is None else {"bias": bias})
         return params["model"] | {"lm_head": head}
 
     def states(params: Any, ids: Any, mask: Any) -> jax.Array:
-        """Normed states [R, L, D] of texts; the mask is 0 for padding.
-
-        The logits are not used, so the compiler removes them.
-        """
+        # The logits are not used, so the compiler removes them.
         at = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
         out = model(
             ids,
@@ -163,20 +151,7 @@ def _functions(model: Any, has_head: bool, max_positions: int, precision: str) -
         )
         return out.hidden_states[-1].astype(jnp.float32)
 
-    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
-        """One request per row, padded on the right, which causality hides: the mask is all ones."""
-        # A row may be longer than the classes' masks and tables; the excess is padding.
-        known = ids[:, :max_positions]
-        with jax.default_matmul_precision(precision):
-            hidden = states(params, known, jnp.ones_like(known))
-        return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
-
-    return _Functions(whole, states, hidden_states)
-
-
-def unembedding(backend: Backend, params: Any) -> Unembedding:
-    """The unembedding of the parameters."""
-    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None, backend=backend)
+    return whole, states
 
 
 def _writer(
@@ -185,10 +160,12 @@ def _writer(
     states: Callable[[Any, Any, Any], jax.Array],
     head_of: Callable[[Any], Unembedding],
     max_positions: int,
-    precision: str,
+    dtype: Dtype,
 ) -> Write:
     """transformers' own `generate`, one prompt at a time, compiled once per bucket."""
     from transformers import GenerationConfig
+
+    precision = "highest" if dtype == "float32" else "default"
 
     @functools.lru_cache
     def program(length: int, n_new: int, temperature: float, top_p: float, eos: int) -> Any:
@@ -207,7 +184,8 @@ def _writer(
         generation = GenerationConfig(**options)
 
         @functools.partial(jax.jit, compiler_options=deterministic_options())
-        def run(params: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+        def run(held: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+            params = held["model"]
             with jax.default_matmul_precision(precision):
                 written = model.generate(
                     ids,
@@ -219,7 +197,7 @@ def _writer(
                 # It takes the argmax of NaN for a token, so the generated text is scored again.
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
-            terms = lm_head_terms(before, head_of(params))
+            terms = lm_head_terms(before, head_of(held))
             return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], NONFINITE)
 
         return run
@@ -284,7 +262,8 @@ def _params(
             raise InputError(f"{folder}: tensor {bare} is there with and without '{prefix}.'")
         else:
             kept = jnp.float32 if key == HEAD_BIAS else dtype
-            flat[key] = jnp.asarray(np.asarray(value), kept)
+            own = value if isinstance(value, jax.Array) else np.asarray(value)
+            flat[key] = jnp.asarray(own, kept)
     missing = sorted(".".join(name) for name in set(expected) - set(flat))
     if missing or unused:
         raise InputError(f"{folder}: tensors missing {missing[:5]}, not used {unused[:5]}")

@@ -29,7 +29,6 @@ class Guard:
         only: attribute -> values for which the class is right.
         embedding: path of the token embedding [V, D] in its parameters.
         positions: attribute with the length of the longest input, or the length.
-        width: attribute with the hidden width.
         idle: attributes that change nothing: for training, or in published configs and read by
             neither this class nor PyTorch's.
         check: returns a complaint about values that depend on others, or None.
@@ -41,7 +40,6 @@ class Guard:
     only: dict[str, tuple[Any, ...]]
     embedding: tuple[str, ...]
     positions: str | int
-    width: str
     idle: frozenset[str] = frozenset()
     check: Callable[[Any], str | None] = lambda config: None
     buffers: tuple[str, ...] = ()
@@ -175,7 +173,6 @@ GUARDS: dict[str, Guard] = {
         },
         embedding=("transformer", "wte", "embedding"),
         positions="n_positions",
-        width="n_embd",
         buffers=(r"h\.\d+\.attn\.(bias|masked_bias)",),
     ),
     "gpt_neo": Guard(
@@ -187,7 +184,6 @@ GUARDS: dict[str, Guard] = {
         only={"activation_function": ACTIVATIONS},
         embedding=("transformer", "wte", "embedding"),
         positions="max_position_embeddings",
-        width="hidden_size",
         idle=_names("embed_dropout resid_dropout"),
         check=_gpt_neo,
         buffers=(r"h\.\d+\.attn\.attention\.(bias|masked_bias)",),
@@ -202,7 +198,6 @@ GUARDS: dict[str, Guard] = {
         },
         embedding=("transformer", "wte", "embedding"),
         positions="n_positions",
-        width="n_embd",
         idle=_names("rotary scale_attn_weights"),
         check=_gptj,
         buffers=(r"h\.\d+\.attn\.(bias|masked_bias)",),
@@ -220,7 +215,6 @@ GUARDS: dict[str, Guard] = {
         },
         embedding=("model", "decoder", "embed_tokens", "embedding"),
         positions="max_position_embeddings",
-        width="hidden_size",
         idle=_names("activation_dropout dropout init_std layerdrop output_projection"),
     ),
     "bloom": Guard(
@@ -231,7 +225,6 @@ GUARDS: dict[str, Guard] = {
         only={"slow_but_exact": (False,)},  # PyTorch's class then drops biases, this one does not
         embedding=("transformer", "word_embeddings", "embedding"),
         positions=131_072,  # ALiBi itself has no end; as our own decoder has it
-        width="hidden_size",
         idle=_names(
             "hidden_dropout attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion "
             "offset_alibi seq_length skip_bias_add skip_bias_add_qkv unk_token_id"
@@ -253,7 +246,6 @@ GUARDS: dict[str, Guard] = {
         },
         embedding=("model", "embed_tokens", "embedding"),
         positions="max_position_embeddings",
-        width="d_model",
         idle=_names("activation_dropout dropout init_std layerdrop"),
         check=_xglm,
         buffers=(r"embed_positions\.weights",),
@@ -273,7 +265,6 @@ GUARDS: dict[str, Guard] = {
         },
         embedding=("model", "embed_tokens", "embedding"),
         positions="max_position_embeddings",
-        width="hidden_size",
         check=_llama,
         buffers=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
     ),
@@ -286,7 +277,6 @@ GUARDS: dict[str, Guard] = {
         only={"hidden_act": ACTIVATIONS, "rope_theta": (10000.0,), "rope_scaling": (None,)},
         embedding=("model", "embed_tokens", "embedding"),
         positions="max_position_embeddings",
-        width="hidden_size",
         check=_gemma,
         buffers=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
     ),

@@ -18,7 +18,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import ACTIVATIONS, GUARDS, guarded
-from jaxscore.plan.requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest, TokenSequence
+from jaxscore.scorer import Scorer
 from tests.models import checkpoints
 from tests.models.checkpoints import (
     POSITIONS,
@@ -582,7 +583,6 @@ def test_the_guards_name_attributes_that_there_are(kind):
     assert not guard.reads & set(guard.only)
     # The config object renames the one, and keeps the other only where it is given.
     assert (guard.reads | set(guard.only)) - set(defaults) <= {"n_embed", "rope_scaling"}
-    assert guard.width in guard.reads
     assert guard.positions in guard.reads or kind == "bloom"
 
 
@@ -660,3 +660,21 @@ def test_tensors_must_all_be_there_and_all_be_used(checkpoint, kind):
     refused(folder, folder, "missing", name.rsplit(".", 1)[0])
     retensored(folder, lambda _: tensors | {"extra.weight": tensors[name]})
     refused(folder, folder, "not used ['extra.weight']")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gptj"])  # tied, and untied with a bias
+def test_an_update_gives_the_scores_of_its_tensors(kind, tmp_path):
+    checkpoints.saved(tmp_path, kind, **BASE[kind])
+    path = tmp_path / "model.safetensors"
+    tensors = {name: 1.5 * value for name, value in load_file(path).items()}
+    updated = Scorer(loaded(tmp_path, implementation="transformers"), None)
+    sequence = TokenSequence(np.arange(3, 20, dtype=np.int32), 1)
+    updated.score_sequences([sequence])
+    updated.update(tensors)
+    [found] = updated.score_sequences([sequence])
+    save_file(tensors, path, metadata={"format": "pt"})
+    fresh = Scorer(loaded(tmp_path, implementation="transformers"), None)
+    [expected] = fresh.score_sequences([sequence])
+    np.testing.assert_array_equal(found.logprob, expected.logprob)
+    with pytest.raises(InputError, match="tensors missing"):
+        updated.update({"transformer.ln_f.weight": np.ones(32, np.float32)})

@@ -1,0 +1,178 @@
+"""Any JAX model as a `Model`: a function of hidden states, and one of its LM head.
+
+without the interval mask   each row is one text, padded at the end, which causality hides
+with the interval mask      packed tries: text that requests share is computed once
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+
+from jaxscore.device.backends import BACKENDS, current_platform
+from jaxscore.device.dots import compute_dtype, to_storage
+from jaxscore.device.rows import Unembedding
+from jaxscore.device.sharding import REPLICATED, DeviceMesh
+from jaxscore.errors import InputError
+from jaxscore.models.choices import Implementation
+from jaxscore.models.model import MeshChoice, Model
+from jaxscore.models.weights.array_tensors import copied_to, copied_tree, outline
+
+PROBE = 8  # tokens of the row whose shapes are checked
+FLOATS = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Functions:
+    """A causal language model as pure functions; see `Scorer.from_function`.
+
+    Attributes:
+        hidden_states: (params, ids [R, L]) -> [R, L, D]; with `takes_mask` (params, ids,
+            positions [R, L], mask [R, L, L]) -> [R, L, D].
+        unembed: params -> [V, D], or that and a bias [V].
+        takes_mask: see `hidden_states`.
+        scale, softcap: of the logits, see `Unembedding`.
+    """
+
+    hidden_states: Callable[..., jax.Array]
+    unembed: Callable[[Any], Any]
+    takes_mask: bool = False
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+def build(
+    functions: Functions,
+    params: Any,
+    *,
+    vocab_size: int,
+    max_positions: int,
+    name: str = "function",
+    mesh_choice: MeshChoice | None = None,
+    implementation: Implementation = "function",
+    is_owned: bool = False,
+) -> Model:
+    """A model of functions, with a copy of the parameters whole on each device.
+
+    Args:
+        params: tree of NumPy or JAX arrays.
+        name: of the model, for reports.
+        is_owned: nobody else changes `params`, so they are not copied on their device.
+
+    Raises:
+        InputError: parameters that are no arrays, functions whose results have other shapes than
+            they should, or a mesh that splits the model.
+    """
+    if vocab_size < 1 or max_positions < 1:
+        raise InputError(
+            f"vocab_size is {vocab_size} and max_positions {max_positions}, expected at least 1"
+        )
+    mesh = None if mesh_choice is None else mesh_choice(None, None)
+    if mesh is not None and mesh.shape.model > 1:
+        raise InputError(
+            f"mesh {mesh.shape}: only our own decoder is split over devices; give model=1"
+        )
+    placed = {"model": _placed(params, mesh, is_owned)}
+    width, dtype = _check(functions, placed["model"], vocab_size, max_positions)
+    like = jax.tree.map(outline, placed["model"])
+    backend = BACKENDS[current_platform()]
+    # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
+    precision = "highest" if dtype == "float32" else "default"
+
+    def hidden_states(held: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+        with jax.default_matmul_precision(precision):
+            if functions.takes_mask:
+                mask = interval_mask(subtree_end)
+                found = functions.hidden_states(held["model"], ids, position, mask)
+                return found.astype(jnp.float32)
+            # A row may be longer than the model's tables; the excess is padding.
+            known = ids[:, :max_positions]
+            found = functions.hidden_states(held["model"], known).astype(jnp.float32)
+        return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+
+    def unembedding(held: Any) -> Unembedding:
+        weight, bias = _head(functions, held["model"])
+        if bias is not None:
+            bias = bias.astype(jnp.float32)
+        weight = to_storage(weight, backend.integers)
+        return Unembedding(weight, bias, functions.scale, functions.softcap, backend=backend)
+
+    return Model(
+        hidden_states=hidden_states,
+        unembedding=unembedding,
+        cached=None,
+        write=None,
+        params=placed,
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        width=width,
+        shares_text=functions.takes_mask,
+        implementation=implementation,
+        dtype="float32" if dtype == "float32" else "bfloat16",
+        model_type=name,
+        eos_ids=(),
+        platform=current_platform(),
+        mesh=mesh,
+        replace_params=lambda values: {"model": copied_tree(values, like)},
+    )
+
+
+def interval_mask(subtree_end: jax.Array) -> jax.Array:
+    """Whether token i of a row attends to its token j: bool [R, L, L], of subtree ends [R, L]."""
+    at = jnp.arange(subtree_end.shape[1])
+    return (at[None, :] <= at[:, None]) & (at[:, None] < subtree_end[:, None, :])
+
+
+def _head(functions: Functions, params: Any) -> tuple[Any, Any]:
+    """Weight and bias of the LM head."""
+    found = functions.unembed(params)
+    return found if isinstance(found, tuple) else (found, None)
+
+
+def _placed(params: Any, mesh: DeviceMesh | None, is_owned: bool) -> Any:
+    """The parameters, whole on each device."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not isinstance(leaf, np.ndarray | jax.Array):
+            raise InputError(
+                f"params: {jax.tree_util.keystr(path)} is {type(leaf).__name__}, expected an "
+                "array; separate the arrays from the rest, as flax.nnx.split and "
+                "equinox.partition do"
+            )
+    where: Sharding = SingleDeviceSharding(jax.devices()[0])
+    if mesh is not None:
+        where = NamedSharding(mesh.mesh, REPLICATED)
+    if is_owned:
+        return jax.device_put(params, where)
+    return jax.tree.map(lambda leaf: copied_to(leaf, where), params)
+
+
+def _check(
+    functions: Functions, params: Any, vocab_size: int, max_positions: int
+) -> tuple[int, str]:
+    """Width of the hidden states and dtype of the LM head, by the functions' abstract results.
+
+    Raises:
+        InputError: they have other shapes than they should.
+    """
+    length = min(PROBE, max_positions)
+    ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    more = [ids, jax.ShapeDtypeStruct((1, length, length), bool)] if functions.takes_mask else []
+    hidden = jax.eval_shape(functions.hidden_states, params, ids, *more)
+    weight, bias = jax.eval_shape(lambda held: _head(functions, held), params)
+    expected = f"[{vocab_size}, width], one row per token id"
+    if len(weight.shape) != 2 or weight.shape[0] != vocab_size:
+        raise InputError(f"unembed gives {list(weight.shape)}, expected {expected}")
+    if bias is not None and bias.shape != (vocab_size,):
+        raise InputError(f"unembed gives a bias of {list(bias.shape)}, expected [{vocab_size}]")
+    if hidden.shape != (1, length, weight.shape[1]):
+        raise InputError(
+            f"hidden_states gives {list(hidden.shape)} for ids [1, {length}], expected "
+            f"[1, {length}, {weight.shape[1]}]: the states after the last norm, before the LM head"
+        )
+    if (name := compute_dtype(weight).name) not in FLOATS:
+        raise InputError(f"unembed gives {name}, expected {' or '.join(FLOATS)}")
+    return weight.shape[1], name

@@ -1,0 +1,246 @@
+"""`Scorer.from_function`: models of Flax Linen, Flax NNX, Equinox and a plain function."""
+
+import re
+
+import equinox
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxscore import InputError, Request, Scorer, evaluate
+from tests.conftest import CASES, ROOT
+
+TOKENIZER = str(CASES / "models/tiny-gpt2")
+V, D, HEADS, POSITIONS = 1280, 16, 2, 64
+TEXTS = [
+    Request("0", "The cat", " sat down"),
+    Request("1", "The cat", " ran away."),
+    Request("2", "", "A dog is no cat"),
+]
+
+
+class Linen(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, ids, positions, mask):
+        token = flax.linen.Embed(V, D, name="token")(ids)
+        x = token + flax.linen.Embed(POSITIONS, D, name="position")(positions)
+        attend = flax.linen.MultiHeadDotProductAttention(HEADS, name="attention")
+        return flax.linen.LayerNorm(name="norm")(x + attend(x, mask=mask[:, None]))
+
+
+def linen():
+    model = Linen()
+    params = model.init(jax.random.key(0), *inputs(np.zeros((1, 4), np.int32)))
+    return model.apply, lambda p: p["params"]["token"]["embedding"], params
+
+
+class Nnx(nnx.Module):
+    def __init__(self, rngs):
+        self.token, self.position = nnx.Embed(V, D, rngs=rngs), nnx.Embed(POSITIONS, D, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(HEADS, D, decode=False, rngs=rngs)
+        self.norm, self.head = nnx.LayerNorm(D, rngs=rngs), nnx.Linear(D, V, rngs=rngs)
+
+    def __call__(self, ids, positions, mask):
+        x = self.token(ids) + self.position(positions)
+        return self.norm(x + self.attention(x, mask=mask[:, None]))
+
+
+def of_nnx():
+    graph, state = nnx.split(Nnx(nnx.Rngs(0)))
+
+    def apply(params, *args):
+        return nnx.merge(graph, params)(*args)
+
+    def unembed(params):
+        head = nnx.merge(graph, params).head
+        return head.kernel[...].T, head.bias[...]
+
+    return apply, unembed, state
+
+
+class Eqx(equinox.Module):
+    token: equinox.nn.Embedding
+    position: equinox.nn.Embedding
+    attention: equinox.nn.MultiheadAttention
+    norm: equinox.nn.LayerNorm
+    head: equinox.nn.Linear
+
+    def __init__(self, key):
+        keys = jax.random.split(key, 4)
+        self.token = equinox.nn.Embedding(V, D, key=keys[0])
+        self.position = equinox.nn.Embedding(POSITIONS, D, key=keys[1])
+        self.attention = equinox.nn.MultiheadAttention(HEADS, D, key=keys[2])
+        self.norm = equinox.nn.LayerNorm(D)
+        self.head = equinox.nn.Linear(D, V, key=keys[3])
+
+    def __call__(self, ids, positions, mask):
+        x = self.token.weight[ids] + self.position.weight[positions]
+        return jax.vmap(self.norm)(x + self.attention(x, x, x, mask=mask))
+
+
+def of_equinox():
+    params, static = equinox.partition(Eqx(jax.random.key(0)), equinox.is_array)
+
+    def apply(params, *args):
+        return jax.vmap(equinox.combine(params, static))(*args)
+
+    return apply, lambda params: (params.head.weight, params.head.bias), params
+
+
+def inputs(ids):
+    """Positions and causal mask of rows that are one text each."""
+    R, L = ids.shape
+    positions = jnp.broadcast_to(jnp.arange(L), (R, L))
+    return ids, positions, jnp.broadcast_to(jnp.tril(jnp.ones((L, L), bool)), (R, L, L))
+
+
+MODELS = {"linen": linen, "nnx": of_nnx, "equinox": of_equinox}
+
+
+def scorer_of(model, *, takes_mask=False, **options):
+    """A scorer as the README's recipes make it."""
+    apply, unembed, params = model
+    hidden_states = apply if takes_mask else lambda p, ids: apply(p, *inputs(ids))
+    sizes = {"vocab_size": V, "max_positions": POSITIONS}
+    return Scorer.from_function(
+        hidden_states, unembed, params, TOKENIZER, takes_mask=takes_mask, **sizes, **options
+    )
+
+
+def reference(model, params, scorer, request):
+    """Log-probabilities and entropies of a continuation, by whole logits of its text alone."""
+    apply, unembed, _ = model
+    [ids] = scorer.encoder.tokenizer([request.context + request.continuation])["input_ids"]
+    head = unembed(params)
+    weight, bias = head if isinstance(head, tuple) else (head, 0.0)
+    hidden = apply(params, *inputs(np.array([ids], np.int32)))[0]
+    logp = jax.nn.log_softmax(jnp.dot(hidden, weight.T, precision="highest") + bias)[:-1]
+    own = jnp.take_along_axis(logp, np.array(ids[1:])[:, None], axis=1)[:, 0]
+    return np.asarray(own), np.asarray(-(jnp.exp(logp) * logp).sum(axis=1))
+
+
+@pytest.mark.slow_after(1, of_each="takes_mask")
+@pytest.mark.parametrize("takes_mask", [False, True], ids=["causal", "intervals"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_scores_are_those_of_the_model_itself(kind, takes_mask):
+    model = MODELS[kind]()
+    scorer = scorer_of(model, takes_mask=takes_mask)
+    for factor in (1.0, 1.5):
+        params = jax.tree.map(lambda x, factor=factor: x * factor, model[2])
+        scorer.update(params)
+        for request, scored in zip(TEXTS, scorer.score(TEXTS), strict=True):
+            assert scored.error is None
+            logprob, entropy = reference(model, params, scorer, request)
+            n = int(np.isfinite(scored.logprob).sum())
+            np.testing.assert_allclose(scored.logprob[-n:], logprob[-n:], atol=1e-4)
+            np.testing.assert_allclose(scored.entropy[-n:], entropy[-n:], atol=1e-4)
+    assert len(scorer.engine.programs.compiled) == 1
+
+
+def test_systems_take_such_a_model_and_it_writes_no_text():
+    scorer = scorer_of(linen(), name="mine")
+    report = evaluate("perplexity", scorer, [{"text": "A dog is no cat."}])
+    assert report.settings["model"] == "mine"
+    assert report.settings["implementation"] == "function"
+    assert report.settings["revision"] is None
+    assert report.settings["weights"] == scorer.about["model"]
+    with pytest.raises(InputError, match="writes no text"):
+        scorer.generate("The cat")
+    with pytest.raises(InputError, match="sample needs"):
+        evaluate("sample", scorer, [{"prompt": "The cat"}], n=1)
+    too_long = scorer.score(["The cat sat down. " * 30])
+    assert "64" in too_long[0].error
+
+
+def test_a_longer_text_than_a_row_of_the_model_is_not_cut():
+    """Rows are powers of two, and the model has 48 positions."""
+    model = linen()
+    apply, unembed, params = model
+    seen = []
+
+    def hidden_states(p, ids):
+        seen.append(ids.shape[1])
+        return apply(p, *inputs(ids))
+
+    scorer = Scorer.from_function(
+        hidden_states, unembed, params, TOKENIZER, vocab_size=V, max_positions=48
+    )
+    request = Request("0", "", "The cat sat down and " * 4)
+    [scored] = scorer.score([request])
+    logprob, _ = reference(model, params, scorer, request)
+    assert len(logprob) > 16
+    np.testing.assert_allclose(scored.logprob[-len(logprob) :], logprob, atol=1e-4)
+    assert max(seen) <= 48
+
+
+def test_bfloat16_softcap_and_scale():
+    apply, unembed, params = linen()
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    cap = {"scale": 0.5, "softcap": 2.0}
+    scorer = scorer_of((apply, unembed, params), **cap)
+    assert scorer.model.dtype == "bfloat16"
+    [ids] = scorer.encoder.tokenizer(["The cat sat"])["input_ids"]
+    hidden = apply(params, *inputs(np.array([ids], np.int32)))[0]
+    product = jnp.dot(hidden, unembed(params).T, preferred_element_type=jnp.float32)
+    logp = jax.nn.log_softmax(2 * jnp.tanh(0.5 * product / 2))
+    expected = [float(logp[k, id]) for k, id in enumerate(ids[1:])]
+    [scored] = scorer.score(["The cat sat"])
+    np.testing.assert_allclose(scored.logprob[-len(expected) :], expected, atol=2e-2)
+
+
+def test_what_is_no_such_model_is_refused_by_name():
+    apply, unembed, params = linen()
+    good = {"vocab_size": V, "max_positions": POSITIONS}
+
+    def plain(p, ids):
+        return apply(p, *inputs(ids))
+
+    wrong = [
+        ((plain, unembed, params | {"rate": 0.1}), {}, r"params: \['rate'\] is float"),
+        ((plain, lambda p: unembed(p).T, params), {}, r"unembed gives \[16, 1280\], expected"),
+        ((plain, lambda p: (unembed(p), jnp.zeros(3)), params), {}, r"a bias of \[3\]"),
+        ((lambda p, ids: plain(p, ids)[0], unembed, params), {}, r"hidden_states gives \[8, 16\]"),
+        ((plain, lambda p: unembed(p).astype(jnp.float16), params), {}, "unembed gives float16"),
+        ((plain, unembed, params), {"max_positions": 0}, "expected at least 1"),
+    ]
+    for (hidden, head, values), options, message in wrong:
+        with pytest.raises(InputError, match=message):
+            Scorer.from_function(hidden, head, values, TOKENIZER, **good | options)
+    scorer, changed = scorer_of((apply, unembed, params)), jax.tree.map(lambda x: x, params)
+    changed["params"]["token"]["embedding"] = jnp.zeros((3, D))
+    with pytest.raises(InputError, match=r"\['token'\]\['embedding'\] is float32 \[3, 16\]"):
+        scorer.update(changed)
+
+
+@pytest.mark.slow
+def test_the_recipes_of_the_page_run():
+    """Each with a module that takes ids alone, as the page says."""
+    page = (ROOT / "jaxscore/models/README.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"^## Any JAX model.*?\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+    recipes = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+    class LinenOfIds(Linen):
+        @flax.linen.compact
+        def __call__(self, ids):
+            return Linen.__call__(self, *inputs(ids))
+
+    class NnxOfIds(Nnx):
+        def __call__(self, ids):
+            return super().__call__(*inputs(ids))
+
+    class EqxOfIds(Eqx):
+        def __call__(self, ids):
+            return super().__call__(*(each[0] for each in inputs(ids[None])))
+
+    models = [LinenOfIds(), NnxOfIds(nnx.Rngs(0)), EqxOfIds(jax.random.key(0))]
+    assert len(recipes) == len(models)
+    for recipe, model, make in zip(recipes, models, MODELS.values(), strict=True):
+        names = {"model": model, "tokenizer": TOKENIZER, "nnx": nnx, "equinox": equinox}
+        names |= {"jax": jax, "Scorer": Scorer, "vocab_size": V, "max_positions": POSITIONS}
+        expected = scorer_of(make())
+        exec(recipe, names | {"params": make()[2]}, names)
+        for found, own in zip(names["scorer"].score(TEXTS), expected.score(TEXTS), strict=True):
+            np.testing.assert_allclose(found.logprob, own.logprob, atol=1e-6)
