@@ -241,6 +241,6 @@ def test_the_recipes_of_the_page_run():
         names = {"model": model, "tokenizer": TOKENIZER, "nnx": nnx, "equinox": equinox}
         names |= {"jax": jax, "Scorer": Scorer, "vocab_size": V, "max_positions": POSITIONS}
         expected = scorer_of(make())
-        exec(recipe, names | {"params": make()[2]}, names)
+        exec(recipe, names := names | {"params": make()[2]})
         for found, own in zip(names["scorer"].score(TEXTS), expected.score(TEXTS), strict=True):
             np.testing.assert_allclose(found.logprob, own.logprob, atol=1e-6)
