@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import Build
-from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
+from jaxscore.device.decoder_config import NO_MIXER, RECURRENT, DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.layers import Layout, PerLayer
 from jaxscore.device.recurrence.mixers import RecurrentHalf, empty_states
@@ -28,7 +28,7 @@ def stacked_by_kind(config: DecoderConfig) -> bool:
     """Whether the parameters of attention are stacked per kind, outside `layers`."""
     recurrent = config.recurrent
     several = config.other_heads is not None or (recurrent is not None and not recurrent.beside)
-    return several or bool(config.keys_of)
+    return several or bool(config.keys_of) or config.mlp_layers is not None
 
 
 def trim_rotary(own: PerLayer, here: DecoderConfig) -> PerLayer:
@@ -47,7 +47,7 @@ def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
 
 def cached_layers(config: DecoderConfig) -> list[int]:
     """Layers with keys and values, in the order of a KV cache."""
-    return [i for i in range(config.n_layers) if config.kind_of(i) != RECURRENT]
+    return [i for i in range(config.n_layers) if config.has_attention(i)]
 
 
 def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def attention_half(
     sources: Any,
     states: Any = (),
 ) -> tuple[Array, Any, Any, Any]:
-    """The attention half of any layer, with a recurrence beside it or in its place.
+    """The attention half of any layer, with a recurrence beside it or in its place, or nothing.
 
     Args:
         params: of the decoder.
@@ -162,15 +162,21 @@ def attention_half(
 
         return run
 
-    def recurrence() -> Any:
-        nth = places["all"][layer]
-        added, after = _recurrence(params, config, build, weights, nth, x, layout, states)
+    def without_keys(added: Array, after: Any) -> Any:
         heads, width = cache_head_shape(config, build)
         none = jnp.zeros((*x.shape[:2], heads, width))
         return added, to_cache((none, none), config, build, layout.dtype), tuple(sources), after
 
+    def recurrence() -> Any:
+        nth = places["all"][layer]
+        return without_keys(*_recurrence(params, config, build, weights, nth, x, layout, states))
+
+    own_branches = {
+        RECURRENT: recurrence,
+        NO_MIXER: lambda: without_keys(jnp.zeros_like(x), no_states),
+    }
     combinations = sorted(set(kind_of))
-    branches = [recurrence if pair[0] == RECURRENT else branch(*pair) for pair in combinations]
+    branches = [own_branches.get(pair[0]) or branch(*pair) for pair in combinations]
     index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[layer]
     return lax.switch(index, branches)
 
@@ -216,9 +222,9 @@ def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bo
     shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]
     everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
-    cached = [sum(kind != RECURRENT for kind in kinds[:i]) for i in range(n)]
+    cached = [sum(kind >= 0 for kind in kinds[:i]) for i in range(n)]
     with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
-    slots = [sources_of(config, kind) for kind in range(len(config.kinds()))]
+    slots = {kind: sources_of(config, kind) for kind in set(kinds)}
     used = [config.keys_of[i] if config.keys_of else i for i in range(n)]
     source = [
         slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])

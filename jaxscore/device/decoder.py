@@ -229,11 +229,13 @@ def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> A
 
 def _of_kinds(config: DecoderConfig, keys_values: tuple[Array, Array], states: Any) -> KeysValues:
     """Keys and values of the layers that have them, and states of recurrent ones."""
-    if config.recurrent is None:
-        return KeysValues(*keys_values)
     cached = np.array(attention_kinds.cached_layers(config), np.int32)
-    recurrent = np.array(config.recurrent.layers, np.int32)
+    if config.recurrent is None and len(cached) == config.n_layers:
+        return KeysValues(*keys_values)
     key, value = (leaf[cached] for leaf in keys_values)
+    if config.recurrent is None:
+        return KeysValues(key, value)
+    recurrent = np.array(config.recurrent.layers, np.int32)
     return KeysValues(key, value, jax.tree.map(lambda leaf: leaf[recurrent], states))
 
 
@@ -258,7 +260,7 @@ def _mlp_half(
 ) -> tuple[Array, Any]:
     """What the layer's MLP or mixture adds to the residual stream, now and after the next layer.
 
-    If layers have two kinds of MLP, parameters are stacked per kind and the program branches.
+    If layers have several kinds of MLP, parameters are stacked per kind and the program branches.
     """
     most, other = build.backend.mlp_tokens, config.other_mlp
     is_recurrent = None
@@ -289,21 +291,30 @@ def _mlp_half(
         )
         return MlpHalf(config, build).apply({"params": own}, x, run, is_recurrent)
 
-    if other is None:
+    if not config.mlps_by_kind:
         return main(weights, layer)
-
-    def of_kind(kind: str, nth: Array) -> Params:
-        stacked = params["mlps"][kind]
-        return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[nth], stacked))}
-
-    is_other = [n in other.layers for n in range(config.n_layers)]
-    nth = [is_other[:n].count(is_other[n]) for n in range(config.n_layers)]  # within its kind
+    layers_of = {kind: layers for kind, layers in config.mlp_kinds().items() if layers}
+    kind_of = {n: kind for kind, layers in layers_of.items() for n in layers}
+    kinds = [kind_of.get(n, "") for n in range(config.n_layers)]
+    nth = [kinds[:n].count(kinds[n]) for n in range(config.n_layers)]  # within its kind
     here = jnp.asarray(nth, jnp.int32)[layer]
-    return lax.cond(
-        jnp.asarray(is_other)[layer],
-        lambda: plain(of_kind("other", here), other.width),
-        lambda: main(of_kind("main", here), here),
-    )
+
+    def of_kind(kind: str) -> Params:
+        stacked = params["mlps"][kind]
+        return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[here], stacked))}
+
+    def other_mlp() -> Array:
+        assert other is not None
+        return plain(of_kind("other"), other.width)
+
+    branch_of = {
+        "": lambda: jnp.zeros_like(x),
+        "main": lambda: main(of_kind("main"), here),
+        "other": other_mlp,
+    }
+    present = sorted(set(kinds))
+    index = jnp.asarray([present.index(kind) for kind in kinds], jnp.int32)[layer]
+    return lax.switch(index, [branch_of[kind] for kind in present])
 
 
 def _sinusoidal(position: Array, width: int) -> Array:

@@ -15,7 +15,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu
 Quantized = Literal["", "float32", "bfloat16"]
 RouterScores = Literal["softmax", "sigmoid", "sparsemixer"]
 
-RECURRENT = -1  # kind of layers without attention
+RECURRENT, NO_MIXER = -1, -2  # kinds of layers without attention
 NORMS_BEFORE = ("before", "both")
 NORMS_AFTER = ("after", "both")
 
@@ -279,6 +279,7 @@ class Experts:
         identities: further experts, which give what they read (arXiv 2509.01322).
         late: what the routed experts give is added at the end of the next layer, and the shared
             MLP's output in their own (arXiv 2509.01322); the last layer has none.
+        latent_width: experts read and give a projection of so many channels; 0 is none.
     """
 
     count: int
@@ -304,6 +305,7 @@ class Experts:
     expert_scale: bool = False
     identities: int = 0
     late: bool = False
+    latent_width: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,6 +346,9 @@ class DecoderConfig:
             `clamped`, see there.
         mlp_factors: on the gate before its activation, and on what the MLP adds.
         other_mlp: see `OtherMlp`.
+        mlp_layers: layers that are an MLP alone, where each layer has one half and one norm: the
+            others are attention or a recurrence alone. None if all layers have both halves. Sizes
+            of halves that no layer has are 1.
         rotary: tables, as long as each other; empty where nothing turns.
         rotary_of: for each layer the index of its table.
         long_rotary: tables instead of `rotary` for requests of more than `long_from` tokens; empty
@@ -418,6 +423,7 @@ class DecoderConfig:
     clamped: Clamped | None = None
     mlp_factors: tuple[float, float] = (1.0, 1.0)
     other_mlp: OtherMlp | None = None
+    mlp_layers: tuple[int, ...] | None = None
     rotary: tuple[Rotary, ...] = ()
     rotary_of: tuple[int, ...] = ()
     long_rotary: tuple[Rotary, ...] = ()
@@ -456,11 +462,28 @@ class DecoderConfig:
         )
 
     def kind_of(self, layer: int) -> int:
-        """Index of the kind of a layer in `kinds`, or RECURRENT if the layer has no attention."""
+        """Index of the kind of a layer in `kinds`; RECURRENT or NO_MIXER if it has no attention."""
         recurrent = self.recurrent
+        if self.mlp_layers is not None and layer in self.mlp_layers:
+            return NO_MIXER
         if recurrent is not None and not recurrent.beside and layer in recurrent.layers:
             return RECURRENT
         return int(self.other_heads is not None and layer in self.other_heads.layers)
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether a layer has attention, and with it keys and values."""
+        return self.kind_of(layer) >= 0
+
+    def mlp_kinds(self) -> dict[str, tuple[int, ...]]:
+        """Layers whose MLP is the config's own, "main", and of `other_mlp`, "other"."""
+        layers = range(self.n_layers) if self.mlp_layers is None else self.mlp_layers
+        other = () if self.other_mlp is None else self.other_mlp.layers
+        return {"main": tuple(n for n in layers if n not in other), "other": other}
+
+    @property
+    def mlps_by_kind(self) -> bool:
+        """Whether the parameters of MLPs are stacked per kind, outside `layers`."""
+        return self.other_mlp is not None or self.mlp_layers is not None
 
     def only(self, layer: int) -> "DecoderConfig":
         """A decoder of this one layer, with keys and values of its own."""
@@ -482,6 +505,8 @@ class DecoderConfig:
         elif here.experts is not None and here.experts.late:  # there is no next layer
             experts = dataclasses.replace(here.experts, late=False)
             here = dataclasses.replace(here, experts=experts)
+        if self.mlp_layers is not None:
+            here = dataclasses.replace(here, mlp_layers=(0,) if kind == NO_MIXER else ())
         if (growth := self.query_growth) is not None:
             growth = growth._replace(shares=growth.shares[layer : layer + 1])
         return dataclasses.replace(
@@ -501,6 +526,8 @@ class DecoderConfig:
             if (value := getattr(self, name)) not in choices:
                 listed = ", ".join(map(repr, choices))
                 raise ValueError(f"{name} is {value!r}, expected one of {listed}")
+        if self.mlp_layers is not None and self.norm_place != "before":
+            raise ValueError(f"norm_place is {self.norm_place!r}, expected 'before'")
 
 
 CHOICES = {

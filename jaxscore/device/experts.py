@@ -94,7 +94,7 @@ BLOCK = 128  # rows of a product; fewer leave a CPU's and a TPU's units partly i
 def mixture(
     experts: Any,
     layer: Int[Array, ""],
-    gate: Callable[[Array, Array], Array],
+    gate: Callable[..., Array],
     x: Float[Array, "R L D"],
     share: Float[Array, "R L k"],
     chosen: Int[Array, "R L k"],
@@ -105,9 +105,9 @@ def mixture(
     """`sum_k share_k * down_k(gate(gate_k(x), up_k(x)))` over each token's chosen experts.
 
     Args:
-        experts: "gate" and "up" [layers, experts, F, D], "down" [layers, experts, D, F], as
-            stored; quantized ones have a scale per output channel, and some have a bias. Of all
-            layers, since a loop over layers would copy its slice.
+        experts: "up" and, unless they have no gate, "gate" [layers, experts, F, D], "down" [layers,
+            experts, D, F], as stored; quantized ones have a scale per output channel, and some have
+            a bias. Of all layers, since a loop over layers would copy its slice.
         layer: index among the layers that have experts.
         gate: see `feed_forward.gate_function`.
         x: input of the experts.
@@ -121,7 +121,7 @@ def mixture(
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
     form = build.backend.experts
-    if any(is_blocks(experts[name]["weight"]) for name in ("gate", "up", "down")):
+    if any(is_blocks(own["weight"]) for own in experts.values()):
         form = "blocked"  # the kernels read plain matrices
     if form == "kernel_gpu" and not build.backend.interpreted:
         stored = (experts[name]["weight"] for name in ("up", "down"))
@@ -184,10 +184,15 @@ def _blocks(chosen_Tk: Array, count: int) -> Blocks:
     return Blocks(order, rows, row_end, jnp.cumsum(blocks))
 
 
+def _inward(experts: Any) -> list[str]:
+    """Names of the products that an expert's input goes through."""
+    return [name for name in ("gate", "up") if name in experts]
+
+
 def blocked(
     experts: Any,
     layer: Array,
-    gate: Callable[[Array, Array], Array],
+    gate: Callable[..., Array],
     x_TD: Float[Array, "T D"],
     share_Tk: Float[Array, "T k"],
     chosen_Tk: Int[Array, "T k"],
@@ -226,7 +231,7 @@ def blocked(
             return y + own(experts[name]["bias"]) if "bias" in experts[name] else y
 
         x = x * weight if weighs_input else x
-        y = product(gate(product(x, "gate"), product(x, "up")), "down")
+        y = product(gate(*(product(x, name) for name in _inward(experts))), "down")
         return out.at[token].add(y if weighs_input else y * weight, mode="drop")
 
     return lax.fori_loop(0, blocks.block_end[-1], step, jnp.zeros((T, D), jnp.float32))
@@ -236,7 +241,7 @@ def grouped(
     run: Callable[..., Array],
     experts: Any,
     layer: Array,
-    gate: Callable[[Array, Array], Array],
+    gate: Callable[..., Array],
     x_TD: Float[Array, "T D"],
     share_Tk: Float[Array, "T k"],
     chosen_Tk: Int[Array, "T k"],
@@ -271,7 +276,7 @@ def grouped(
     x = x_TD.at[token].get(mode="fill", fill_value=0)
     share = share_Tk.reshape(-1)[pair][..., None]
     x = x * share if weighs_input else x
-    y = product(gate(product(x, "gate"), product(x, "up")), "down")
+    y = product(gate(*(product(x, name) for name in _inward(experts))), "down")
     # Blocks that are not computed may hold anything, NaN included.
     y = jnp.where(mine[..., None], y if weighs_input else y * share, 0.0)
     return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")

@@ -38,15 +38,15 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
 }
 
-Gate = Callable[[Array, Array], Array]
+Gate = Callable[..., Array]
 
 
 def gate_function(config: DecoderConfig) -> Gate:
-    """Function of a gated MLP: inner activations from the outputs of `gate` and `up`."""
+    """Inner activations of an MLP from the outputs of `gate` and `up`, or of `up` alone."""
     if (rule := config.clamped) is not None:
         return lambda gate, up: clamped(rule, gate, up)
     act = ACTIVATIONS[config.activation]
-    return lambda gate, up: act(gate) * up
+    return (lambda gate, up: act(gate) * up) if config.gated else act
 
 
 def clamped(rule: Clamped, gate: Array, up: Array) -> Array:
@@ -96,7 +96,7 @@ class Mlp(nn.Module):
         elif c.activation == "xielu":
             inner = XIelu(name="activation")(inward("up"))
         else:
-            inner = ACTIVATIONS[c.activation](inward("up"))
+            inner = gate_function(c)(inward("up"))
         y = Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
         return y if c.mlp_factors[1] == 1.0 else y * c.mlp_factors[1]
 
@@ -136,6 +136,10 @@ class Mixture(nn.Module):
         if experts.beside:
             y = run(Norm(c, name="experts_norm")(residual), share, chosen)
             y = Norm(c, name="experts_after_norm")(y)
+        elif experts.latent_width:
+            latent = Linear(experts.latent_width, c.mlp_bias, c.quantized, name="latent_in")(x)
+            y = run(latent, share, chosen)
+            y = Linear(c.width, c.mlp_bias, c.quantized, name="latent_out")(y)
         else:
             y = run(x, share, chosen)
         if experts.identities:  # whose indices no expert has
@@ -184,7 +188,8 @@ class MlpHalf(nn.Module):
             See `Mixture`; a plain MLP adds nothing later.
         """
         c = self.config
-        name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
+        is_shared = c.parallel == "shared" or c.mlp_layers is not None
+        name = "attention_norm" if is_shared else "mlp_norm"
         residual = x
         norm = Norm(c, name=name)
         if c.norm_place in NORMS_BEFORE:

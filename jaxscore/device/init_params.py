@@ -48,7 +48,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         if attention_kinds.stacked_by_kind(c):
             half.pop("attention")  # stacked on its own
         half |= mlp_half(jax.random.fold_in(key, 1))
-        if c.other_mlp is not None:
+        if c.mlps_by_kind:
             half.pop("mlp")  # stacked on its own
         if c.norm_place == "residual":
             half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
@@ -84,19 +84,17 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         mixer = functools.partial(mixer_module(c).init, x=x, layout=layout)
         made = jax.vmap(lambda key: mixer(key)["params"])
         params["recurrent"] = made(jax.random.split(next(keys), len(c.recurrent.layers)))
-    n_main = c.n_layers
-    if c.other_mlp is not None:
-        n_other = len(c.other_mlp.layers)
-        n_main -= n_other
-        of = {"main": (n_main, None), "other": (n_other, c.other_mlp.width)}
+    if c.mlps_by_kind:
+        width_of = {"main": None, "other": c.other_mlp.width if c.other_mlp else None}
         params["mlps"] = {
-            kind: jax.vmap(lambda key, width=width: mlp_half(key, width)["mlp"])(
-                jax.random.split(next(keys), n)
+            kind: jax.vmap(lambda key, width=width_of[kind]: mlp_half(key, width)["mlp"])(
+                jax.random.split(next(keys), len(layers))
             )
-            for kind, (n, width) in of.items()
+            for kind, layers in c.mlp_kinds().items()
+            if layers
         }
     if c.experts is not None:
-        params["experts"] = _experts(keys, c, n_main)
+        params["experts"] = _experts(keys, c, len(c.mlp_kinds()["main"]))
     unembed = {}
     if not c.tied:
         unembed["weight"] = normal(next(keys), (c.vocab_size, embedding_width))
@@ -111,9 +109,12 @@ def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Para
     """Random experts of the layers that have experts."""
     assert c.experts is not None
     normal = nn.initializers.normal(0.02)
-    inward = (n_layers, c.experts.count, c.mlp_width, c.width)
-    outward = (*inward[:2], c.width, c.mlp_width)
+    width = c.experts.latent_width or c.width
+    inward = (n_layers, c.experts.count, c.mlp_width, width)
+    outward = (*inward[:2], width, c.mlp_width)
     names = {"gate": inward, "up": inward, "down": outward}
+    if not c.gated:
+        del names["gate"]
     made = {name: {"weight": normal(next(keys), shape)} for name, shape in names.items()}
     for name, shape in names.items():
         if c.experts.bias:

@@ -82,7 +82,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("mlps/other/(gate|up)", None, OTHER_INNER, None),
     *_product("mlps/other/down", None, None, OTHER_INNER),
     (".*/activation/.*", (None, None)),
-    *_product(f"{MAIN_MLP}/(router|shared_gate)", None, None, None),
+    *_product(f"{MAIN_MLP}/(router|shared_gate|latent_in|latent_out)", None, None, None),
     (f"{MAIN_MLP}/correction", (None, None)),
     *_product(f"{MAIN_MLP}/shared/(gate|up)", None, SHARED_INNER, None),
     *_product(f"{MAIN_MLP}/shared/down", None, None, SHARED_INNER),
@@ -111,6 +111,8 @@ def counts(config: DecoderConfig) -> dict[str, int]:
         out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
     if config.other_mlp is not None:
         out[OTHER_INNER] = config.other_mlp.width
+    if not config.mlp_kinds()["main"]:
+        return out
     if config.experts is None:
         return out | {INNER: config.mlp_width}
     out[EXPERTS] = config.experts.count

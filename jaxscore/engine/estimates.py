@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.backends import BACKENDS, Platform, current_platform
 from jaxscore.device.decoder import Params
-from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
+from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
@@ -181,7 +181,7 @@ def one_layer(config: DecoderConfig) -> DecoderConfig:
     if len(plain) > config.n_layers / 2:
         plain = tuple(n for n in range(config.n_layers) if n not in plain)
     layers = [n for n in range(config.n_layers) if n not in plain]
-    layers = [n for n in layers if config.kind_of(n) != RECURRENT] or layers
+    layers = [n for n in layers if config.has_attention(n)] or layers
     k = max(layers, key=lambda n: config.windows[n] or config.max_positions)
     return dataclasses.replace(config.only(k), long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
 

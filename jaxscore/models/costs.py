@@ -9,7 +9,7 @@ import jax
 
 from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder import empty_states
-from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
+from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.layers import SCALE
 
 EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "unembedding"
@@ -95,11 +95,11 @@ def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
 def attention_flops(config: DecoderConfig, depth: int) -> int:
     """Attention FLOPs of a token at `depth`, itself included; fewer in layers with a window.
 
-    Recurrent layers count as nothing.
+    Layers without attention count as nothing.
     """
     kinds = config.kinds()
     kind_of = [config.kind_of(n) for n in range(config.n_layers)]
-    widths = [0 if kind == RECURRENT else kinds[kind].head_width for kind in kind_of]
+    widths = [0 if kind < 0 else kinds[kind].head_width for kind in kind_of]
 
     def reach(window: int) -> int:
         if config.chunked and window:
@@ -128,5 +128,5 @@ def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
     """
     heads = max(max(1, kind.n_kv_heads // model) for kind in config.kinds())
     width = max(kind.head_width for kind in config.kinds())
-    n_layers = sum(config.kind_of(n) != RECURRENT for n in range(config.n_layers))
+    n_layers = sum(map(config.has_attention, range(config.n_layers)))
     return 2 * n_layers * heads * width * itemsize

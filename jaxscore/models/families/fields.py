@@ -11,7 +11,7 @@ from jaxscore.models.rope import ORIGINAL, rotary
 SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads tie_word_embeddings".split()
 ROPE = "max_position_embeddings rope_parameters".split()
 INV_FREQ = r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
-MAX_ALIBI_POSITIONS = 131_072  # ALiBi itself has no limit
+MAX_POSITIONS = 131_072  # of models that have no limit, as with ALiBi or recurrences alone
 
 # transformers' name of an activation -> ours
 ACTIVATIONS = {

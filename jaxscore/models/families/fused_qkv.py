@@ -71,7 +71,7 @@ def _bloom(config: Any) -> DecoderConfig:
     return fields.gpt_decoder_config(
         config,
         mlp_width=4 * config.hidden_size,
-        max_positions=fields.MAX_ALIBI_POSITIONS,
+        max_positions=fields.MAX_POSITIONS,
         norm_eps=config.layer_norm_epsilon,
         activation="gelu_tanh",
         alibi=Alibi(alibi_slopes(config.num_attention_heads)),
@@ -111,7 +111,7 @@ def _falcon(config: Any) -> DecoderConfig:
         # PyTorch rounds the penalties to bfloat16 in any dtype, and scales them like scores.
         scale = fields.head_width(config) ** -0.5
         alibi = Alibi(alibi_slopes(config.num_attention_heads), scale, coarse=True)
-        positions = {"alibi": alibi, "max_positions": fields.MAX_ALIBI_POSITIONS}
+        positions = {"alibi": alibi, "max_positions": fields.MAX_POSITIONS}
     else:
         positions = fields.rotary_fields(config)
         positions["max_positions"] = config.max_position_embeddings

@@ -177,9 +177,9 @@ def _mlp_sources(config: DecoderConfig) -> Table:
         layers, other = mixtures.split_layers(config)
         if layers is None:
             return llama.mlp_sources(config)
-        main = mixtures.gated_mlp_sources(config, ("mlps", "main"), layer + "mlp.", layers)
-        return main | mixtures.gated_mlp_sources(config, ("mlps", "other"), layer + "mlp.", other)
-    table = mixtures.gated_mlp_sources(config, (*at, "shared"), layer + "mlp.", None)
+        main = mixtures.mlp_sources(config, ("mlps", "main"), layer + "mlp.", layers)
+        return main | mixtures.mlp_sources(config, ("mlps", "other"), layer + "mlp.", other)
+    table = mixtures.mlp_sources(config, (*at, "shared"), layer + "mlp.", None)
     table |= mixtures.router_sources(config, layer + "router.proj")
     table[*at, "router_scale"] = Source(layer + "router.scale")
     table[*at, "expert_scale"] = Source(layer + "router.per_expert_scale")

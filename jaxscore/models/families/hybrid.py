@@ -8,7 +8,13 @@ import itertools
 import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, SelectiveScan, StateSpace
+from jaxscore.device.decoder_config import (
+    DecoderConfig,
+    GatedDelta,
+    Recurrent,
+    SelectiveScan,
+    StateSpace,
+)
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
@@ -23,12 +29,12 @@ def by_kind(config: DecoderConfig, table: Table) -> Table:
         table: rows of attention as in a decoder that has it in all layers, rows of the
             recurrence under `RECURRENT`, and others.
     """
-    if config.recurrent is None:
+    if config.recurrent is None and config.mlp_layers is None:
         return {path: source for path, source in table.items() if path[0] != RECURRENT[0]}
-    if config.recurrent.beside is not None:
+    if config.recurrent is not None and config.recurrent.beside is not None:
         return table
-    recurrent = config.recurrent.layers
-    attention = tuple(i for i in range(config.n_layers) if i not in recurrent)
+    recurrent = () if config.recurrent is None else config.recurrent.layers
+    attention = tuple(filter(config.has_attention, range(config.n_layers)))
     out: Table = {}
     for path, source in table.items():
         if path[0] == RECURRENT[0]:
@@ -58,6 +64,41 @@ def layers_of_type(config: Any, kind: str, *others: str) -> tuple[int, ...]:
     if unknown := sorted({str(one) for one in types} - {kind, *others}):
         raise InputError(f"layer_types has {unknown}, which is not handled")
     return tuple(i for i, own in enumerate(types) if own == kind)
+
+
+def recurrence_alone(config: Any, mixer: Any, **own: Any) -> DecoderConfig:
+    """Decoder of layers that are one recurrence each, without attention and MLPs.
+
+    Args:
+        mixer: see `Recurrent`.
+        own: further fields of `DecoderConfig`.
+    """
+    n_layers = config.num_hidden_layers
+    return DecoderConfig(
+        **{
+            "vocab_size": config.vocab_size,
+            "width": config.hidden_size,
+            "n_layers": n_layers,
+            "n_heads": 1,
+            "n_kv_heads": 1,
+            "head_width": 1,
+            "mlp_width": 1,
+            "max_positions": fields.MAX_POSITIONS,
+            "windows": (0,) * n_layers,
+            "norm": "rms",
+            "norm_eps": config.layer_norm_epsilon,
+            "activation": "silu",
+            "gated": True,
+            "attention_scale": 1.0,
+            "qkv_bias": False,
+            "out_bias": False,
+            "mlp_bias": False,
+            "tied": config.tie_word_embeddings,
+            "recurrent": Recurrent(tuple(range(n_layers)), mixer),
+            "mlp_layers": (),
+            **own,
+        }
+    )
 
 
 def gated_delta(config: Any, **own: Any) -> GatedDelta:

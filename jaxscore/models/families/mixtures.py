@@ -108,15 +108,15 @@ def mlp_fields(
 
 def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
     """Layers with the config's own MLP (None for all), and layers with the other one."""
-    if config.other_mlp is None:
+    if not config.mlps_by_kind:
         return None, ()
-    plain = config.other_mlp.layers
-    return tuple(i for i in range(config.n_layers) if i not in plain), plain
+    kinds = config.mlp_kinds()
+    return kinds["main"], kinds["other"]
 
 
 def mlp_path(config: DecoderConfig) -> tuple[str, ...]:
     """Path of the config's own MLP."""
-    return ("layers", "mlp") if config.other_mlp is None else ("mlps", "main")
+    return ("mlps", "main") if config.mlps_by_kind else ("layers", "mlp")
 
 
 def plain_mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
@@ -125,15 +125,15 @@ def plain_mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
         return llama.mlp_sources(config, name)
     _, plain = split_layers(config)
     prefix = f"layers.{{i}}.{name}."
-    return gated_mlp_sources(config, ("mlps", "other"), prefix, plain) if plain else {}
+    return mlp_sources(config, ("mlps", "other"), prefix, plain) if plain else {}
 
 
-def gated_mlp_sources(
+def mlp_sources(
     config: DecoderConfig, at: tuple[str, ...], name: str, layers: tuple[int, ...] | None
 ) -> Table:
-    """Gated MLP with llama's names."""
+    """MLP with llama's names."""
     table: Table = {}
-    for ours in ("gate", "up", "down"):
+    for ours in ("gate", "up", "down") if config.gated else ("up", "down"):
         table |= linear((*at, ours), f"{name}{ours}_proj", config.mlp_bias, layers=layers)
     return table
 
@@ -154,6 +154,8 @@ def separate_expert_sources(
     layers, _ = split_layers(config)
     table: Table = {}
     for ours, theirs in zip(("gate", "up", "down"), names, strict=True):
+        if ours == "gate" and not config.gated:
+            continue
         name = f"{layer}experts.{{j}}.{theirs}"
         table |= linear(("experts", ours), name, False, layers=layers)
     return table
@@ -224,7 +226,7 @@ def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
     """MLP that every token runs beside its experts."""
     if config.experts is None or not config.experts.shared_width:
         return {}
-    return gated_mlp_sources(config, (*mlp_path(config), "shared"), name, split_layers(config)[0])
+    return mlp_sources(config, (*mlp_path(config), "shared"), name, split_layers(config)[0])
 
 
 def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTION) -> Table:
