@@ -82,8 +82,8 @@ def load(
         from jaxscore.models.weights import lora
 
         kind = raw["model_type"]
-        prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
-        tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
+        family = FAMILIES.get(kind)
+        tensors = lora.merged(tensors, lora.read(adapter), kind, family)
     if implementation != "transformers":
         model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice)
     elif quantize is not None:

@@ -97,6 +97,14 @@ class Family:
     next_tokens: bool = False
 
 
+def bare_name(family: Family, name: str) -> str:
+    """A tensor's name as in `family.sources`, without prefix."""
+    name = name.removeprefix(family.prefix)
+    for theirs, ours in family.renamed.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
 def linear(
     path: Path,
     name: str,

@@ -20,6 +20,7 @@ import regex
 
 from jaxscore.errors import InputError
 from jaxscore.io.printable import one_line
+from jaxscore.models.families.family import Family, bare_name
 from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
@@ -125,20 +126,24 @@ def read(folder: Path) -> Adapter:
     return Adapter(weights, one_line(base) if isinstance(base, str) else None, deltas)
 
 
-def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> Tensors:
+def merged(tensors: Tensors, adapter: Adapter, model_type: str, family: Family | None) -> Tensors:
     """The tensors with the adapter merged in at each look-up.
 
     Args:
         model_type: of the config.
-        prefix: of the family's names, which some checkpoints leave out.
+        family: parts of whose names checkpoint and adapter may spell otherwise; None without one.
 
     Raises:
         InputError: a module of the adapter that no tensor of the model matches.
     """
-    stored = {name.removeprefix(prefix): name for name in tensors.stored}
+
+    def bare(name: str) -> str:
+        return name if family is None else bare_name(family, name)
+
+    stored = {bare(name): name for name in tensors.stored}
     deltas: dict[str, tuple[Delta, bool]] = {}
     for module, delta in adapter.deltas.items():
-        name = stored.get(f"{module.removeprefix(prefix)}.weight")
+        name = stored.get(f"{bare(module)}.weight")
         if name is None:
             raise InputError(
                 f"{adapter.weights}: module {module} is none of the model's, which has "
@@ -146,9 +151,7 @@ def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> 
                 f"{adapter.base_model or 'an unnamed model'}"
             )
         if name in deltas:
-            raise InputError(
-                f"{adapter.weights}: module {module} is there with and without {prefix!r}"
-            )
+            raise InputError(f"{adapter.weights}: module {module} is there under two names")
         transposed = module.rpartition(".")[2] in CONV1D.get(model_type, ())
         found = tensors.stored[name].shape
         wanted = (delta.b.shape[0], delta.a.shape[1])

@@ -30,6 +30,7 @@ from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
+from jaxscore.models.families.family import bare_name
 from jaxscore.models.weights.filling import Leaf, Read, RowWise, device_arrays
 from jaxscore.models.weights.gguf.blocks import READ_FIELD, common_form
 from jaxscore.models.weights.tensor_files import (
@@ -276,9 +277,7 @@ class Reader(NamedTuple):
             tensors = joined(tensors, target, parts)
         stored: dict[str, str] = {}
         for name in tensors.stored:
-            bare = name.removeprefix(family.prefix)
-            for theirs, ours in family.renamed.items():
-                bare = bare.replace(theirs, ours)
+            bare = bare_name(family, name)
             if bare in stored:
                 raise InputError(
                     f"{folder}: tensor {bare} is there twice, as {stored[bare]} and as {name}"

@@ -116,7 +116,8 @@ for kind in ("phimoe", "hy_v3"):
 KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
-EVERY["falcon_h1"][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
+for kind in ("falcon_h1", "mamba2"):
+    EVERY[kind][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +338,7 @@ SECOND = FIRST.replace("lora_A", "lora_B")
         (lambda t: {k.replace(".weight", ".default.weight"): v for k, v in t.items()}, "default"),
         (
             lambda t: t | {k.replace("model.model.", "model."): v.copy() for k, v in t.items()},
-            "with and without 'model.'",
+            "is there under two names",
         ),
     ],
 )
@@ -382,7 +383,7 @@ def test_files_that_are_not_there(copied, tmp_path):
 def test_merged_tensors_are_computed_when_they_are_looked_up_and_not_held(made):
     base, adapter, _, _ = made("two modules")
     plain = files.open_tensors(base)
-    merged = lora.merged(plain, lora.read(adapter), "llama", "model.")
+    merged = lora.merged(plain, lora.read(adapter), "llama", FAMILIES["llama"])
     named = re.compile(r"model\.layers\.\d+\.self_attn\.[qv]_proj\.weight")
     assert merged.changed == {name for name in plain.stored if named.fullmatch(name)}
     assert set(merged.arrays) == set(plain.arrays)
