@@ -269,13 +269,17 @@ def _mlp_half(
         recurrent = [n in config.recurrent.layers for n in range(config.n_layers)]
         is_recurrent = jnp.asarray(recurrent)[layer]
 
-    def plain(own: Params, width: int | None = None) -> tuple[Array, Any]:
-        half = MlpHalf(config, build, width)
-        added = map_token_blocks(
-            lambda part: half.apply({"params": own}, part, None, is_recurrent)[0], x, most
-        )
+    def now(added: Array) -> tuple[Array, Any]:
         has_late = config.experts is not None and config.experts.late
         return added, jnp.zeros_like(added) if has_late else ()
+
+    def plain(own: Params, width: int | None = None) -> tuple[Array, Any]:
+        half = MlpHalf(config, build, width)
+        return now(
+            map_token_blocks(
+                lambda part: half.apply({"params": own}, part, None, is_recurrent)[0], x, most
+            )
+        )
 
     def main(own: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
@@ -303,18 +307,19 @@ def _mlp_half(
         stacked = params["mlps"][kind]
         return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[here], stacked))}
 
-    def other_mlp() -> Array:
+    def other_mlp() -> tuple[Array, Any]:
         assert other is not None
         return plain(of_kind("other"), other.width)
 
     branch_of = {
-        "": lambda: jnp.zeros_like(x),
+        "": lambda: now(jnp.zeros_like(x)),
         "main": lambda: main(of_kind("main"), here),
         "other": other_mlp,
     }
     present = sorted(set(kinds))
     index = jnp.asarray([present.index(kind) for kind in kinds], jnp.int32)[layer]
-    return lax.switch(index, [branch_of[kind] for kind in present])
+    added: tuple[Array, Any] = lax.switch(index, [branch_of[kind] for kind in present])
+    return added
 
 
 def _sinusoidal(position: Array, width: int) -> Array:

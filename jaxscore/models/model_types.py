@@ -14,15 +14,15 @@ LINES = ("4.57", "5")  # of transformers
 WITHOUT_4 = frozenset(
     "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
     "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 "
-    "kimi_linear lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat olmo_hybrid "
-    "qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "kimi_linear lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat nemotron_h "
+    "olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 gpt_bigcode gpt_oss granitemoehybrid llama4_text "
-    "qwen3_next".split()
+    "mamba2 qwen3_next".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -142,8 +142,6 @@ _LAYERS = {
     "inkling_text": CONVOLUTIONS,
     "lara_mini": DELTA,
     "mamba": MAMBA,
-    "mamba2": MAMBA2,
-    "nemotron_h": MAMBA2,
     "qwen4_exp_text": DELTA,
     "recurrent_gemma": "the RG-LRU",
     "rwkv": "WKV",
@@ -158,7 +156,6 @@ _WRAPPED = {
     "inkling2": "inkling2_text",
     "inkling2_loop": "inkling2_loop_text",
     "inkling_mm_model": "inkling_text",
-    "nemotron_h_omni": "nemotron_h",
     "qwen4_exp": "qwen4_exp_text",
 }
 INDEXER = "an indexer that chooses keys"
@@ -189,7 +186,7 @@ _NOT_COMPARED = (
     "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant "
     "ctrl cwm emu3 exaone flint fuyu git got_ocr2 gpt-sw3 "
     "gpt_neox_japanese hyperclovax iquestcoder kolibri1 mellum "
-    "modernbert-decoder moss_transcribe_diarize openai-gpt sarvam_mla "
+    "modernbert-decoder moss_transcribe_diarize nemotron_h_omni openai-gpt sarvam_mla "
     "sarvam_moe xlm youtu"
 )
 _ENCODER_DECODERS = (

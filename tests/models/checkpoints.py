@@ -40,6 +40,7 @@ NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
     "gpt_oss": "transformers 4.57 reads neither swiglu_limit nor swiglu_alpha",
     "granitemoehybrid": "transformers 4.57 norms all groups together",
     "llama4_text": "transformers 4.57 takes no attention_bias from the file",
+    "mamba2": "transformers 4.57 norms all groups together",
     "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
 }
 

@@ -14,13 +14,14 @@ from tests.models.case_parts import (
     SLIDING,
     SLOW_YARN,
     TRAINING,
+    VOCABULARY,
     case,
     scaled,
 )
 
-CONV, LINEAR = "conv", "linear_attention"
+CONV, LINEAR, MLP, MOE = "conv", "linear_attention", "mlp", "moe"
 LAYERS = {"num_hidden_layers": 3, "layer_types": [CONV, FULL, CONV]}
-MOE = {"moe_intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 2}
+MIXED = {"moe_intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 2}
 # Two key heads, each of two value heads, whose widths have no common divisor but 2.
 DELTA = {
     **OWN_HEADS,
@@ -53,7 +54,7 @@ JAMBA = {
     "mamba_d_state": 5,
     "mamba_dt_rank": 3,
 }
-DELTA_MOE = {**DELTA, **MOE, "shared_expert_intermediate_size": 40}
+DELTA_MOE = {**DELTA, **MIXED, "shared_expert_intermediate_size": 40}
 BASE: dict[str, dict[str, Any]] = {
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "falcon_h1": {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 40, "mamba_d_head": 5},
@@ -85,12 +86,22 @@ BASE: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 24,
     },
     "lfm2": {**GATED, **LAYERS, "block_multiple_of": 8},
-    "lfm2_moe": {**GATED, **LAYERS, **MOE, "num_dense_layers": 1},
+    "lfm2_moe": {**GATED, **LAYERS, **MIXED, "num_dense_layers": 1},
     "lfm3": {
         **OWN_HEADS,
         "num_hidden_layers": 4,
         "layer_types": [CONV, SLIDING, FULL, CONV],
         "sliding_window": 5,
+    },
+    "mamba2": {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_heads": 8,
+        "head_dim": 8,
+        "n_groups": 2,
+        "state_size": 10,
+        "chunk_size": 16,
     },
     "minimax": {
         **GATED,
@@ -99,6 +110,19 @@ BASE: dict[str, dict[str, Any]] = {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
         "block_size": 16,
+    },
+    "nemotron_h": {
+        **{name: value for name, value in OWN_HEADS.items() if name != "num_hidden_layers"},
+        "layers_block_type": [LINEAR, MOE, FULL, MLP, LINEAR],
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 8,
+        "n_groups": 2,
+        "ssm_state_size": 10,
+        "chunk_size": 16,
+        "n_routed_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "moe_shared_expert_intermediate_size": 40,
     },
     "olmo_hybrid": {
         k: v for k, v in DELTA.items() if k not in ("head_dim", "full_attention_interval")
@@ -323,6 +347,21 @@ CASES = [
     case("lfm3", layer_types=None, num_hidden_layers=5),
     # Attention alone
     case("lfm3", layer_types=[FULL, SLIDING, FULL, SLIDING]),
+    case("mamba2"),
+    case(
+        "mamba2",
+        "layer_norm_epsilon hidden_act",
+        {"time_step_limit": [0.0, 9.0]},
+        use_bias=True,
+        use_conv_bias=False,
+        tie_word_embeddings=True,
+        hidden_act="gelu",
+        layer_norm_epsilon=0.1,
+        time_step_limit=[0.3, 0.9],
+        conv_kernel=3,
+        state_size=6,
+        n_groups=1,
+    ),
     case("minimax", {"num_experts_per_tok": 3}),
     case(
         "minimax",
@@ -348,6 +387,35 @@ CASES = [
     ),
     # Attention alone
     case("minimax", "rope_scaling", head_dim=12, layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
+    case("nemotron_h", {"num_experts_per_tok": 3}),
+    case(
+        "nemotron_h",
+        "layer_norm_epsilon mamba_hidden_act mlp_hidden_act routed_scaling_factor time_step_min",
+        {"norm_topk_prob": True},
+        {"topk_group": 2},
+        {"n_group": 2},
+        use_bias=True,
+        mlp_bias=True,
+        use_conv_bias=False,
+        mamba_hidden_act="gelu",
+        mlp_hidden_act="silu",
+        layer_norm_epsilon=0.1,
+        time_step_min=0.8,
+        conv_kernel=3,
+        ssm_state_size=6,
+        n_groups=1,
+        num_key_value_heads=1,
+        moe_latent_size=12,
+        routed_scaling_factor=2.0,
+        norm_topk_prob=False,
+        n_group=3,
+        topk_group=1,
+        layers_block_type=[MOE, LINEAR, MLP, FULL, MOE],
+    ),
+    # Without experts, plain MLPs, Mamba, attention or any MLP
+    case("nemotron_h", layers_block_type=None, hybrid_override_pattern="M*-"),
+    case("nemotron_h", layers_block_type=[FULL, MOE, FULL], moe_latent_size=12),
+    case("nemotron_h", layers_block_type=[LINEAR, FULL]),
     case("olmo_hybrid"),
     case(
         "olmo_hybrid",
@@ -458,6 +526,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm3", {"layer_types": [CONV, FULL, LINEAR, CONV]}, "layer_types has"),
     ("lfm3", {"rope_parameters": {FULL: None, SLIDING: {}}}, "full_attention is null"),
     ("minimax", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
+    ("mamba2", {"rms_norm": False}, "rms_norm is False"),
+    (
+        "nemotron_h",
+        {"layers_block_type": None, "hybrid_override_pattern": "MX"},
+        "hybrid_override_pattern is 'MX'",
+    ),
+    ("nemotron_h", {"layers_block_type": [CONV, FULL]}, "layer_types has ['conv']"),
+    ("nemotron_h", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
+    ("nemotron_h", {"time_step_limit": [0.5, 9.0]}, "time_step_limit is [0.5, 9.0]"),
+    ("nemotron_h", {"attention_head_dim": 9}, "attention_head_dim is 9"),
+    ("nemotron_h", {"norm_eps": 0.5}, "norm_eps is 0.5"),
+    ("nemotron_h", {"rms_norm_eps": 0.5}, "rms_norm_eps is 0.5"),
+    ("nemotron_h", {"num_hidden_layers": 4}, "num_hidden_layers is 4"),
     ("olmo_hybrid", {"layer_types": [LINEAR] * 3}, "layer_types has no two kinds"),
     ("olmo_hybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
     ("olmo_hybrid", {"rope_parameters": None}, "rope_parameters is null"),
@@ -474,6 +555,8 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
     ("bamba", {"time_step_limit": [0.5]}, "time_step_limit is [0.5]"),
     ("bamba", {"mamba_d_conv": 0}, "expected at least 1"),
+    ("mamba2", {"head_dim": 4}, "expected expand * hidden_size, 64"),
+    ("mamba2", {"n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
     ("falcon_h1", {"mamba_d_head": 4}, "expected mamba_d_ssm or mamba_expand"),
     ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers is [1.0], expected 5 numbers"),
     ("jamba", {"attn_layer_offset": 3}, "attn_layer_offset is 3"),
@@ -537,6 +620,33 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "rope_theta": NOT_READ,
     },
     "lfm2_moe": {"output_router_logits": TRAINING},
+    "mamba2": {
+        "chunk_size": CHUNKS,
+        "residual_in_fp32": "all residuals are float32",
+        **dict.fromkeys(
+            "intermediate_size norm_before_gate time_step_init_scheme time_step_scale".split(),
+            NOT_READ,
+        ),
+        "expand": "num_heads of head_dim over hidden_size, or an error",
+        "rescale_prenorm_residual": "of initial values",
+        **dict.fromkeys(INITIAL.split(), "of initial values"),
+    },
+    "nemotron_h": {
+        "chunk_size": CHUNKS,
+        "expand": NOT_READ,
+        "residual_in_fp32": NOT_READ,
+        "rescale_prenorm_residual": "of initial values",
+        **dict.fromkeys("time_step_floor time_step_max".split(), "of initial values"),
+        **dict.fromkeys(
+            "moe_shared_expert_overlap mamba_ssm_cache_dtype "
+            "rope_theta partial_rotary_factor output_router_logits mtp_layers_block_type "
+            "mtp_hybrid_override_pattern num_nextn_predict_layers time_step_rank".split(),
+            NOT_READ,
+        ),
+        "num_logits_to_keep": "of torch's generate",
+        "use_mamba_kernels": "the same function by another program",
+        "n_shared_experts": "the class reads it and then makes another shared MLP",
+    },
     "minimax": {
         "block_size": CHUNKS,
         "output_router_logits": TRAINING,

@@ -39,6 +39,8 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
         ("lfm2", {"max_position_embeddings": 512}),
         ("qwen3_5_text", {"max_position_embeddings": 512}),
         ("bamba", {"max_position_embeddings": 512}),
+        # States alone
+        ("mamba2", {}),
     ],
 )
 @pytest.mark.usefixtures("optimised")

@@ -31,10 +31,20 @@ from tests.models.checkpoints import (
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
-KINDS = ["lfm2", "qwen3_5_text", "bamba", "falcon_h1", "kimi_linear", "olmo_hybrid", "jamba"]
+KINDS = [
+    "lfm2",
+    "qwen3_5_text",
+    "bamba",
+    "falcon_h1",
+    "kimi_linear",
+    "olmo_hybrid",
+    "jamba",
+    "mamba2",
+    "nemotron_h",
+]
 LONG = {"max_position_embeddings": 512}
-# Under the name of its own files
-LONG_OF = {"kimi_linear": {"model_max_length": 512}}
+# Under another name, or without a limit
+LONG_OF = {"kimi_linear": {"model_max_length": 512}, "mamba2": {}}
 
 
 def shared():

@@ -67,6 +67,7 @@ REALS = frozenset(
 KINDS: dict[str, type] = dict.fromkeys(
     "ffn_hidden_size head_dim intermediate_size linear_key_head_dim linear_num_key_heads "
     "linear_num_value_heads linear_value_head_dim mamba_d_head mamba_d_ssm moe_intermediate_size "
+    "moe_latent_size num_hidden_layers "
     "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
@@ -80,7 +81,8 @@ KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
 KINDS |= dict.fromkeys(
     "attention_layers attention_types attn_layer_indices full_attn_idxs indexer_types "
     "layer_rope_theta layer_types "
-    "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers no_rope_layers "
+    "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers mtp_layers_block_type "
+    "no_rope_layers "
     "ssm_multipliers".split(),
     list,
 )

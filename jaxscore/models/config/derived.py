@@ -472,6 +472,41 @@ def _mamba2(config: Any) -> None:
         config.time_step_limit = [math.inf if limit == infinite else limit for limit in limits]
     if getattr(config, "layer_types", []) is None:
         config.layer_types = ["linear_attention"] * config.num_hidden_layers
+    if getattr(config, "time_step_rank", 0) in (None, "auto"):
+        config.time_step_rank = math.ceil(config.hidden_size / 16)
+
+
+NEMOTRON_H = {"M": "linear_attention", "E": "moe", "*": FULL, "-": "mlp"}  # in its patterns
+# Names of one number in published files
+NEMOTRON_H_TWICE = {
+    "attention_head_dim": "head_dim",
+    "norm_eps": "layer_norm_epsilon",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+
+def _nemotron_h(config: Any) -> None:
+    """Types of layers from a pattern of letters, and as many layers."""
+    for prefix, default in {"": [*NEMOTRON_H.values()], "mtp_": [FULL, "moe"]}.items():
+        name = f"{prefix}layers_block_type"
+        pattern = getattr(config, f"{prefix}hybrid_override_pattern", None)
+        if pattern is not None and not set(pattern) <= set(NEMOTRON_H):
+            raise InputError(f"hybrid_override_pattern is {pattern!r}, expected {NEMOTRON_H}")
+        if getattr(config, name) is None:
+            types = default if pattern is None else [NEMOTRON_H[letter] for letter in pattern]
+            setattr(config, name, types)
+    config.layer_types = config.layers_block_type
+    n = len(config.layer_types)
+    if config.num_hidden_layers not in (None, n):
+        raise InputError(
+            f"num_hidden_layers is {config.num_hidden_layers}, and layers_block_type or "
+            f"hybrid_override_pattern has {n} layers"
+        )
+    config.num_hidden_layers = n
+    for other, own in NEMOTRON_H_TWICE.items():
+        if (found := getattr(config, other, None)) not in (None, getattr(config, own)):
+            raise InputError(f"{other} is {found!r}, and {own} is {getattr(config, own)!r}")
+    _mamba2(config)
 
 
 def _mamba(config: Any) -> None:
@@ -539,6 +574,8 @@ RULES: dict[str, Callable[[Any], None]] = {
     "granite_swa": _granite_swa,
     "granitemoe_swa": _granite_swa,
     "granitemoehybrid": _mamba2,
+    "mamba2": _mamba2,
+    "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,
     "lfm2": _lfm2,
     "lfm3": _lfm3,

@@ -30,6 +30,7 @@ MODULES = {
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
     "longcat": "longcat_flash",
+    "mamba2": "mamba2 nemotron_h",
     "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
     "mimo": "mimo_v2_flash",
     "minicpm": "minicpm3",
@@ -45,7 +46,7 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 RECURRENT = frozenset(
-    "jamba kimi_linear lfm2 lfm3 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
+    "jamba kimi_linear lfm2 lfm3 mamba2 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
 )  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 

@@ -62,8 +62,8 @@ def _sources(config: DecoderConfig) -> Table:
     }.items():
         table |= norm(("layers", ours), f"{layer}{theirs}.{{side}}", False)
     mlp = layer + "mlps.{side}."
-    table |= mixtures.gated_mlp_sources(config, ("mlps", "main", "shared"), mlp, first)
-    table |= mixtures.gated_mlp_sources(config, ("mlps", "other"), mlp, second)
+    table |= mixtures.mlp_sources(config, ("mlps", "main", "shared"), mlp, first)
+    table |= mixtures.mlp_sources(config, ("mlps", "other"), mlp, second)
     router = layer + "mlp.router."
     table |= mixtures.router_sources(
         config, router + "classifier", router + "e_score_correction_bias"
