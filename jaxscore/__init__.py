@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxscore.engine.generation.generator import Generator
     from jaxscore.model_pair import DivergenceScorer
     from jaxscore.scorer import Scorer
+    from jaxscore.scoring import Scoring
 
 __all__ = [
     "DivergenceScorer",
@@ -41,6 +42,7 @@ __all__ = [
     "Request",
     "ScoredRequest",
     "Scorer",
+    "Scoring",
     "compare",
     "evaluate",
     "score_tokens",
@@ -52,6 +54,7 @@ _ON_FIRST_USE = {
     "DivergenceScorer": "jaxscore.model_pair",
     "Generator": "jaxscore.engine.generation.generator",
     "Scorer": "jaxscore.scorer",
+    "Scoring": "jaxscore.scoring",
     "score_tokens": "jaxscore.device.lm_head.token_scores",
     "token_scores": "jaxscore.device.lm_head.token_scores",
 }

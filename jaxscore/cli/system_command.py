@@ -89,7 +89,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
     with (
-        _writer(system, settings, output, work) as write,
+        _writer(system, settings, output, work, args.input) as write,
         reports.opened() as write_reports,
         _naming(args.input),
     ):
@@ -155,9 +155,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _writer(
-    system: System, settings: Any, output: Path, work: Work[Any] | None
+    system: System, settings: Any, output: Path, work: Work[Any] | None, source: Path
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Open a function that writes a record to the output."""
+    """Open a function that writes a record to the output; `source` is the input."""
     if work is not None:
         with GrowingArray(output, work.output.records).open() as write:
             yield write
@@ -167,7 +167,8 @@ def _writer(
             with array_writer(file, is_ascii=system.array.is_ascii) as write:
                 yield write
         else:
-            with record_writer(output, file, system.columns(settings)) as write:
+            columns = system.columns(settings)
+            with record_writer(output, file, columns, source, system.item_fields) as write:
                 yield write
 
 

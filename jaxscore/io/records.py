@@ -4,7 +4,7 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TextIO
@@ -13,6 +13,15 @@ import numpy as np
 import orjson
 
 from jaxscore.errors import InputError
+from jaxscore.io.arrow_columns import (
+    UserRows,
+    append_fields,
+    append_records,
+    check_free,
+    is_nested,
+    make_column,
+    open_rows,
+)
 from jaxscore.io.compression import form_of, refuse_compressed
 from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
 from jaxscore.io.tables import DELIMITERS
@@ -35,13 +44,22 @@ Write = Callable[[Mapping[str, Any]], None]
 
 
 @contextlib.contextmanager
-def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Iterator[Write]:
+def record_writer(
+    path: Path,
+    file: TextIO,
+    columns: Mapping[str, str],
+    source: Path | None = None,
+    repeated: Collection[str] = ("id",),
+) -> Iterator[Write]:
     """Open a function that writes one record per call.
 
     Args:
         path: its ending decides the format, see `FORMS`.
         file: open file of that name; a table is complete when the block ends.
         columns: columns of a table, see `ParquetWriter`; JSONL has all fields of a record.
+        source: the input, with an item for each record. If both are Arrow tables, the output has
+            the input's columns too.
+        repeated: fields of the input that the records repeat.
 
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
@@ -49,10 +67,14 @@ def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Itera
     kind = form_of(path)
     if kind == ".parquet":
         refuse_compressed(path)
-        with ParquetWriter(file.buffer, columns) as table:
+        with (
+            open_rows(source) as rows,
+            ParquetWriter(file.buffer, columns, rows, repeated) as table,
+        ):
             yield table.write
     elif kind in DELIMITERS:
-        delimiter, names = DELIMITERS[kind], ["id", *columns, "error"]
+        flat = [name for name, type_ in columns.items() if not is_nested(type_)]
+        delimiter, names = DELIMITERS[kind], ["id", *flat, "error"]
         file.write(csv_line([*names, "extra"], delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
@@ -86,22 +108,33 @@ TOGETHER = 1024  # records per row group, which bounds a reader's memory
 class ParquetWriter:
     """Writes records as rows of one table.
 
-    Columns have the names of the fields. `id` is text, `error` is the reason of a failed item,
-    and `extra` has all other fields as JSON text. Missing fields and NaN in arrays are null.
+    Columns have the names of the fields. `error` is the reason of a failed item. Missing fields
+    and NaN in arrays are null.
+
+    Beside rows of a user's table stand their own columns, with their types, before those of the
+    records. Without them `id` is text, and `extra` has all other fields as JSON text.
 
     Example:
         >>> columns = {"sum_logprob": "float64", "logprob": "[float32]"}
-        >>> with open("out.parquet", "wb") as file, ParquetOutput(file, columns) as table:
+        >>> with open("out.parquet", "wb") as file, ParquetWriter(file, columns) as table:
         ...     table.write({"id": "a", "sum_logprob": -1.5})
     """
 
-    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        file: BinaryIO,
+        columns: Mapping[str, str],
+        rows: UserRows | None = None,
+        repeated: Collection[str] = ("id",),
+    ) -> None:
         """Args:
-            columns: name -> Arrow's name of its type, in brackets for a list; `id`, `error` and
+            columns: name -> type of a field, as of `arrow_columns.field_type`; `id`, `error` and
                 `extra` are added.
+            rows: of the user's table, one for each record, in order.
+            repeated: fields that the records repeat from the user's table.
 
         Raises:
-            InputError: pyarrow is not installed.
+            InputError: pyarrow is not installed, or a column of the user has the name of a result.
         """
         try:
             import pyarrow
@@ -112,9 +145,15 @@ class ParquetWriter:
                 "pip install pyarrow, or give an --output that ends in .jsonl"
             ) from None
         self._arrow: Any = pyarrow
-        self._columns = {"id": "string", **columns, "error": "string"}
-        fields = [(name, self._type(kind)) for name, kind in self._columns.items()]
-        self._schema = pyarrow.schema([*fields, ("extra", pyarrow.string())])
+        self._rows = rows
+        if rows is None:
+            flat = {name: kind for name, kind in columns.items() if not is_nested(kind)}
+            self._columns = {"id": "string", **flat, "error": "string", "extra": "string"}
+        else:
+            self._columns = {"id": "int64", **columns, "error": "string"}
+            check_free(rows.schema.names, self._columns, repeated)
+        schema = pyarrow.schema([]) if rows is None else rows.schema
+        self._schema = append_fields(schema, self._columns)
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._waiting: list[Mapping[str, Any]] = []
 
@@ -138,39 +177,22 @@ class ParquetWriter:
             self._flush()
 
     def _flush(self) -> None:
-        if self._waiting:
-            columns = [self._column(field) for field in self._schema]
-            self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
-            self._waiting = []
-
-    def _type(self, kind: str) -> Any:
-        if kind.startswith("["):
-            return self._arrow.list_(self._type(kind[1:-1]))
-        return getattr(self._arrow, kind)()
-
-    def _column(self, field: Any) -> Any:
-        name = field.name
-        if self._columns.get(name, "").startswith("["):
-            return self._lists(field)
-        if name == "extra":
-            values = [extra_fields(record, self._columns) for record in self._waiting]
-        elif name == "id":
-            values = [str(record["id"]) for record in self._waiting]
+        if not self._waiting:
+            return
+        if self._rows is None:
+            records = self._as_text()
+            columns = [make_column(records, name, kind) for name, kind in self._columns.items()]
+            table = self._arrow.Table.from_arrays(columns, schema=self._schema)
         else:
-            values = [record.get(name) for record in self._waiting]
-        return self._arrow.array(values, field.type)
+            rows = self._rows.take(len(self._waiting))
+            table = append_records(rows, self._waiting, self._columns)
+        self._writer.write_table(table)
+        self._waiting = []
 
-    def _lists(self, field: Any) -> Any:
-        """One column of lists, null for a record without one."""
-        lists = [record.get(field.name) for record in self._waiting]
-        present = [values for values in lists if values is not None]
-        sizes = [0 if values is None else len(values) for values in lists]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-        flat: Any
-        if all(isinstance(values, np.ndarray) for values in present):
-            flat = np.concatenate(present) if present else np.zeros(0)
-        else:
-            flat = [value for values in present for value in values]
-        column = self._arrow.array(flat, field.type.value_type, from_pandas=True)
-        missing = self._arrow.array([values is None for values in lists])
-        return self._arrow.ListArray.from_arrays(offsets, column, field.type, mask=missing)
+    def _as_text(self) -> list[Mapping[str, Any]]:
+        """The records with `id` as text, and with `extra`."""
+        known = self._columns.keys() - {"extra"}
+        return [
+            {**record, "id": str(record["id"]), "extra": extra_fields(record, known)}
+            for record in self._waiting
+        ]

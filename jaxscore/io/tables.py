@@ -82,7 +82,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         for batch in table.iter_batches(batch_size=TOGETHER):
             for row in batch.to_pylist():
                 number += 1
-                yield _plain_row(row, f"{path}: item {number}")
+                yield plain_row(row, f"{path}: item {number}")
 
 
 def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[dict[str, Any]]:
@@ -141,6 +141,17 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
         InputError: `datasets` is not installed; the folder cannot be read or has several splits;
             a column has values that JSON lacks.
     """
+    number = 0
+    with _open_dataset(path) as found:
+        for table in found.iter(batch_size=TOGETHER):
+            for row in table.to_pylist():
+                number += 1
+                yield plain_row(row, f"{path}: item {number}")
+
+
+@contextlib.contextmanager
+def _open_dataset(path: Path) -> Iterator[Any]:
+    """Open a folder that `save_to_disk` wrote; failures in the block are `InputError`s too."""
     if (path / SPLITS).is_file():
         splits = sorted(split.name for split in path.iterdir() if (split / DATASET).is_file())
         raise InputError(
@@ -155,18 +166,31 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
             f"{path}: a folder of save_to_disk is read with datasets, which is not installed; "
             "pip install datasets, or save the rows as .jsonl or .parquet"
         ) from None
-    number = 0
     try:
         found = datasets.load_from_disk(str(path)).with_format("arrow")
         check_column_names(found.column_names, str(path))
-        for table in found.iter(batch_size=TOGETHER):
-            for row in table.to_pylist():
-                number += 1
-                yield _plain_row(row, f"{path}: item {number}")
+        yield found
     except InputError:
         raise
     except Exception as problem:  # a damaged folder may raise anything
         raise _unreadable(path, problem, "a folder that save_to_disk of datasets wrote") from None
+
+
+@contextlib.contextmanager
+def open_batches(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """Open a Parquet file or a folder of `datasets` as its schema and its record batches.
+
+    Raises:
+        InputError: as of `read_parquet` and `read_dataset`.
+    """
+    if is_dataset(path):
+        with _open_dataset(path) as found:
+            tables = found.iter(batch_size=TOGETHER)
+            batches = (batch for table in tables for batch in table.to_batches())
+            yield found.features.arrow_schema, batches
+        return
+    with _open_parquet(path) as file:
+        yield file.schema_arrow, file.iter_batches(batch_size=TOGETHER)
 
 
 def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
@@ -176,7 +200,8 @@ def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
     return InputError(f"{path}: {lines[0]}; expected {expected}")
 
 
-def _plain_row(row: dict[str, Any], where: str) -> dict[str, Any]:
+def plain_row(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """Convert a row of a table to JSON values; `where` names it in messages."""
     return {name: _plain(value, f'{where}, column "{name}"') for name, value in row.items()}
 
 

@@ -290,19 +290,15 @@ class System:
         return names if settings is None else names - settings.omitted_fields()
 
     def columns(self, settings: Settings) -> dict[str, str]:
-        """Column -> Arrow type of the record as a table, see `io.records`.
-
-        Lists of lists stand in the column `extra`.
-        """
+        """Column -> Arrow type of the record as a table, see `io.records`."""
         omitted = settings.omitted_fields()
         if getattr(settings, "summary_only", False):
             omitted |= per_token_fields(self.record)
-        types = {
+        return {
             name: arrow_type(hint)
             for name, hint in typing.get_type_hints(self.record).items()
             if name != "id" and name not in omitted
         }
-        return {name: kind for name, kind in types.items() if not kind.startswith("[[")}
 
 
 def per_token_fields(record: type) -> frozenset[str]:

@@ -1,15 +1,19 @@
 """`score`: the documented lines, in order, with the documented exit codes."""
 
+import decimal
 import math
 import os
 import re
 import subprocess
 import sys
 
+import datasets
 import numpy as np
+import pyarrow
 import pytest
 from pyarrow import parquet
 
+from jaxscore.io import records as records_module
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.releases import flax_classes
@@ -59,6 +63,52 @@ def test_a_table_has_the_numbers_of_the_lines(run, place):
             assert row[name] == want
         assert [row[name] for name in SUMMARY] == [line[name] for name in SUMMARY]
     assert rows[-1]["extra"] == '{"topic":"y"}'
+
+
+@pytest.mark.parametrize("form", ["parquet", "dataset"])
+def test_columns_of_a_users_table_keep_their_types(run, tmp_path, monkeypatch, form):
+    monkeypatch.setattr(records_module, "TOGETHER", 2)  # row groups
+    table = pyarrow.table(
+        {
+            "id": pyarrow.array([7, 8, 9], pyarrow.int32()),
+            "answer": ["The cat sat", "One two", None],
+            "price": pyarrow.array([decimal.Decimal("1.50")] * 3, pyarrow.decimal128(5, 2)),
+            "tags": [["a"], [], None],
+        }
+    )
+    source = tmp_path / "in.parquet"
+    if form == "parquet":
+        parquet.write_table(table, source)
+    else:
+        source = tmp_path / "in"
+        datasets.Dataset(table).save_to_disk(source)
+    words = ["score", "--model", QWEN, "--input", source, "--output", tmp_path / "out.parquet"]
+    words += ["--column", "continuation=answer", "--batch-tokens", 256, "--quiet", "--no-html"]
+    assert run(*words, "--limit", 2)[0] == 0
+    found = parquet.read_table(tmp_path / "out.parquet")
+    assert found.select(table.column_names).equals(table.slice(0, 2).replace_schema_metadata())
+    assert found.column_names == [*table.column_names, *ARRAYS, *SUMMARY, "truncated", "error"]
+    assert found.schema.field("logprob").type == pyarrow.list_(pyarrow.float32())
+    words[6] = tmp_path / "out.jsonl"
+    assert run(*words, "--limit", 2)[0] == 0
+    for row, line in zip(found.to_pylist(), records(tmp_path), strict=True):
+        assert row["id"] == line["id"]
+        assert row["sum_logprob"] == line["sum_logprob"]
+    ran = run(
+        "compare", tmp_path / "out.jsonl", tmp_path / "out.parquet", "--output", tmp_path / "c.json"
+    )
+    assert ran.code == 0
+    assert strict((tmp_path / "c_report.json").read_text("utf-8"))["pairs"]["compared"] == 2
+
+
+def test_a_users_column_with_the_name_of_a_result_is_refused(run, tmp_path):
+    parquet.write_table(pyarrow.table({"logprob": ["a"]}), tmp_path / "in.parquet")
+    words = ["score", "--model", QWEN, "--input", tmp_path / "in.parquet", "--output",
+             tmp_path / "out.parquet", "--column", "continuation=logprob"]  # fmt: skip
+    ran = run(*words)
+    assert ran.code == 2
+    assert 'a column "logprob", which is the name of a result' in ran.err
+    assert not (tmp_path / "out.parquet").exists()
 
 
 def test_fields_order_and_ids(run, place, scorers):

@@ -42,7 +42,8 @@ output, in the same order, numbers in nats:
   has null. Other fields of an input line are repeated in its output line.
   An OUT that ends in .csv, .tsv or .parquet (pip install pyarrow) is a table
   with these columns: `id` is text, and `extra` has the other fields as JSON
-  text, as in .csv and .tsv arrays are.
+  text, as in .csv and .tsv arrays are. A .parquet made from a .parquet or a
+  folder of datasets has the columns of the input instead, with their types.
   --measures adds fields of these names, nats where they have a unit:
     rank[], varentropy[], renyi2[]       of each token's distribution
     top_k                                as top_id[], top_logprob[], top_token[]

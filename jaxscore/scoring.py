@@ -1,0 +1,233 @@
+"""`Scoring`: a system as a function of tables, for engines that call it on their workers.
+
+ray.data.read_parquet(...).map_batches(Scoring("demo"), batch_format="pyarrow")
+dataset.map(Scoring("demo"), batched=True)
+frame.mapInArrow(Scoring("demo").on_batches, schema)
+"""
+
+import inspect
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.evaluate import run_declared
+from jaxscore.io.arrow_columns import append_fields, append_records, check_free
+from jaxscore.io.tables import plain_row
+from jaxscore.scorer import Scorer
+from jaxscore.systems.entries import iterate_objects, usable, with_examples
+from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.settings import settings_from
+from jaxscore.systems.system import System
+from jaxscore.version import VERSION
+
+METADATA = b"jaxscore"  # key of a result's schema metadata
+MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {
+    "model", "journal", "progress",
+}  # fmt: skip
+
+_lock = threading.Lock()
+# (process, model and its options) -> the model, and a lock, since one thread at a time uses it
+_loaded: dict[tuple[int, str], tuple[Scorer, threading.Lock]] = {}
+
+
+class Scoring:
+    """Scores the rows of tables: the same table, with typed columns of the results appended.
+
+    The model is loaded at the first call, once per process. An instance is pickled as its
+    arguments, so that each worker of Ray or Spark loads its own model.
+
+    Example:
+        >>> scoring = Scoring("demo", columns={"continuation": "text"})
+        >>> scoring({"text": ["The cat sat.", "The cat sing."]})["sum_logprob"]
+    """
+
+    def __init__(
+        self,
+        model: str,
+        system: str = "score",
+        *,
+        columns: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Nothing is loaded yet.
+
+        Args:
+            model: a local folder, a hub id, or "demo".
+            system: one that gives a record per item, such as "score", "choose", "perplexity" or
+                "preferences".
+            columns: field of the system's items -> its column, where the names differ.
+            settings: of the system, see `jaxscore.evaluate`, and of the model, see
+                `Scorer.from_pretrained`.
+
+        Raises:
+            InputError: the system does not take tables, or has no such setting or field.
+        """
+        self._model, self._system, self._columns = model, system, dict(columns or {})
+        self._options = {k: v for k, v in settings.items() if k in MODEL_OPTIONS}
+        self._settings = {k: v for k, v in settings.items() if k not in MODEL_OPTIONS}
+        declared = self._declared
+        if "audit_boundary" in inspect.signature(declared.settings).parameters:
+            self._settings.setdefault("audit_boundary", False)  # a table has no place for it
+        self._results = {
+            name: kind
+            for name, kind in declared.columns(self._chosen()).items()
+            if name not in declared.item_fields
+        } | {"error": "string"}
+        if unknown := sorted(self._columns.keys() - set(declared.item_fields)):
+            raise InputError(
+                f"columns has {unknown[0]!r}, expected fields of {system}: "
+                f"{', '.join(declared.item_fields)}"
+            )
+
+    def __call__(self, table: Any) -> Any:
+        """Score the rows of a table.
+
+        Args:
+            table: a pyarrow Table or RecordBatch, a pandas DataFrame, or a dict of columns (lists
+                or NumPy arrays).
+
+        Returns:
+            The same kind of table with the columns of the results. A row that cannot be scored
+            has its reason in the column `error`, and null in the others.
+
+        Raises:
+            InputError: a column is missing, or has the name of a result.
+        """
+        import pyarrow
+
+        if isinstance(table, pyarrow.Table):
+            return self._scored(table)
+        if isinstance(table, pyarrow.RecordBatch):
+            scored = self._scored(pyarrow.Table.from_batches([table])).combine_chunks()
+            return (scored.to_batches() or [_empty_batch(scored.schema)])[0]
+        if isinstance(table, Mapping):
+            own = {name: _as_list(values) for name, values in table.items()}
+            scored = self._scored(pyarrow.table(own))
+            as_numpy = any(isinstance(values, np.ndarray) for values in table.values())
+            found = {name: scored.column(name).to_pylist() for name in self._results}
+            if as_numpy:
+                found = {name: _as_array(values) for name, values in found.items()}
+            return {**table, **found}
+        if hasattr(table, "to_dict") and hasattr(table, "columns"):  # pandas
+            scored = self._scored(pyarrow.Table.from_pandas(table, preserve_index=False))
+            results = scored.select(list(self._results)).to_pandas()
+            return table.assign(**{name: results[name].to_numpy() for name in results})
+        raise InputError(
+            f"found {type(table).__name__}, expected a pyarrow Table, a pandas DataFrame or a dict "
+            "of columns"
+        )
+
+    def on_batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Score pyarrow RecordBatches, as Spark's `mapInArrow` passes them."""
+        return map(self, batches)
+
+    def schema(self, schema: Any) -> Any:
+        """The pyarrow Schema of the result, from that of a table."""
+        return append_fields(schema, self._results)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = {"columns": self._columns, **self._options, **self._settings}
+        return _make, (self._model, self._system, arguments)
+
+    def __repr__(self) -> str:
+        return f"<Scoring {self._system} of {self._model}>"
+
+    @property
+    def _declared(self) -> System:
+        if self._system not in SYSTEMS:
+            raise InputError(f"no system {self._system!r}; expected one of {', '.join(SYSTEMS)}")
+        declared = declaration(self._system)
+        needs = {*declared.needs}
+        if declared.array is not None or not needs or needs - {"scores", "is_local"}:
+            raise InputError(
+                f"system {self._system} gives no row per item of one model; expected one such as "
+                "score, choose, perplexity or preferences"
+            )
+        return declared
+
+    def _chosen(self) -> Any:
+        declared = self._declared
+        return with_examples(declared, settings_from(declared.settings, self._settings))
+
+    def _scored(self, table: Any) -> Any:
+        """A pyarrow Table with the columns of the results."""
+        declared = self._declared
+        names = {field: self._columns.get(field, field) for field in declared.item_fields}
+        check_free(table.column_names, self._results, ())
+        if missing := [name for name in self._columns.values() if name not in table.column_names]:
+            raise InputError(
+                f'the table has no column "{missing[0]}", expected one of '
+                f"{', '.join(table.column_names)}"
+            )
+        own = {field: name for field, name in names.items() if name in table.column_names}
+        rows = [
+            plain_row(dict(zip(own, values, strict=True)), f"row {k}")
+            for k, values in enumerate(
+                zip(*(table.column(name).to_pylist() for name in own.values()), strict=True)
+            )
+        ] or [{} for _ in range(table.num_rows)]
+        records: Sequence[Mapping[str, Any]] = []
+        about: dict[str, Any] = {}
+        if rows:
+            scorer, lock = _load(self._model, self._options)
+            with lock:
+                records, about = self._records(declared, scorer, rows), scorer.about
+        scored = append_records(table, records, self._results)
+        made = {"version": VERSION, "system": self._system, "settings": self._settings}
+        described = json.dumps({**made, "model": about or self._model}, default=str)
+        return scored.replace_schema_metadata(
+            {**(table.schema.metadata or {}), METADATA: described.encode()}
+        )
+
+    def _records(
+        self, declared: System, scorer: Scorer, rows: list[dict[str, Any]]
+    ) -> Sequence[Mapping[str, Any]]:
+        settings = self._chosen()
+        entries = list(iterate_objects(declared, rows, settings))
+        if not usable(entries):
+            return [{"error": entry.error} for entry in entries]
+        streamed: list[Mapping[str, Any]] = []
+        on_item = streamed.append if declared.streams else None
+        source: Any = iter(entries) if declared.is_lazy else entries
+        report = run_declared(declared, scorer, source, settings, on_item=on_item)
+        return streamed if declared.streams else report.items
+
+
+def _make(model: str, system: str, arguments: Mapping[str, Any]) -> Scoring:
+    return Scoring(model, system, **arguments)
+
+
+def _load(model: str, options: Mapping[str, Any]) -> tuple[Scorer, threading.Lock]:
+    """The model of this process, loaded at the first call."""
+    # A forked process has no threads of its parent's model, and so loads its own.
+    key = os.getpid(), json.dumps([model, options], default=str, sort_keys=True)
+    with _lock:
+        if key not in _loaded:
+            _loaded[key] = Scorer.from_pretrained(model, **options), threading.Lock()
+        return _loaded[key]
+
+
+def _as_list(values: Any) -> Any:
+    """A column for pyarrow, which takes no array of more than one dimension."""
+    is_nested = isinstance(values, np.ndarray) and (values.ndim > 1 or values.dtype == object)
+    return values.tolist() if is_nested else values
+
+
+def _as_array(values: list[Any]) -> np.ndarray:
+    """A NumPy array with an entry per row, of objects if the rows are lists or texts."""
+    if any(isinstance(value, list | str) or value is None for value in values):
+        array = np.empty(len(values), object)
+        array[:] = values
+        return array
+    return np.array(values)
+
+
+def _empty_batch(schema: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.RecordBatch.from_pylist([], schema)
