@@ -12,15 +12,21 @@ from jaxscore.errors import InputError
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
+class Folder(type(Path())):  # type: ignore[misc]
+    """A path that was written with a slash at its end."""
+
+    __slots__ = ()
+
+
 def local_path(text: str) -> Path:
-    """Convert a user's text to a local path.
+    """Convert a user's text to a local path, a `Folder` if it ends in a slash.
 
     Raises:
         InputError: an address such as `gs://bucket/file`, which `Path` would take for the folder
             `gs:` of the working directory.
     """
     check_local(text)
-    return Path(text)
+    return Folder(text) if text.endswith("/") else Path(text)
 
 
 def check_local(text: str, expected: str = "a local path") -> None:

@@ -1,0 +1,387 @@
+"""Files behind addresses such as s3://bucket/file: copied to this machine, and uploaded whole.
+
+The rest of the program reads and writes local files. An address becomes a path in a folder of its
+own below the user's cache folder:
+
+    s3://bucket/run/out.jsonl   <cache>/remote/<digest of the address>/out.jsonl
+
+An input is copied before it is read, an output is uploaded when it is finished, its manifest last.
+Messages, manifests and reports have the address, without passwords and signatures.
+"""
+
+import contextlib
+import hashlib
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from jaxscore.errors import InputError
+from jaxscore.io import processes
+from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.local_path import ADDRESS, Folder, cache_folder, check_local
+from jaxscore.io.streams import descriptor
+
+T = TypeVar("T")
+SCHEMES = {  # scheme -> what installs its file system
+    "gs": "pip install gcsfs (extra gcs)",
+    "gcs": "pip install gcsfs (extra gcs)",
+    "s3": "pip install s3fs (extra s3)",
+    "hf": "pip install huggingface_hub",
+    "http": "pip install aiohttp (extra http)",
+    "https": "pip install aiohttp (extra http)",
+}
+READ_ONLY = ("http", "https")
+VERSIONS = (  # of a file's facts, what changes with its bytes: the first one that it has
+    ("ETag", "etag", "generation", "blob_id", "md5Hash"),
+    ("LastModified", "last_modified", "mtime", "created"),
+)
+TRIES = 4
+PAUSE = 0.5  # seconds before the second try; doubled before each further one
+FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
+STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
+LONGEST_REASON = 300  # characters of a store's own message
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)]+")
+_parents: dict[Path, str] = {}  # local folder -> the address that it stands for
+_files: dict[Path, str] = {}  # local path -> its address as the user gave it
+
+
+class RemoteFile(NamedTuple):
+    """A file of a store: its address, and what changes with its bytes."""
+
+    address: str
+    identity: Mapping[str, Any]
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an address of a scheme that is handled."""
+    found = ADDRESS.match(text)
+    return found is not None and found[1].lower() in SCHEMES
+
+
+def stage(address: str) -> Path:
+    """The local path that stands for an address; nothing is read or written.
+
+    Raises:
+        InputError: the scheme is not handled, or the address names no file or folder.
+    """
+    if not is_address(address):
+        check_local(address, f"a local path, or an address of {schemes()}")
+        return Path(address)
+    plain = address.partition("?")[0] if _scheme(address) in READ_ONLY else address
+    start, _, place = plain.rstrip("/").partition("://")
+    parent, slash, name = place.rpartition("/")
+    if not parent or not slash or name in ("", ".", ".."):
+        raise InputError(f"{mask(address)}: found no name in it, expected {start}://BUCKET/NAME")
+    folder = _root() / hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
+    _parents[folder] = f"{start}://{parent}"
+    path = folder / name
+    _files[path] = address
+    return Folder(path) if address.endswith("/") else path
+
+
+def _root() -> Path:
+    return cache_folder("remote") or Path(tempfile.gettempdir()) / "jaxscore-remote"
+
+
+def schemes() -> str:
+    """The schemes that are handled, for messages."""
+    return ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme != "gcs")
+
+
+def address_of(path: Path) -> str | None:
+    """The address that a path stands for, or None for a local path."""
+    if path in _files:
+        return _files[path]
+    folder = next((folder for folder in path.parents if folder in _parents), None)
+    if folder is None:
+        return None
+    return "/".join((_parents[folder], *path.relative_to(folder).parts))
+
+
+def displayed(text: object) -> str:
+    """A text for people, with addresses in place of the local paths that stand for them.
+
+    The journal, in `.jaxscore`, is on this machine alone and keeps its path.
+    """
+    out, root = str(text), str(_root())
+    if root not in out:
+        return out
+
+    def address(found: re.Match[str]) -> str:
+        parent = _parents.get(Path(found[1]))
+        if parent is None:
+            return found[0]
+        return f"{mask(parent)}/{found[2]}" if parent else "-"
+
+    rest = rf"/(?!\.jaxscore)((?:{re.escape(STDIN)})?)"
+    return re.sub(rf"({re.escape(root)}/[^/\s]+){rest}", address, out)
+
+
+def mask(text: str) -> str:
+    """A text whose addresses have no user, password or query, which may be a signature."""
+
+    def masked(found: re.Match[str]) -> str:
+        scheme, _, rest = found[0].partition("://")
+        host, slash, path = rest.partition("/")
+        path, query, _ = path.partition("?")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{'?...' if query else ''}"
+
+    return URL.sub(masked, text)
+
+
+def _scheme(address: str) -> str:
+    found = ADDRESS.match(address)
+    return "" if found is None else found[1].lower()
+
+
+def _store(address: str) -> Any:
+    """The file system of an address.
+
+    Raises:
+        InputError: its package is not installed, or it cannot be set up.
+    """
+    import fsspec  # deferred: only addresses need it
+
+    scheme = _scheme(address)
+    try:
+        store = fsspec.filesystem(scheme, use_listings_cache=False)
+        store.invalidate_cache()
+        return store
+    except ImportError as problem:
+        raise InputError(f"{mask(address)}: {problem}; {SCHEMES[scheme]}") from None
+    except Exception as problem:  # credentials that are no file, a proxy without a port
+        raise _refusal(address, problem) from None
+
+
+def _place(address: str) -> str:
+    """The address as a file system takes it: without the scheme, except of web pages."""
+    return address if _scheme(address) in READ_ONLY else address.partition("://")[2]
+
+
+def _refusal(address: str, problem: Exception) -> InputError:
+    lines = mask(str(problem)).replace(address, mask(address)).strip().splitlines()
+    reason = (lines or [type(problem).__name__])[0][:LONGEST_REASON]
+    if isinstance(problem, FileNotFoundError):
+        reason = f"no such file or bucket ({reason})"
+    return InputError(
+        f"{mask(address)}: {reason}; check the address, the network and the credentials"
+    )
+
+
+def _persist(address: str, action: Callable[[], T]) -> T:
+    """Do something with a store; a failure that may pass is tried again.
+
+    Raises:
+        InputError: it failed for good, or too often.
+        FileExistsError: as `action` raises it.
+    """
+    for attempt in range(TRIES):
+        try:
+            return action()
+        except (InputError, FileExistsError):
+            raise
+        except FINAL as problem:
+            raise _refusal(address, problem) from None
+        except Exception as problem:  # stores raise many unrelated kinds
+            if attempt + 1 == TRIES:
+                raise _refusal(address, problem) from None
+            time.sleep(PAUSE * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {"size": facts.get("size")}
+    for names in VERSIONS:
+        if known := [name for name in names if facts.get(name)]:
+            return out | {known[0]: str(facts[known[0]])}
+    return out
+
+
+def identity(path: Path) -> dict[str, Any] | None:
+    """Size and ETag, generation or time of a file behind an address; None if it does not exist.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    address = str(address_of(path))
+    store = _store(address)
+
+    def look() -> dict[str, Any] | None:
+        try:
+            return _identity(store.info(_place(address)))
+        except FileNotFoundError:
+            return None
+
+    return _persist(address, look)
+
+
+def find(address: str) -> list[RemoteFile]:
+    """The files below a folder, or those that a pattern matches, by name, in one listing.
+
+    Raises:
+        InputError: the store does not answer, or cannot be listed.
+    """
+    store, place = _store(address), _place(address)
+    scheme = address.partition("://")[0]
+    is_pattern = any(sign in place for sign in "*?[")
+    search = store.glob if is_pattern else store.find
+    found = _persist(address, lambda: search(place, detail=True))
+    files = {name: facts for name, facts in found.items() if facts.get("type") != "directory"}
+    return [
+        RemoteFile(name if "://" in name else f"{scheme}://{name.lstrip('/')}", _identity(facts))
+        for name, facts in sorted(files.items())
+    ]
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """A small file behind an address, or None if it does not exist.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    address = str(address_of(path))
+    store = _store(address)
+
+    def read() -> bytes | None:
+        try:
+            return bytes(store.cat_file(_place(address)))
+        except FileNotFoundError:
+            return None
+
+    return _persist(address, read)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a small file behind an address, whatever the store has there.
+
+    Raises:
+        InputError: the store refuses.
+    """
+    address = str(address_of(path))
+    store = _store(address)
+    _persist(address, lambda: store.pipe_file(_place(address), data))
+
+
+@contextlib.contextmanager
+def fetched(path: Path) -> Iterator[Path]:
+    """A local file to read: the path itself, or a copy that the block's end removes.
+
+    Standard input, `-`, is copied too, since inputs are read more than once.
+
+    Raises:
+        InputError: the store does not answer, or the file changes while it is copied.
+    """
+    address = address_of(path)
+    if address is None and descriptor(path) != 0 and str(path) != "-":
+        yield path
+        return
+    root = _root()
+    root.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(root / "inputs") as folder:
+        copy = folder / (STDIN if address is None else path.name)
+        _parents[folder] = "" if address is None else address.partition("?")[0].rpartition("/")[0]
+        if address is not None:
+            _download(address, copy)
+        else:
+            with copy.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        yield copy
+
+
+def _download(address: str, copy: Path) -> None:
+    store, place = _store(address), _place(address)
+
+    def download() -> None:
+        before = _identity(store.info(place))
+        store.get_file(place, str(copy))
+        if _identity(store.info(place)) != before:
+            raise OSError("it changed while it was copied")
+        if before["size"] not in (None, copy.stat().st_size):
+            raise OSError(f"found {copy.stat().st_size} bytes, expected {before['size']}")
+
+    _persist(address, download)
+
+
+class Upload:
+    """Files of one output, from the folder that stands for it to its store.
+
+    A file that was missing when the run began is only created, so that of two workers with the
+    same output one is refused. That and the order, manifest last, hold what a manifest says.
+    """
+
+    def __init__(self, output: Path, manifest: Path) -> None:
+        """Look at what the store has.
+
+        Args:
+            output: a path that stands for an address.
+            manifest: of the output, which lies beside it.
+
+        Raises:
+            InputError: nothing can be written there, or the store does not answer.
+        """
+        self._output, self._manifest = output, manifest
+        self._address = str(address_of(output))
+        if _scheme(self._address) in READ_ONLY:
+            raise InputError(
+                f"{mask(self._address)}: found an address of scheme {_scheme(self._address)}://, "
+                "which is only read; write to a store or to a local path"
+            )
+        self._before = {path: identity(path) for path in (output, manifest)}
+
+    def finish(self) -> None:
+        """Upload all files, and remove the local ones with their journal.
+
+        Raises:
+            InputError: the store refuses, or another worker has written the output meanwhile.
+        """
+        if processes.is_first():
+            folder = self._output.parent
+            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            files = [path for path in files if not self._is_hidden(path)]
+            for path in sorted(files, key=lambda path: path == self._manifest):
+                self._put(path)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_hidden(self, path: Path) -> bool:
+        """Whether it is a journal or a temporary file."""
+        parts = path.relative_to(self._output.parent).parts
+        return any(part.startswith(".") and part != self._output.name for part in parts)
+
+    def _put(self, path: Path) -> None:
+        address = str(address_of(path))
+        store, place = _store(address), _place(address)
+        size, before = path.stat().st_size, self._before.get(path)
+        is_new = path in self._before and before is None
+        if before is not None and identity(path) != before:
+            raise self._taken(address)
+        tried = False
+
+        def put() -> None:
+            nonlocal tried
+            is_again, tried = tried, True
+            try:
+                store.put_file(str(path), place, mode="create" if is_new else "overwrite")
+            except FileExistsError:
+                # An upload whose answer was lost, or one that was cut, is of this run.
+                if not is_again:
+                    raise
+                if store.cat_file(place) != path.read_bytes():
+                    store.put_file(str(path), place)
+            if (found := store.info(place).get("size")) != size:
+                raise OSError(f"found {found} bytes in the store, expected {size}")
+
+        try:
+            _persist(address, put)
+        except FileExistsError:
+            raise self._taken(address) from None
+
+    def _taken(self, address: str) -> InputError:
+        return InputError(
+            f"{mask(address)}: another worker wrote it while this one computed, and it is left as "
+            "it is; the same command tells whether it is finished"
+        )
