@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxscore.errors import InputError, near
-from jaxscore.io.local_path import local_path
+from jaxscore.io import remote
+from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import descriptor
 
 WIDTH = 80  # columns
 OUTPUTS = ("output", "output_dir", "html")  # names of flags whose place may be a stream
+REMOTE = "remote"  # name of a default: the flags that take addresses and standard input
 ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
 
 
@@ -93,19 +95,35 @@ class Parser(argparse.ArgumentParser):
             hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
             self.error(f"{name}: no such flag; {hint}")
         found = super().parse_known_args(args, namespace)
-        for dest, path in vars(found[0]).items():
-            standard = isinstance(path, Path) and (str(path) == "-" or descriptor(path) == 0)
-            if standard and dest not in OUTPUTS:
-                self.error(
-                    f"{dest} is {path}: standard input is not read; write it to a file and give "
-                    "that"
-                )
+        self._check_places(found[0])
         return found
+
+    def _check_places(self, args: argparse.Namespace) -> None:
+        """Refuse addresses and standard input where the command takes neither."""
+        for dest, value in vars(args).items():
+            paths = value if isinstance(value, list) else [value]
+            for path in paths if dest not in getattr(args, REMOTE, ()) else ():
+                if not isinstance(path, Path):
+                    continue
+                if (address := remote.address_of(path)) is not None:
+                    try:
+                        check_local(remote.mask(address))
+                    except InputError as problem:
+                        self.error(f"argument {self._flag(dest)}: {problem}")
+                if dest not in OUTPUTS and (str(path) == "-" or descriptor(path) == 0):
+                    self.error(
+                        f"{dest} is {path}: standard input is not read; write it to a file and "
+                        "give that"
+                    )
+
+    def _flag(self, dest: str) -> str:
+        actions = (action for action in self._actions if action.dest == dest)
+        return next((action.option_strings[0] for action in actions if action.option_strings), dest)
 
 
 def _path(text: str) -> Path:
     try:
-        return local_path(text)
+        return remote.stage(text) if remote.is_address(text) else local_path(text)
     except InputError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
 

@@ -17,6 +17,7 @@ from jaxscore.errors import INTERRUPTED, InputError, near
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.config_file import expand_config
 from jaxscore.io.printable import is_valid_unicode
+from jaxscore.io.remote import displayed
 from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
@@ -101,7 +102,10 @@ def _code(args: argparse.Namespace) -> int:
     """Run a parsed command; errors that a user can correct become a message."""
 
     def report(text: str) -> None:
-        print(f"jaxscore {args.command}{processes.process_label()}: {text}", file=sys.stderr)
+        print(
+            f"jaxscore {args.command}{processes.process_label()}: {displayed(text)}",
+            file=sys.stderr,
+        )
 
     try:
         with (

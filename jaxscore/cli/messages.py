@@ -11,6 +11,7 @@ from jaxscore.engine.rounding_audit import Noise
 from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.printable import one_line
+from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -50,7 +51,8 @@ def _print_error(text: str) -> None:
     """Print a line on stderr, whatever users' ids and servers' answers contain."""
     if processes.is_first():
         encoding = sys.stderr.encoding or "utf-8"
-        print(one_line(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+        shown = displayed(one_line(text))
+        print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
 
 def close_run(
@@ -123,7 +125,7 @@ def print_findings(report: Report) -> None:
 
 def _print_titled(lines: Iterable[tuple[str, str]]) -> None:
     for title, text in lines:
-        print(f"{title:{TITLE_WIDTH}}{one_line(text)}")
+        print(f"{title:{TITLE_WIDTH}}{displayed(one_line(text))}")
 
 
 def _titled(title: str, texts: Iterable[str]) -> list[tuple[str, str]]:

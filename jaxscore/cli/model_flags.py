@@ -256,6 +256,8 @@ def load_scorer(
     """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
+    if (part := getattr(args, "part", None)) is not None and part.scorer is not None:
+        return _with_journal_of(args, part.scorer, output, written)
     check_model(args, model, getattr(args, "revision", None))
     if hasattr(args, "reference"):
         check_model(args, args.reference, args.reference_revision)
@@ -289,6 +291,20 @@ def load_scorer(
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
     if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {scorer.batch_tokens}")
+    return scorer
+
+
+def _with_journal_of(
+    args: argparse.Namespace, scorer: "Scorer", output: Path | None, written: Sequence[Path]
+) -> "Scorer":
+    """The scorer of another output, with the journal and the counts of this one."""
+    from jaxscore.journal.database import Journal
+
+    place = _journal(args, output, written)
+    scorer.close()
+    scorer.journal = None if place is None else Journal(place, scorer.about)
+    scorer.begin_output()
+    args.loaded = scorer
     return scorer
 
 

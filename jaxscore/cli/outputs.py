@@ -13,6 +13,8 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
+from jaxscore.io.json_output import to_json_value
+from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.systems.registry import SYSTEMS, declaration
@@ -24,6 +26,9 @@ if TYPE_CHECKING:  # importing it imports JAX
 RESERVED = {run_files.MANIFEST: "manifests"} | {
     f"{mark}report{kind}": "reports" for mark in "_." for kind in (".md", ".json", ".html")
 }
+
+
+DETAILS = ("boundary_audit", "windows")  # of a report, which `merge` reads from the manifest
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
@@ -195,7 +200,11 @@ class ReportFiles:
 
 def about_input(args: argparse.Namespace) -> dict[str, Any]:
     """Entries of a report's settings about the input."""
-    return {"limit": args.limit, "input": str(args.input), "input_sha256": file_digest(args.input)}
+    return {
+        "limit": args.limit,
+        "input": displayed(args.input),
+        "input_sha256": file_digest(args.input),
+    }
 
 
 def write_manifest(
@@ -230,10 +239,14 @@ def write_manifest(
         facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
     if isinstance(source := getattr(args, "input", None), Path):
         facts["input_sha256"] = file_digest(source)
+    if (part := getattr(args, "part", None)) is not None and part.identity is not None:
+        facts["input_identity"] = dict(part.identity)
     facts |= {**more, "failed": len(found.failures)}
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:
         facts[run_files.RECORD_VERSION] = declared.version
+    if details := {name: value for name, value in found.details.items() if name in DETAILS}:
+        facts["details"] = to_json_value(details)
     if found.prompting:
         facts["prompting"] = dict(found.prompting)
     if found.audited:

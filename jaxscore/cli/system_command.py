@@ -14,6 +14,7 @@ from jaxscore.cli import (
     model_flags,
     outputs,
     settings_flags,
+    shards,
     table_flags,
 )
 from jaxscore.cli.help_pages import ADVANCED
@@ -63,13 +64,22 @@ def add(system: System, subparsers: Any) -> None:
         messages.add_quiet(parser)
     if system.published_flags is not None:
         setattr(system.published_flags.add(parser), ADVANCED, True)
-    parser.set_defaults(run=functools.partial(run, system))
+    shards.add_flags(parser)
+    parser.set_defaults(
+        run=functools.partial(_run_all, system),
+        is_array=array is not None,
+    )
+
+
+def _run_all(system: System, args: argparse.Namespace) -> int:
+    """Run the command on its file, or on its shards."""
+    if system.published_flags is not None:
+        system.published_flags.check(args)
+    return shards.run(functools.partial(run, system), args)
 
 
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
-    if system.published_flags is not None:
-        system.published_flags.check(args)
     inputs = [args.input, *settings_flags.input_files(args, system.settings)]
     if args.output is not None:
         outputs.check_outputs([args.output], *inputs)  # before one of them is read
@@ -130,18 +140,19 @@ def _inputs(
     """The entries, the settings with what is known of the entries, the output and its reports."""
     columns = table_flags.columns(args.column, system.item_fields)
     source = system, args.input, args.limit, columns
+    prefix = args.part.prefix
     ending = None if system.array is None else system.array.ending
     if ending is not None:  # the default name may depend on the entries
-        entries = read_file(*source, settings)
+        entries = read_file(*source, settings, prefix)
         output = _array_path(system, args, ending(settings, entries))
         return entries, settings, output, _report_files(system, args, settings, output, *inputs)
     reports = _report_files(system, args, settings, args.output, *inputs)
     if not system.is_lazy:
-        return read_file(*source, settings), settings, args.output, reports
+        return read_file(*source, settings, prefix), settings, args.output, reports
     n_items = check_file(*source, settings)
     if hasattr(settings, "n_requests"):
         settings = dataclasses.replace(settings, n_requests=n_items)
-    return iterate_file(*source, settings), settings, args.output, reports
+    return iterate_file(*source, settings, prefix), settings, args.output, reports
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from jaxscore.errors import InputError, near
 from jaxscore.io import records
 from jaxscore.io.compression import form_of
+from jaxscore.io.config_file import TAKES_ONE
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
@@ -34,7 +35,18 @@ def add_input(
         aliases: further spellings of --input.
     """
     help = f"{what} {FORMS}"
-    parser.add_argument("--input", *aliases, required=True, type=Path, metavar="FILE", help=help)
+    help += "; also several files, patterns, folders, addresses such as s3://bucket/file, or -"
+    action = parser.add_argument(
+        "--input",
+        *aliases,
+        required=True,
+        type=Path,
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help=help,
+    )
+    setattr(action, TAKES_ONE, True)
     add(parser, fields)
 
 

@@ -30,6 +30,7 @@ PLAIN_TAGS = {  # what YAML makes of plain texts; others ask for objects of some
     f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp seq".split()
 }
 UNSET: list[str] = []  # a list, since "extend" adds to a default; recognized by identity
+TAKES_ONE = "takes_one"  # attribute of an action that takes a list or one word
 
 
 class Entry(NamedTuple):
@@ -188,6 +189,8 @@ def _checked(key: str, entry: Entry, action: argparse.Action) -> str | list[str]
         "*": ("a list or true", list, True),
     }.get(action.nargs, ("a list", list, False))
     value = entry.value
+    if hasattr(action, TAKES_ONE) and isinstance(value, str):
+        return value
     if value is None or not (isinstance(value, kind) or (takes_true and value is True)):
         found = {bool: str(value).lower(), list: "a list", str: repr(value)}.get(type(value))
         raise InputError(f"{entry.where}: {key} is {found or 'empty'}, expected {expected}")

@@ -16,11 +16,21 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
+from jaxscore.io.remote import displayed
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
 RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
 LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
-NO_FLAGS = {"run", "command", "loaded", "scorer"}  # attributes of argparse's result beside flags
+NO_FLAGS = {
+    "run",
+    "command",
+    "loaded",
+    "scorer",
+    "part",
+    "remote",
+    "is_array",
+    "fingerprint",
+}  # attributes of argparse's result beside flags
 
 
 class RunFile(NamedTuple):
@@ -170,7 +180,7 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
     own = {
         "command": flags["command"],
         "output": _flag_value(output),
-        "flags": {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS},
+        "flags": manifest_flags(flags),
     }
     # `facts` may hold an earlier manifest, whose command, output and flags give way.
     record = {**own, **facts, **own}
@@ -180,9 +190,20 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
     return path
 
 
+def manifest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags as a manifest has them.
+
+    Args:
+        flags: argparse's result.
+    """
+    return {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS}
+
+
 def _flag_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_flag_value(item) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value).encode("utf-8", "backslashreplace").decode()  # a path may be no valid Unicode
+    return (
+        displayed(value).encode("utf-8", "backslashreplace").decode()
+    )  # a path may be no valid Unicode

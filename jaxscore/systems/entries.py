@@ -54,6 +54,7 @@ def iterate_file(
     limit: int | None = None,
     columns: Mapping[str, str] = NOTHING,
     settings: Settings | None = None,
+    prefix: str = "",
 ) -> Iterator[Entry[Any]]:
     """Read the items of a file one by one, in order.
 
@@ -63,6 +64,7 @@ def iterate_file(
         columns: field -> its name in the file.
         settings: of the run, which decide the names that other fields may not have; None is all
             names of the record.
+        prefix: of the ids of items without one, which are then text.
 
     Raises:
         InputError: the file cannot be read, or a strict system cannot use an item.
@@ -73,7 +75,8 @@ def iterate_file(
     rows = system.read_rows(path, columns, lists)
     reserved = system.result_fields(settings)
     for row in itertools.islice(rows, limit):
-        entry = read_entry(system, row.item, row.number, row.where, reserved)
+        number = f"{prefix}{row.number}" if prefix else row.number
+        entry = read_entry(system, row.item, number, row.where, reserved)
         if system.is_strict and entry.error is not None:
             raise InputError(f"{row.where}: {entry.error}")
         yield entry
@@ -85,6 +88,7 @@ def check_file(
     limit: int | None = None,
     columns: Mapping[str, str] = NOTHING,
     settings: Settings | None = None,
+    prefix: str = "",
 ) -> int:
     """Read a file once, so that what is unusable is known before a model is loaded.
 
@@ -100,7 +104,7 @@ def check_file(
             raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
     first, n, n_usable = None, 0, 0
     try:
-        for entry in iterate_file(system, path, limit, columns, settings):
+        for entry in iterate_file(system, path, limit, columns, settings, prefix):
             first, n, n_usable = first or entry, n + 1, n_usable + (entry.item is not None)
     except MemoryError:
         raise InputError(f"{path}: a line does not fit in memory") from None
@@ -114,13 +118,14 @@ def read_file(
     limit: int | None = None,
     columns: Mapping[str, str] = NOTHING,
     settings: Settings | None = None,
+    prefix: str = "",
 ) -> list[Entry[Any]]:
     """Read the items of a file as `iterate_file` does, all at once.
 
     Raises:
         InputError: the file cannot be read, no item is usable, or the system refuses the items.
     """
-    entries = list(iterate_file(system, path, limit, columns, settings))
+    entries = list(iterate_file(system, path, limit, columns, settings, prefix))
     return _selected(system, entries, settings, f"{path}: ")
 
 
@@ -188,12 +193,12 @@ def _singular(system: System) -> str:
 
 
 def read_entry(
-    system: System, value: Any, number: int, where: str, reserved: Collection[str]
+    system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
 ) -> Entry[Any]:
     """One item from an object.
 
     Args:
-        number: its line or place from 1: the id of an item without `id`.
+        number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """

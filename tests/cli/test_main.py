@@ -24,7 +24,7 @@ def test_underscores_and_hyphens_are_the_same_in_flags_and_texts_stay():
 def test_the_parser_takes_both_spellings():
     for flag in ("--system-prompts-file", "--system_prompts_file"):
         args = cli.parse(["paths", "--model=m", "--input=i_1", "--output", "o_1", flag, "s_1"])
-        assert (args.system_prompts_file.name, args.input.name) == ("s_1", "i_1")
+        assert (args.system_prompts_file.name, args.input[0].name) == ("s_1", "i_1")
         assert args.command == "paths"
 
 

@@ -66,7 +66,7 @@ def test_a_repeatable_flag_of_the_command_line_overrides_the_file(write):
 def test_a_flag_of_each_kind(write):
     text = PATHS + "max_samples: 3\nsystem-prompts: [One., two, 3]\nquiet: true\njournal: off\n"
     args = parsed(write(text))
-    assert (args.command, args.model, args.input) == ("paths", "m", Path("i.jsonl"))
+    assert (args.command, args.model, args.input) == ("paths", "m", [Path("i.jsonl")])
     assert (args.limit, args.system_prompts) == (3, ["One.", "two", "3"])
     assert (args.quiet, args.journal, args.trust_remote_code) == (True, "off", False)
     assert not parsed(write(PATHS + "quiet: false\n")).quiet
@@ -93,7 +93,7 @@ def test_the_file_stands_anywhere_and_flags_override_it(write, order, equals):
     given = [word for part in order for word in parts[part]]
     args = cli.parse(given if "M" in order else [*given, *more])
     assert (args.limit, args.system_prompts, args.output) == (5, ["c"], Path("p.json"))
-    assert (args.input, args.quiet) == (Path("i.jsonl"), True)
+    assert (args.input, args.quiet) == ([Path("i.jsonl")], True)
 
 
 CHRONOLOGIC = """\
@@ -228,7 +228,7 @@ def test_flags_without_a_file(run):  # noqa: F811
 
 def test_the_command_line_may_name_the_command_for_the_file(write):
     path = write(PATHS.replace("command: paths\n", ""))
-    assert cli.parse(["paths", "--config", path]).input == Path("i.jsonl")
+    assert cli.parse(["paths", "--config", path]).input == [Path("i.jsonl")]
     assert 'no key "command"' in refusal(path)
 
 

@@ -47,12 +47,21 @@ def test_every_flag_of_a_path_refuses_an_address(name, capsys, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     for flag in [one for one in paths(name) if one.startswith("--")]:
         with pytest.raises(SystemExit) as end:
-            main([name, flag, "gs://bucket/file.jsonl"])
+            main([name, flag, "hdfs://bucket/file.jsonl"])
         assert end.value.code == 2
         said = capsys.readouterr().err
         assert f"argument {flag}" in said
-        assert "gs://bucket/file.jsonl: found an address of scheme gs://" in said
+        assert "hdfs://bucket/file.jsonl: found an address of scheme hdfs://" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--html", "--fewshot", "--system-file", "--lora"])
+def test_a_store_is_refused_by_flags_of_other_files(flag, capsys):
+    required = ["--model", MODEL, "--input", "in.jsonl", "--output", "out.jsonl"]
+    with pytest.raises(SystemExit):
+        main(["score", *required, flag, "gs://user:secret@bucket/file"])
+    said = capsys.readouterr().err
+    assert f"argument {flag}: gs://bucket/file: found an address of scheme gs://" in said
 
 
 def test_the_flags_that_were_found_are_those_of_the_commands():

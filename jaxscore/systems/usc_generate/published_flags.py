@@ -20,7 +20,8 @@ class _DataName(argparse.Action):
             namespace.published = int(found.group(1)), local_path(found.group(2))
         except InputError as problem:
             raise argparse.ArgumentError(self, str(problem)) from None
-        for name, value in zip(("n", "input"), namespace.published, strict=True):
+        n, path = namespace.published
+        for name, value in (("n", n), ("input", [path])):
             if getattr(namespace, name) is None:
                 setattr(namespace, name, value)
         for action in parser._actions:
@@ -46,9 +47,14 @@ def check(args: argparse.Namespace) -> None:
     Raises:
         InputError: both are given, and differ.
     """
-    n, path = vars(args).pop("published", (args.n, args.input))
-    if (args.n, args.input) != (n, path):
+    if (published := vars(args).pop("published", None)) is None:
+        return
+    n, path = published
+    others = [other for other in args.input if other != path]
+    if args.n != n or others:
+        found = " ".join(map(str, others or [path]))
         raise InputError(
-            f"-d says -n {n} --input {path}, beside it -n {args.n} --input {args.input} is given; "
+            f"-d says -n {n} --input {path}, beside it -n {args.n} --input {found} is given; "
             "give -d alone, or -n and --input"
         )
+    args.input = [path]

@@ -1,0 +1,270 @@
+"""The shards of a command over many files: inputs, outputs, and which of them are finished."""
+
+import argparse
+import contextlib
+import glob
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxscore.cli import messages
+from jaxscore.errors import InputError
+from jaxscore.io import processes, remote, run_files
+from jaxscore.io.atomic import atomic
+from jaxscore.io.compression import compression_of, form_of
+from jaxscore.io.json_output import json_text
+from jaxscore.io.local_path import Folder
+from jaxscore.io.run_files import MANIFEST, manifest_path
+from jaxscore.io.streams import is_stream
+from jaxscore.io.tables import is_dataset
+
+LISTING = "_shards.json"  # file of the output folder: name of each input -> its output
+FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
+MOST_REQUESTS = 16  # to a store at a time
+TABLES = (".csv", ".tsv", ".parquet")
+# Flags that do not decide what a shard's records say.
+OF_THE_RUN = frozenset(
+    "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
+    "coordinator num_processes process_id join_timeout".split()
+)
+
+
+class Shard(NamedTuple):
+    """An input file, its name below the folder of all inputs, and its output."""
+
+    source: Path
+    name: str
+    output: Path | None
+    identity: Mapping[str, Any] | None
+
+
+def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard]:
+    """All shards, by name.
+
+    Raises:
+        InputError: there is no file, or two have one name.
+    """
+    found: Found = {}
+    for path in given:
+        for name, file in _files(path).items():
+            if name in found:
+                raise InputError(
+                    f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
+                    "output; give their common folder, or run twice"
+                )
+            found[name] = file
+    for name in sorted(found):
+        source, identity = found[name]
+        output = _output(args, name, source)
+        yield Shard(source, name, output, identity or identity_of(source))
+
+
+def _output(args: argparse.Namespace, name: str, source: Path) -> Path:
+    """The output of a shard: the input's name, in a form that records have."""
+    kind = form_of(source)
+    if args.is_array:
+        name = f"{name.removesuffix(compression_of(source))}"
+        name = name if kind == ".json" else f"{name}.json"
+    elif source.is_dir() or kind not in (".jsonl", ".ndjson", *TABLES):
+        name = f"{name}.jsonl"
+    return below(args.output, name)
+
+
+def _output_name(shard: Shard) -> str | None:
+    """The output's name below the output folder."""
+    if shard.output is None:
+        return None
+    n_parts = len(Path(shard.name).parts)
+    address = remote.address_of(shard.output)
+    parts = shard.output.parts if address is None else address.split("/")
+    return "/".join(parts[-n_parts:])
+
+
+def below(folder: Path, name: str) -> Path:
+    """The path of a name below a local or remote folder."""
+    address = remote.address_of(folder)
+    return folder / name if address is None else remote.stage(f"{address.rstrip('/')}/{name}")
+
+
+Found = dict[str, tuple[Path, Mapping[str, Any] | None]]
+
+
+def _files(path: Path) -> Found:
+    """The files that one word of --input means: name -> path, and identity if it is known."""
+    address = remote.address_of(path)
+    if address is not None and (is_pattern(path) or isinstance(path, Folder)):
+        files = remote.find(address)
+        parent = address.rstrip("/").split("/")
+        if is_pattern(path):
+            parent = _common([file.address.split("/")[:-1] for file in files])
+        else:
+            files = [file for file in files if _is_taken(file.address.rpartition("/")[2])]
+        found: Found = {
+            "/".join(file.address.split("/")[len(parent) :]): (
+                remote.stage(file.address),
+                file.identity,
+            )
+            for file in files
+        }
+    elif address is not None or path.is_file() or str(path) == "-":
+        return {"stdin.jsonl" if str(path) == "-" else path.name: (path, None)}
+    elif path.is_dir() and is_dataset(path):
+        return {path.name: (path, None)}
+    elif path.is_dir():
+        files_below = [file for file in sorted(path.rglob("*")) if _is_taken(file.name)]
+        found = {str(file.relative_to(path)): (file, None) for file in files_below}
+    else:
+        matches = sorted(glob.glob(str(path), recursive=True)) if is_pattern(path) else []
+        files_there = [Path(match) for match in matches if Path(match).is_file()]
+        top = _common([list(file.parts[:-1]) for file in files_there])
+        found = {"/".join(file.parts[len(top) :]): (file, None) for file in files_there}
+    if not found:
+        raise InputError(
+            f"--input {remote.displayed(path)}: found no file, expected files, patterns such as "
+            f"'data/*.jsonl.gz', or a folder with files of {', '.join(FORMS)}"
+        )
+    return found
+
+
+def _common(folders: Sequence[list[str]]) -> list[str]:
+    """The parts that all folders begin with."""
+    if not folders:
+        return []
+    first, last = min(folders), max(folders)
+    n = next((k for k, part in enumerate(first) if last[k : k + 1] != [part]), len(first))
+    return first[:n]
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a file of a folder is an input: of a known form, not hidden, no manifest."""
+    return (
+        form_of(Path(name)) in FORMS
+        and not name.startswith((".", "_"))
+        and not name.endswith((MANIFEST, ".report.json", "_report.json"))
+    )
+
+
+def is_pattern(path: Path) -> bool:
+    return any(sign in str(path) for sign in "*?[") and not path.exists()
+
+
+def identity_of(source: Path) -> Mapping[str, Any] | None:
+    """What changes with the bytes of an input; None for one that can be read once.
+
+    Raises:
+        InputError: it does not exist.
+    """
+    if remote.address_of(source) is not None:
+        if (found := remote.identity(source)) is None:
+            raise InputError(f"--input {remote.displayed(source)}: there is no such file")
+        return found
+    if str(source) == "-" or not (source.is_file() or source.is_dir()):
+        return None
+    files = [source] if source.is_file() else [file for file in source.rglob("*") if file.is_file()]
+    facts = [file.stat() for file in files]
+    latest = max((fact.st_mtime_ns for fact in facts), default=0)
+    return {"size": sum(fact.st_size for fact in facts), "mtime_ns": str(latest)}
+
+
+def write_listing(folder: Path, shards: Sequence[Shard]) -> None:
+    """Add the names of all shards to the list in the output folder, for `merge`."""
+    if not processes.is_first():
+        return
+    path = below(folder, LISTING)
+    before = read_json(path) or {}
+    names = before | {shard.name: _output_name(shard) for shard in shards}
+    if names == before:
+        return
+    if remote.address_of(path) is not None:
+        remote.write_bytes(path, json_text(names).encode())
+    else:
+        with atomic(path) as file:
+            file.write(json_text(names))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Read a small local or remote JSON object; None if it is missing or damaged."""
+    if remote.address_of(path) is not None:
+        data = remote.read_bytes(path)
+    else:
+        data = path.read_bytes() if path.is_file() else None
+    with contextlib.suppress(ValueError):
+        found = None if data is None else json.loads(data)
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def manifests(shards: Sequence[Shard]) -> list[tuple[Shard, dict[str, Any] | None]]:
+    """Each shard with its output's manifest, or None if it is not finished."""
+    with ThreadPoolExecutor(MOST_REQUESTS) as pool:
+        found = pool.map(lambda shard: shard.output and _manifest(shard.output), shards)
+        return list(zip(shards, found, strict=True))
+
+
+def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, Any] | None) -> bool:
+    """Whether a shard's manifest says that this run has finished it.
+
+    Raises:
+        InputError: it is finished by another run: with other flags or another model.
+    """
+    output = shard.output
+    if args.force or output is None or is_stream(output):
+        return False
+    if manifest is None:
+        return False
+    why = _difference(args, manifest, output)
+    if why is not None:
+        raise InputError(
+            f"{remote.displayed(output)}: finished by another run, {why}; give another --output, "
+            "or --force to replace it"
+        )
+    before, now = manifest.get("input_identity"), shard.identity
+    if before == now and now is not None:
+        return True
+    is_as_long = before and now and "mtime_ns" in now and before.get("size") == now["size"]
+    if is_as_long and run_files.file_digest(shard.source) == manifest.get("input_sha256"):
+        return True
+    messages.remark(
+        args,
+        f"{remote.displayed(shard.source)} has changed since {remote.displayed(output)} was "
+        f"written ({_facts(before)}, now {_facts(now)}): scored again",
+    )
+    return False
+
+
+def _facts(identity: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{name} {value}" for name, value in (identity or {}).items()) or "not known"
+
+
+def _manifest(output: Path) -> dict[str, Any] | None:
+    """The manifest of a finished output, or None if it is missing or damaged."""
+    is_there = remote.address_of(output) is not None or output.exists()
+    return read_json(manifest_path(output)) if is_there else None
+
+
+def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: Path) -> str | None:
+    """What a finished run was made with that this one is not, or None if nothing."""
+    flags = run_files.manifest_flags(vars(args))
+    before = manifest.get("flags")
+    if manifest.get("command") != args.command or not isinstance(before, dict):
+        return f"of the command {manifest.get('command')}"
+    for name in sorted((flags.keys() | before.keys()) - OF_THE_RUN):
+        if flags.get(name) != before.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            return f"with {flag} {before.get(name)}, this one has {flags.get(name)}"
+    model = (manifest.get("model") or {}).get("model")  # None of an endpoint
+    if isinstance(model, str) and model != _fingerprint(args):
+        return "with other weights of the same name"
+    return None
+
+
+def _fingerprint(args: argparse.Namespace) -> str:
+    """Digest of the model of --model, computed once; without JAX."""
+    if not hasattr(args, "fingerprint"):
+        from jaxscore.models.weights import checkpoint, fingerprint
+
+        folder = checkpoint.resolve(args.model, getattr(args, "revision", None))
+        args.fingerprint = fingerprint.fingerprint(folder, getattr(args, "lora", None))
+    return str(args.fingerprint)

@@ -1,0 +1,185 @@
+"""One command over many files: each file is a shard, which an ordinary run scores.
+
+Workers share nothing but the output folder. Worker K of N takes every Nth shard from the Kth on;
+a shard is finished when its manifest says so, and is then skipped before a model is loaded.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxscore.cli import messages
+from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.shard_files import (
+    Shard,
+    identity_of,
+    is_finished,
+    is_pattern,
+    manifests,
+    shards_of,
+    write_listing,
+)
+from jaxscore.errors import InputError
+from jaxscore.io import remote
+from jaxscore.io.local_path import Folder
+from jaxscore.io.run_files import manifest_path
+
+Command = Callable[[argparse.Namespace], int]
+
+
+class Part(NamedTuple):
+    """What a run knows of the shard that it scores; attribute `part` of the flags.
+
+    Attributes:
+        prefix: of the ids of items without one.
+        identity: size and version of the input.
+        scorer: the loaded model of the shard before, or None.
+    """
+
+    prefix: str = ""
+    identity: Mapping[str, Any] | None = None
+    scorer: Any = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare --shard and --force, and let --input and --output be addresses."""
+    group = parser.add_argument_group("many files")
+    group.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="K/N",
+        help="score every Nth input from the Kth on, K from 0; of N workers each has its K "
+        "(default: that of a Slurm array or an indexed Kubernetes Job, otherwise 0/1)",
+    )
+    group.add_argument(
+        "--force",
+        action="store_true",
+        help="replace finished outputs that other flags, another model or another input made",
+    )
+    parser.set_defaults(**{REMOTE: ("input", "output")})
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if slash and number.isdecimal() and count.isdecimal() and int(number) < int(count):
+        return int(number), int(count)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no shard, expected K/N with K from 0 to N - 1, such as 0/4"
+    )
+
+
+def run(command: Command, args: argparse.Namespace) -> int:
+    """Run a command on one file, or on each shard of a folder that is this worker's."""
+    given = args.input if isinstance(args.input, list) else [args.input]
+    if isinstance(args.output, Folder):
+        return _run_shards(command, args, given)
+    if len(given) > 1 or is_pattern(given[0]):
+        raise InputError(
+            f"--input {' '.join(map(remote.displayed, given))}: found several files or a pattern, "
+            "which give one output each; give --output FOLDER/ with a slash, then "
+            "jaxscore merge FOLDER/"
+        )
+    if args.shard not in (None, (0, 1)):
+        raise InputError(
+            f"--shard {'{}/{}'.format(*args.shard)}: shards are files of a folder; give --output "
+            "FOLDER/ with a slash"
+        )
+    shard = Shard(given[0], "", args.output, None)
+    if args.output is None or remote.address_of(args.output) is None:
+        return _run_one(command, args, shard, Part())
+    shard = shard._replace(identity=identity_of(shard.source))
+    [(_, manifest)] = manifests([shard])
+    if is_finished(args, shard, manifest):
+        print(f"nothing was left to do in {remote.displayed(args.output)}")
+        return 0
+    return _run_one(command, args, shard, Part(identity=shard.identity))
+
+
+def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Part) -> int:
+    """An ordinary run, on a local copy of the input if it is remote."""
+    own = argparse.Namespace(**vars(args))
+    output = shard.output
+    upload = None
+    if output is not None and remote.address_of(output) is not None:
+        upload = remote.Upload(output, manifest_path(output))
+    try:
+        with remote.fetched(shard.source) as source:
+            own.input, own.output, own.part = source, output, part
+            code = command(own)
+    finally:
+        if hasattr(own, "loaded"):
+            args.loaded = own.loaded
+    if upload is not None:
+        if (scorer := getattr(own, "loaded", None)) is not None:
+            scorer.close()  # the journal, which is removed
+        upload.finish()
+    return code
+
+
+def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path]) -> int:
+    shards = list(shards_of(args, given))
+    number, count = args.shard or _from_scheduler() or (0, 1)
+    write_listing(args.output, shards)
+    own = shards[number::count]
+    todo = [shard for shard, manifest in manifests(own) if not is_finished(args, shard, manifest)]
+    if len(todo) < len(own):
+        messages.remark(args, f"{len(own) - len(todo)} of {len(own)} shards are finished")
+    codes, refused = [], 0
+    for shard in todo:
+        part = Part(f"{shard.name}:", shard.identity, getattr(args, "loaded", None))
+        try:
+            # Every shard would print a closing block; its manifest and report have the same.
+            with contextlib.redirect_stdout(io.StringIO()):
+                codes.append(_run_one(command, args, shard, part))
+        except InputError as problem:
+            if len(own) == 1:
+                raise
+            refused += 1
+            messages.print_failures([(shard.name, remote.displayed(problem))])
+            continue
+        print(f"shard    {shard.name}{', with failed items' if codes[-1] else ''}")
+    others = f", shard {number}/{count}" if count > 1 else ""
+    print(
+        f"done     {len(codes)} of {len(own)} files{others}, {len(own) - len(todo)} were finished, "
+        f"{refused} failed"
+    )
+    print(f"files    {remote.displayed(args.output)}/")
+    if refused:
+        return 1 if codes or len(todo) < len(own) else 2
+    return max(codes, default=0)
+
+
+def _from_scheduler() -> tuple[int, int] | None:
+    """The shard that a Slurm array or an indexed Kubernetes Job gives this process.
+
+    Raises:
+        InputError: the variables contradict each other, or say no count.
+    """
+    found = os.environ
+    try:
+        if "SLURM_ARRAY_TASK_ID" in found:
+            first = int(found.get("SLURM_ARRAY_TASK_MIN", 0))
+            step = int(found.get("SLURM_ARRAY_TASK_STEP", 1))
+            number = (int(found["SLURM_ARRAY_TASK_ID"]) - first) // step
+            names, count = "SLURM_ARRAY_TASK_ID, _MIN, _COUNT", int(found["SLURM_ARRAY_TASK_COUNT"])
+        elif "JOB_COMPLETION_INDEX" in found:
+            names = "JOB_COMPLETION_INDEX, JOB_COMPLETIONS"
+            number, count = int(found["JOB_COMPLETION_INDEX"]), int(found["JOB_COMPLETIONS"])
+        else:
+            return None
+    except (KeyError, ValueError) as problem:
+        raise InputError(
+            f"the scheduler's variables are incomplete ({type(problem).__name__}: {problem}); set "
+            "SLURM_ARRAY_TASK_COUNT beside SLURM_ARRAY_TASK_ID, JOB_COMPLETIONS beside "
+            "JOB_COMPLETION_INDEX, or give --shard K/N"
+        ) from None
+    if not 0 <= number < count:
+        raise InputError(
+            f"{names}: found shard {number} of {count}, expected one from 0 to {count - 1}; give "
+            "--shard K/N (an array with gaps has no count of its own)"
+        )
+    return number, count

@@ -1,0 +1,252 @@
+"""Many input files: shards, workers, and what is finished."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import sys
+
+import pytest
+
+from jaxscore.cli import model_flags
+from jaxscore.journal.files import default_path, open_database
+from tests.cli.conftest import QWEN
+
+NAMES = ("a.jsonl", "b.jsonl.gz", "sub/c.csv")
+
+
+@pytest.fixture(autouse=True)
+def without_scheduler(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "JOB_COMPLETION"))]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with three shards of two lines."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    lines = [{"context": f"The cat {k}", "continuation": " sat down"} for k in range(4)]
+    texts = ["".join(json.dumps(line) + "\n" for line in lines[k : k + 2]) for k in (0, 2)]
+    (folder / "a.jsonl").write_text(texts[0])
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(texts[1].encode()))
+    (folder / "sub/c.csv").write_text("id,context,continuation\nx,The dog, ran\n")
+    (folder / ".hidden.jsonl").write_text("not read")
+    (folder / "notes.md").write_text("not read")
+    return folder
+
+
+def words(source, output, *more):
+    sources = source if isinstance(source, list) else [source]
+    return ("score", "--model", QWEN, "--batch-tokens", 256, "--quiet", "--no-html",
+            "--input", *sources, "--output", f"{output}/", *more)  # fmt: skip
+
+
+def written(output):
+    """The shards' outputs, without what lies beside them."""
+    files = [file.relative_to(output) for file in output.rglob("*") if file.is_file()]
+    return sorted(
+        str(file)
+        for file in files
+        if not file.name.endswith(".run.json")
+        and not file.name.startswith("_")
+        and ".jaxscore" not in file.parts
+    )
+
+
+@contextlib.contextmanager
+def without_model(monkeypatch):
+    def fail(*_: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_flags, "load_scorer", fail)
+        yield
+
+
+def test_folder_gives_one_output_per_file_and_a_rerun_loads_no_model(
+    run, data, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    ran = run(*words(data, out))
+    assert (ran.code, ran.err) == (0, "")
+    assert "done     3 of 3 files, 0 were finished, 0 failed" in ran.out
+    assert written(out) == list(NAMES)
+    assert json.loads((out / "_shards.json").read_text()) == {name: name for name in NAMES}
+    text = gzip.decompress((out / "b.jsonl.gz").read_bytes())
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["id"] for line in lines] == ["b.jsonl.gz:1", "b.jsonl.gz:2"]
+    manifest = json.loads((out / "a.jsonl.run.json").read_text())
+    assert manifest["flags"]["input"] == str(data / "a.jsonl")
+    assert manifest["counts"]["texts"] == 2
+    assert manifest["input_identity"]["size"] == (data / "a.jsonl").stat().st_size
+    before = {name: (out / name).read_bytes() for name in NAMES}
+    with without_model(monkeypatch):
+        again = run(*words(data, out))
+    assert again.code == 0
+    assert "done     0 of 3 files, 3 were finished" in again.out
+    assert {name: (out / name).read_bytes() for name in NAMES} == before
+    other = run(*words(data, out, "--summary-only"))
+    assert other.code == 2
+    assert f"{out / 'a.jsonl'}: finished by another run, with --summary-only False" in other.err
+    assert "--force" in other.err
+    assert {name: (out / name).read_bytes() for name in NAMES} == before
+    assert run(*words(data, out, "--summary-only", "--force")).code == 0
+    assert b"token_ids" not in (out / "a.jsonl").read_bytes()
+
+
+def test_changed_input_is_scored_again_and_a_touched_one_is_not(run, data, tmp_path):
+    out = tmp_path / "out"
+    assert run(*words([data / "a.jsonl", data / "b.jsonl.gz"], out)).code == 0
+    os.utime(data / "b.jsonl.gz", (1, 1))
+    (data / "a.jsonl").write_text('{"context": "A", "continuation": " new line"}\n')
+    ran = run(*[word for word in words(data / "*.jsonl*", out) if word != "--quiet"])
+    assert "a.jsonl has changed since" in ran.err
+    assert "b.jsonl.gz has changed" not in ran.err
+    assert "done     1 of 2 files, 1 were finished" in ran.out
+    assert len((out / "a.jsonl").read_text().splitlines()) == 1
+
+
+def test_other_weights_of_the_same_name_are_refused(run, data, tmp_path):
+    out = tmp_path / "out"
+    assert run(*words(data / "a.jsonl", out)).code == 0
+    place = out / "a.jsonl.run.json"
+    manifest = json.loads(place.read_text())
+    manifest["model"]["model"] = "0" * 64
+    place.write_text(json.dumps(manifest))
+    ran = run(*words(data / "a.jsonl", out))
+    assert ran.code == 2
+    assert "other weights of the same name" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("environment", "more", "expected"),
+    [
+        ({}, ("--shard", "1/2"), ["b.jsonl.gz"]),
+        ({}, ("--shard", "2/3"), ["sub/c.csv"]),
+        ({"TASK_ID": "7", "TASK_COUNT": "3", "TASK_MIN": "5"}, (), ["sub/c.csv"]),
+        ({"TASK_ID": "1", "TASK_COUNT": "3", "TASK_MIN": "0"}, (), ["b.jsonl.gz"]),
+        ({"TASK_ID": "12", "TASK_COUNT": "2", "TASK_MIN": "10", "TASK_STEP": "2"}, (), [NAMES[1]]),
+        ({"TASK_ID": "1", "TASK_COUNT": "3"}, ("--shard", "0/3"), ["a.jsonl"]),
+        ({"INDEX": "2", "COUNT": "3"}, (), ["sub/c.csv"]),
+    ],
+)
+def test_worker_scores_its_own_shards(
+    run, data, tmp_path, monkeypatch, environment, more, expected
+):
+    for name, value in environment.items():
+        kubernetes = {"INDEX": "JOB_COMPLETION_INDEX", "COUNT": "JOB_COMPLETIONS"}
+        monkeypatch.setenv(kubernetes.get(name, f"SLURM_ARRAY_{name}"), value)
+    assert run(*words(data, tmp_path / "out", *more)).code == 0
+    assert written(tmp_path / "out") == expected
+
+
+def test_more_workers_than_shards_leave_one_without_work(run, data, tmp_path, monkeypatch):
+    with without_model(monkeypatch):
+        ran = run(*words(data, tmp_path / "out", "--shard", "3/4"))
+    assert ran.code == 0
+    assert "done     0 of 0 files, shard 3/4" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_COUNT"),
+        ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "3"}, "found shard 9 of 3"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS"),
+    ],
+)
+def test_incomplete_variables_of_a_scheduler_are_refused(
+    run, data, tmp_path, monkeypatch, environment, message
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ran = run(*words(data, tmp_path / "out"))
+    assert ran.code == 2
+    assert message in ran.err
+
+
+@pytest.mark.parametrize("text", ["3/3", "-1/2", "1", "1/", "a/b", "0/0"])
+def test_shard_that_does_not_exist_is_refused(run, data, tmp_path, text):
+    ran = run(*words(data, tmp_path / "out"), f"--shard={text}")
+    assert ran.code == 2
+    assert "expected K/N" in ran.err
+
+
+def test_second_worker_with_the_same_shard_is_refused_while_the_first_runs(run, data, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with contextlib.closing(open_database(default_path(out / "a.jsonl"), create=True)):
+        ran = run(*words(data / "a.jsonl", out))
+    assert ran.code == 2
+    assert "another run holds it" in ran.err
+    assert written(out) == []
+    assert run(*words(data / "a.jsonl", out)).code == 0
+
+
+def test_unusable_shard_does_not_stop_the_others(run, data, tmp_path):
+    (data / "a.jsonl").write_text("no JSON\n")
+    ran = run(*words(data, tmp_path / "out"))
+    assert ran.code == 1
+    assert f"failed: a.jsonl: {data / 'a.jsonl'}:1: not JSON" in ran.err
+    assert "done     2 of 3 files, 0 were finished, 1 failed" in ran.out
+    assert written(tmp_path / "out") == list(NAMES[1:])
+
+
+def test_failed_items_give_exit_code_1_and_a_finished_shard(run, data, tmp_path):
+    line = {"context": "a", "continuation": " too long" * 10_000}
+    (data / "a.jsonl").write_text(json.dumps(line) + '\n{"continuation": "x"}\n')
+    ran = run(*words(data, tmp_path / "out"))
+    assert ran.code == 1
+    assert "shard    a.jsonl, with failed items" in ran.out
+    assert "3 were finished" in run(*words(data, tmp_path / "out")).out
+
+
+@pytest.mark.parametrize("source", [["a.jsonl", "b.jsonl.gz"], ["*.jsonl*"]])
+def test_several_inputs_need_a_folder(run, data, tmp_path, source):
+    sources = [data / name for name in source]
+    ran = run("score", "--model", QWEN, "--input", *sources, "--output", tmp_path / "out.jsonl")
+    assert ran.code == 2
+    assert "--output FOLDER/ with a slash" in ran.err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_two_inputs_of_one_name_and_an_empty_folder_are_refused(run, data, tmp_path):
+    (data / "sub/a.jsonl").write_text("{}")
+    ran = run(*words([data / "a.jsonl", data / "sub/a.jsonl"], tmp_path / "out"))
+    assert "two inputs have the name a.jsonl" in ran.err
+    (tmp_path / "empty").mkdir()
+    ran = run(*words(tmp_path / "empty", tmp_path / "out"))
+    assert (ran.code, "found no file" in ran.err) == (2, True)
+
+
+def test_systems_whose_output_is_an_array(run, data, tmp_path):
+    item = {"question": "Where is Oslo?", "paths": [["Oslo", "in", "Norway"]]}
+    for name in ("p.json", "q.jsonl.gz"):
+        text = json.dumps([item] if name == "p.json" else item).encode()
+        (data / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    out = tmp_path / "out"
+    ran = run("paths", "--model", QWEN, "--quiet", "--no-html", "--input", data / "p.json",
+              data / "q.jsonl.gz", "--output", f"{out}/")  # fmt: skip
+    assert (ran.code, ran.err) == (0, "")
+    [found] = json.loads((out / "q.jsonl.json").read_text())
+    assert found["question"] == item["question"]
+    assert (out / "p.json").is_file()
+
+
+def test_standard_input_is_read(run, tmp_path, monkeypatch):
+    lines = '{"continuation": "a b"}\n{"continuation": "c d"}\n'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    out = tmp_path / "out.jsonl"
+    assert run("score", "--model", QWEN, "--quiet", "--input", "-", "--output", out).code == 0
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [1, 2]
+    manifest = json.loads((tmp_path / "out.jsonl.run.json").read_text())
+    assert manifest["flags"]["input"] == "-"
+
+
+def test_fault_of_standard_input_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no JSON\n")))
+    ran = run("score", "--model", QWEN, "--input", "-", "--output", tmp_path / "out.jsonl")
+    assert ran.code == 2
+    assert "error: -:1: not JSON" in ran.err

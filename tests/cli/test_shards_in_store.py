@@ -1,0 +1,151 @@
+"""Shards in an S3 store (an emulator on loopback), by workers that are killed and started again."""
+
+import contextlib
+import gzip
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import CASES, ROOT
+
+fsspec = pytest.importorskip("fsspec")
+for package in ("s3fs", "moto", "flask"):
+    pytest.importorskip(package, reason="needs pip install s3fs 'moto[s3,server]'")
+
+MODEL = str(CASES / "models/tiny-qwen2")
+SECRET = "a-secret-key"
+N_SHARDS, N_LINES, N_WORKERS = 8, 60, 3
+ADDRESS = "s3://bucket/run/"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Variables of a process that reach the emulator, which lives as long as the module."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    log = open(tmp_path_factory.mktemp("moto") / "log", "wb")  # noqa: SIM115
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.2)
+        yield os.environ | {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "PYTHONPATH": str(ROOT),
+        }
+    finally:
+        server.kill()
+        server.wait()
+        log.close()
+
+
+def store(environment, script):
+    """What a script prints that has the store as `fs`, in a process of its own."""
+    text = f"import fsspec, json; fs = fsspec.filesystem('s3')\n{script}"
+    command = [sys.executable, "-c", text]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def data(environment, tmp_path_factory):
+    """Eight compressed shards in the store, and one local file of all lines."""
+    folder, draw = tmp_path_factory.mktemp("data"), random.Random(3)
+    every = []
+    for shard in range(N_SHARDS):
+        lines = []
+        for k in range(N_LINES):
+            text = " ".join(f"w{draw.randrange(99)}" for _ in range(draw.randrange(1, 30)))
+            line = {"id": f"{shard}-{k}", "context": text, "continuation": f" {text[:20]}"}
+            lines.append(json.dumps(line) + "\n")
+        every += lines
+        (folder / f"{shard}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    (folder / "all.jsonl").write_text("".join(every))
+    store(
+        environment,
+        f"fs.mkdir('bucket')\n"
+        f"for k in range({N_SHARDS}):\n"
+        f"    fs.put_file('{folder}/' + str(k) + '.jsonl.gz', f'bucket/data/{{k}}.jsonl.gz')",
+    )
+    return folder
+
+
+def start(environment, *words):
+    command = [sys.executable, "-m", "jaxscore", *map(str, words)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def finish(process):
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert SECRET not in out + said
+    return out
+
+
+def scoring(source, output, *more):
+    return ("score", "--model", MODEL, "--reproducible", "--quiet", "--no-html",
+            "--input", source, "--output", output, *more)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_path):
+    own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
+    draw = random.Random(7)
+
+    def worker(k):
+        return start(own, *scoring("s3://bucket/data/", ADDRESS, "--shard", f"{k}/{N_WORKERS}"))
+
+    workers = [worker(k) for k in range(N_WORKERS)]
+    n_killed = 0
+    for _ in range(3):
+        for k in (0, 1):
+            time.sleep(draw.uniform(2, 6))
+            if workers[k].poll() is None:
+                workers[k].send_signal(signal.SIGKILL)
+                n_killed += 1
+            workers[k].communicate()
+            workers[k] = worker(k)
+    assert n_killed
+    for process in workers:
+        finish(process)
+    again = finish(start(own, *scoring("s3://bucket/data/", ADDRESS)))
+    assert f"done     0 of 8 files, {N_SHARDS} were finished" in again
+    finish(start(own, "merge", ADDRESS, "--output", tmp_path / "merged.jsonl"))
+    finish(start(own, *scoring(data / "all.jsonl", tmp_path / "one.jsonl")))
+    assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    names = json.loads(store(own, "print(json.dumps(fs.find('bucket/run')))"))
+    endings = ("jsonl.gz", "jsonl.gz.run.json")
+    shards = [f"bucket/run/{k}.{ending}" for k in range(N_SHARDS) for ending in endings]
+    assert sorted(names) == sorted([*shards, "bucket/run/_shards.json"])
+    assert not list(tmp_path.rglob("*.tmp"))
+    texts = json.loads(store(own, "print(json.dumps([fs.cat(n).decode('latin1') for n in "
+                                  "fs.find('bucket/run')]))"))  # fmt: skip
+    assert not any(SECRET in text for text in texts)
+
+
+def test_finished_output_of_another_run_is_not_replaced(environment, data, tmp_path):
+    own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
+    output = "s3://bucket/single/out.jsonl"
+    finish(start(own, *scoring("s3://bucket/data/0.jsonl.gz", output)))
+    before = store(own, "print(fs.cat('bucket/single/out.jsonl'))")
+    again = finish(start(own, *scoring("s3://bucket/data/0.jsonl.gz", output)))
+    assert "nothing was left to do in s3://bucket/single/out.jsonl" in again
+    other = start(own, *scoring("s3://bucket/data/0.jsonl.gz", output, "--summary-only"))
+    _, said = other.communicate(timeout=300)
+    assert other.returncode == 2
+    assert f"{output}: finished by another run, with --summary-only False" in said
+    assert store(own, "print(fs.cat('bucket/single/out.jsonl'))") == before
