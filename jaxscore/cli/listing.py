@@ -40,7 +40,8 @@ GROUPS = {
         "livecode-select": "the code of the response with the highest confidence",
         "livecode-parse": "the code of the first response",
     },
-    "after two runs": {
+    "after the runs": {
+        "merge": "the outputs of many shards as one, with one report",
         "compare": "differences of two finished runs of one system, with tests",
     },
     "models and files": {
@@ -98,6 +99,11 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     },
     "livecode-select": _CONFIDENCES,
     "livecode-parse": {"--model": f"{_NO_MODEL}; the first response is taken as it is"},
+    "merge": {
+        "--model": f"{_NO_MODEL}; the shards have their numbers",
+        "--input": "the folder is given as it is: merge FOLDER --output FILE",
+        "--limit": "shards are merged whole; leave it out",
+    },
     "compare": {
         "--model": f"{_NO_MODEL}; give two finished runs, A and B",
         "--input": "the runs are given as they are: compare A B",

@@ -8,7 +8,8 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
-from jaxscore.systems.entries import Entry
+from jaxscore.io.printable import one_line
+from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.system import Decision, metadata_of
 from jaxscore.types.results import Strip
 
@@ -86,6 +87,15 @@ def failures_of(
     return [
         Failure(entry.name, record["error"])
         for entry, record in zip(entries, records, strict=True)
+        if "error" in record
+    ]
+
+
+def failed_records(records: Iterable[Mapping[str, Any]]) -> list[Failure]:
+    """The records of a finished run that have an `error`, by their ids."""
+    return [
+        Failure(one_line(str(record["id"]), SHOWN), record["error"])
+        for record in records
         if "error" in record
     ]
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -216,6 +216,8 @@ class System:
         array: the output if it is one JSON array, as published scripts write it; None if its
             name decides the form.
         report: `(run) -> Document`, see `report.document`; None if the system has no report.
+        merge: `(records, settings) -> Evaluation` of all records of finished runs, which come one
+            by one, as one run would find it; None if the records do not say all that it needs.
         reports_with: setting without which the command writes no report and no page; None if it
             always does.
         source: what `evaluate` takes in place of a model, such as a classifier; None for a model.
@@ -241,6 +243,7 @@ class System:
     read_example: Callable[[Any, int, str], Any] | None = None
     array: ArrayOutput | None = None
     report: Callable[[Any], Any] | None = None
+    merge: Callable[[Iterable[Mapping[str, Any]], Any], Any] | None = None
     reports_with: str | None = None
     is_lazy: bool = False
     is_strict: bool = False

@@ -86,7 +86,7 @@ def test_the_list_of_commands(run):
     assert places == sorted(places)
     assert listing.NAMES[0] == "demo"
     titles = (
-        "start here|score|the five systems|samples|after two runs|models and files|in other tools"
+        "start here|score|the five systems|samples|after the runs|models and files|in other tools"
     ).split("|")
     assert [line[:-1] for line in lines if line.endswith(":")] == titles
 

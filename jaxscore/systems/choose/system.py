@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -23,7 +23,7 @@ from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
-from jaxscore.systems.evaluation import Evaluation, failures_of, flat, mark_noise
+from jaxscore.systems.evaluation import Evaluation, failed_records, failures_of, flat, mark_noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Decision, Metric, System
@@ -278,8 +278,22 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
     ]
     next(scored, None)  # ends the measured time
     decisions = mark_noise(records, Record, run.noise, "sum_logprob", MARKS)
+    found = merge(records, settings)
+    return dataclasses.replace(
+        found,
+        details={**found.details, "boundary_audit": run.boundaries.counts("options")},
+        failures=failures_of(entries, records),
+        remarks=_remarks(entries, items, records),
+        decisions=decisions,
+        **run.measured(),
+    )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What a run over the items of all records finds; see `System.merge`."""
+    records = list(records)
     good = [record for record in records if "error" not in record]
-    with_gold = [record for record in good if "gold" in record]
+    with_gold = [record for record in good if record.get("gold") is not None]
     summary = {
         "n_scored": len(good),
         "n_with_gold": len(with_gold),
@@ -293,7 +307,6 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         rows=[flat(record) for record in records],
         details={
             "summary": summary,
-            "boundary_audit": run.boundaries.counts("options"),
             "calibration": calibration(
                 [record["probability"] for record in with_gold],
                 [truth(record["options"], record["gold"]) for record in with_gold],
@@ -301,10 +314,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         },
         long={"items": records},
         headline=headline(summary),
-        failures=failures_of(entries, records),
-        remarks=_remarks(entries, items, records),
-        decisions=decisions,
-        **run.measured(),
+        failures=failed_records(records),
     )
 
 
@@ -467,6 +477,7 @@ SYSTEM = System(
     record=Record,
     evaluate=evaluate,
     report=report,
+    merge=merge,
     needs=("scores",),
     compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),
 )

@@ -139,17 +139,9 @@ class Totals:
             context: stands before it.
             values, means: `values_of` and `means_of` it.
         """
-        n = len(values["kl"])
-        if not n:
+        if not self.add_values(values, means):
             return
-        self.n_scored += n
-        self._counts.append(n)
-        self._kl.append(values["kl"])
-        for name, column in self._sums.items():
-            column.append(float(values[name].sum(dtype=np.float64)))
-        for name, ratios in self._ratios.items():
-            if means[name] is not None:
-                ratios.append(means[name])
+        n = len(values["kl"])
         if self._texts.takes(mean := means["mean_kl"]):
             text = {"id": scored.id, **{name: means[name] for name in TEXT_FIELDS}}
             self._texts.add(mean, (text, Strip("", context, scored)))
@@ -159,6 +151,25 @@ class Totals:
             if not self._tokens.takes(kl):
                 break
             self._tokens.add(kl, self._token(context, scored, values, k, first + k))
+
+    def add_values(self, values: Mapping[str, np.ndarray], means: Mapping[str, Any]) -> int:
+        """Add the numbers of a text alone, which then is in no list of the worst.
+
+        Returns:
+            The number of its scored tokens.
+        """
+        n = len(values["kl"])
+        if not n:
+            return 0
+        self.n_scored += n
+        self._counts.append(n)
+        self._kl.append(values["kl"])
+        for name, column in self._sums.items():
+            column.append(float(values[name].sum(dtype=np.float64)))
+        for name, ratios in self._ratios.items():
+            if means[name] is not None:
+                ratios.append(means[name])
+        return n
 
     def _token(
         self,

@@ -7,11 +7,12 @@ from typing import Any, TypedDict
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.errors import InputError
 from jaxscore.lm import LocalLM
 from jaxscore.systems.divergence.report import report
-from jaxscore.systems.divergence.summary import NUMBERS, Totals, means_of, values_of
+from jaxscore.systems.divergence.summary import NUMBERS, PER_TOKEN, Totals, means_of, values_of
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.score.system import (
     BOUNDARIES,
     Item,
@@ -139,6 +140,39 @@ def evaluate(
     )
 
 
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the texts of all records would find; see `System.merge`.
+
+    The worst tokens and texts are not listed, since records have no contexts.
+
+    Raises:
+        InputError: the records have no values per token.
+    """
+    if settings.summary_only:
+        raise InputError(
+            "summary_only: records without values per token do not say the mean over all tokens; "
+            "run without --summary-only"
+        )
+    totals, n_items, failures = Totals(lambda ids: ""), 0, []
+    for record in records:
+        n_items += 1
+        if "error" in record:
+            failures += failed_records([record])
+            continue
+        known = [value is not None for value in record["kl"]]
+        values = {name: np.array(record[name], np.float32)[known] for name in PER_TOKEN}
+        totals.add_values(values, record)
+    summary = totals.summary(settings.n_bootstrap, settings.seed)
+    return Evaluation(
+        summary=summary,
+        n_items=n_items,
+        details={"summary": summary},
+        long={"worst_tokens": [], "worst_texts": []},
+        headline=headline(summary["kl"], summary["same_argmax"]),
+        failures=failures,
+    )
+
+
 def record_of(
     scored: ScoredRequest,
     values: Mapping[str, np.ndarray],
@@ -197,5 +231,6 @@ SYSTEM = System(
     is_strict=True,
     evaluate=evaluate,
     report=report,
+    merge=merge,
     needs=("is_local", "compares_models"),
 )

@@ -7,7 +7,7 @@ prompts.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -363,15 +363,33 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         }
         for entry, own in zip(entries, by_entry, strict=True)
     ]
-    means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
-    good = sorted(
-        (place for place, path in enumerate(paths) if "error" not in path),
-        key=lambda place: paths[place]["absolute_improvement"],
-    )
-    least_gain_first = [
-        {"id": cases[place].id, "question": cases[place].question, **paths[place]} for place in good
-    ]
+    found = merge(records, settings)
+    good = _least_gain_first(paths)
     n_left_out = prompting.n_left_out(entry.value.question for entry in entries)
+    return dataclasses.replace(
+        found,
+        details={
+            **found.details,
+            "answer_blank": run.blank,
+            "boundary_audit": run.boundaries.counts("answers"),
+        },
+        remarks=[*remarks(n_left_out), *run.remarks],
+        decisions=decisions,
+        prompting=settings.facts(prompting, n_left_out),
+        strips=[strips_of(pairs[place]) for place in good],
+        **run.measured(),
+    )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What a run over the items of all records finds; see `System.merge`."""
+    records = [_with_numbers(record) for record in records]
+    means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
+    cases = [(record, path) for record in records for path in record["path_evaluations"]]
+    least_gain_first = [
+        {"id": cases[place][0]["id"], "question": cases[place][0]["question"], **cases[place][1]}
+        for place in _least_gain_first([path for _, path in cases])
+    ]
     return Evaluation(
         summary=means,
         items=records,
@@ -382,23 +400,32 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         details={
             "summary": means,
             "by_length": [{"entities": n, "gain": gain} for n, gain in gain_by_length.items()],
-            "answer_blank": run.blank,
-            "boundary_audit": run.boundaries.counts("answers"),
         },
         long={"paths": least_gain_first},
         headline=headline(means["absolute"]),
         failures=[
-            Failure(case.name, path["error"])
-            for case, path in zip(cases, paths, strict=True)
+            Failure(Case(record["id"], record["question"], path["path"]).name, path["error"])
+            for record, path in cases
             if "error" in path
         ],
-        remarks=[*remarks(n_left_out), *run.remarks],
         lines=averages(means),
-        decisions=decisions,
-        prompting=settings.facts(prompting, n_left_out),
-        strips=[strips_of(pairs[place]) for place in good],
-        **run.measured(),
     )
+
+
+def _with_numbers(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record as `evaluate` makes it, from one of a file, whose infinities are text."""
+    field = COLUMNS["relative"]
+    paths = [
+        path if "error" in path else {**path, field: float(path[field])}
+        for path in record["path_evaluations"]
+    ]
+    return {**record, "path_evaluations": paths}
+
+
+def _least_gain_first(paths: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Places of the paths that were scored."""
+    good = (place for place, path in enumerate(paths) if "error" not in path)
+    return sorted(good, key=lambda place: paths[place]["absolute_improvement"])
 
 
 def path_record(
@@ -520,6 +547,7 @@ SYSTEM = System(
     evaluate=evaluate,
     read_example=read_example,
     report=report,
+    merge=merge,
     is_strict=True,
     select=select,
     repeats_fields=False,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -16,7 +16,7 @@ from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities, LocalLM
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.perplexity.report import report
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
 from jaxscore.systems.settings import IntervalSettings, setting
@@ -202,6 +202,24 @@ def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) ->
     )
 
 
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the documents of all records would find; see `System.merge`."""
+    records = list(records)
+    good = [record for record in records if "error" not in record]
+    summary = summarise(good, settings.n_bootstrap, settings.seed)
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=records,
+        details={"summary": summary},
+        long={"documents": records},
+        headline=headline(summary),
+        failures=failed_records(records),
+        remarks=_remarks(good),
+    )
+
+
 def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
     """`max_length` and `stride`, with the defaults that the model decides.
 
@@ -318,6 +336,7 @@ SYSTEM = System(
     is_lazy=True,
     evaluate=evaluate,
     report=report,
+    merge=merge,
     needs=("is_local",),
     compared=(
         Compared(

@@ -193,6 +193,25 @@ def evaluate(
     )
 
 
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the texts of all records would find; see `System.merge`."""
+    totals, failures, page_items = _Totals(), [], WorstRequests(settings.measures)
+    for record in records:
+        totals.add(record)
+        page_items.add(record, "")  # records have no context
+        if "error" in record:
+            failures.append(Failure(one_line(str(record["id"]), SHOWN), record["error"]))
+    summary = totals.summary()
+    return Evaluation(
+        summary=summary,
+        n_items=totals.n_requests,
+        details={"summary": summary},
+        headline=totals.headline(),
+        failures=failures,
+        page_items=page_items,
+    )
+
+
 def scored_entries(
     run: ScoringRun,
     entries: Iterable[Entry[Item]],
@@ -434,6 +453,7 @@ SYSTEM = System(
     evaluate=evaluate,
     page_items=lambda settings: WorstRequests(settings.measures),
     report=report,
+    merge=merge,
     needs=("scores",),
     compared=(
         Compared(

@@ -9,18 +9,20 @@ An item has one input and many outputs, and gets a `confidence_list`, one number
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
+from jaxscore.io.items import NAME_FIELDS, item_label, named, read_lenient_rows
 from jaxscore.io.json_input import require_field
 from jaxscore.lm import LocalLM
 from jaxscore.report import text_table
+from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.resuming import Output
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
 from jaxscore.systems.selection.items import noise
@@ -296,6 +298,14 @@ def evaluate(
     )
 
 
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the items of all records would find; see `System.merge`."""
+    items = [dict(record) for record in records]
+    entries = [Entry(named(f"item {k}", item), k, item) for k, item in enumerate(items, start=1)]
+    no_model: Any = None  # nothing is left to compute
+    return evaluate(no_model, ConfidenceWork(entries, settings, Output(records=items)), settings)
+
+
 def _score(
     run: ScoringRun,
     lm: LocalLM,
@@ -427,6 +437,7 @@ SYSTEM = System(
     evaluate=evaluate,
     array=ArrayOutput("-confidence-list", lambda settings, entries: "-confidence-list"),
     report=report,
+    merge=merge,
     has_report_files="gold",
     model_field="generator",
     needs=("is_local", "scores", "has_distribution"),

@@ -1,0 +1,270 @@
+"""`jaxscore merge`: the outputs of all shards of a folder as one, with one report."""
+
+import argparse
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxscore.cli import messages, outputs, settings_flags
+from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.shard_files import LISTING, OF_THE_RUN, below, read_json
+from jaxscore.engine import provenance
+from jaxscore.errors import InputError
+from jaxscore.evaluate import Report
+from jaxscore.io import remote, run_files
+from jaxscore.io.atomic import atomic
+from jaxscore.io.compression import form_of, open_binary
+from jaxscore.io.json_input import read_array
+from jaxscore.io.json_output import array_writer, write_array
+from jaxscore.io.records import TOGETHER
+from jaxscore.io.run_files import manifest_path
+from jaxscore.io.tables import DELIMITERS
+from jaxscore.systems.evaluation import Evaluation, failed_records
+from jaxscore.systems.registry import declaration
+from jaxscore.systems.system import System
+
+DESCRIPTION = """\
+Put the outputs of all shards into one file, as one run would have written it.
+
+input: a folder that a command wrote with --output FOLDER/, local or in a store
+
+output, in the order of the inputs' names:
+  OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
+  compressed or not by its own name), and OUT.run.json. Of score, divergence,
+  choose, perplexity, paths and self-certainty also the report and the page of
+  one run over everything: means and intervals are those of all items. Noise
+  audits and tried boundaries stay with the shards.
+
+exit code: 0 all there, 1 some shards are missing or some items failed (the
+  missing ones are listed on stderr, the others are merged), 2 unusable input.
+"""
+Write = Callable[[Mapping[str, Any]], None]
+
+
+class Finished(NamedTuple):
+    """A finished shard: its name, its output and its manifest."""
+
+    name: str
+    output: Path
+    manifest: Mapping[str, Any]
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the command's flags."""
+    parser = subparsers.add_parser("merge", description=DESCRIPTION)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="outputs of the shards")
+    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="one file")
+    outputs.add_page_flags(parser)
+    messages.add_quiet(parser)
+    parser.set_defaults(run=run, **{REMOTE: ("folder", "output")})
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read all shards, write them as one, and report what is missing."""
+    shards, missing = _finished(args.folder)
+    system = declaration(shards[0].manifest["command"])
+    flags = shards[0].manifest["flags"]
+    settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
+    upload = None
+    if remote.address_of(args.output) is not None:
+        upload = remote.Upload(args.output, manifest_path(args.output))
+    has_report = system.merge is not None and form_of(args.output) not in DELIMITERS
+    has_files = has_report and _is_set(settings, system.has_report_files)
+    has_page = has_report and _is_set(settings, system.reports_with or True)
+    reports = outputs.ReportFiles(args, has_page=has_page, has_files=has_files)
+    with atomic(args.output) as file, reports.opened() as write_reports:
+        records = _merged(shards, args.output, file, system)
+        if has_report and system.merge is not None:
+            found: Evaluation = system.merge(records, settings)
+            if system.work is not None:  # whose records have their places in the run
+                write_array(file, found.items)
+        else:
+            found = _counted(records)
+        details = _details([shard.manifest.get("details") or {} for shard in shards])
+        found = dataclasses.replace(found, details={**details, **found.details})
+        made = {"model": flags["model"], **settings.record(), "shards": len(shards)}
+        report = Report(system.name, found, provenance.of_run(made))
+        write_reports(report)
+    files = [args.output, *reports.paths, _write_manifest(args, shards, missing, found)]
+    messages.print_findings(report)
+    code = messages.close_run(args, report, f"{system.what} of {len(shards)} files", files)
+    if upload is not None:
+        upload.finish()
+    return messages.print_failures([(name, "is not finished") for name in missing]) or code
+
+
+def _is_set(settings: Any, condition: str | bool) -> bool:
+    """A condition, or whether the setting of its name is given."""
+    if isinstance(condition, bool):
+        return condition
+    return getattr(settings, condition) is not None
+
+
+def _finished(folder: Path) -> tuple[list[Finished], list[str]]:
+    """The finished shards, and the names of the others, each by name.
+
+    Raises:
+        InputError: the folder has no list of shards, none is finished, or they are of two runs.
+    """
+    where = remote.displayed(folder)
+    if (listing := read_json(below(folder, LISTING))) is None:
+        raise InputError(
+            f"{where}: found no {LISTING}, expected a folder that --output FOLDER/ wrote"
+        )
+    shards, missing = [], []
+    for name in sorted(listing):
+        output = below(folder, listing[name])
+        is_there = remote.address_of(output) is not None or output.is_file()
+        manifest = read_json(manifest_path(output)) if is_there else None
+        if manifest is None:
+            missing.append(name)
+        else:
+            shards.append(Finished(name, output, manifest))
+    if not shards:
+        raise InputError(f"{where}: none of its {len(listing)} shards is finished")
+    for shard in shards[1:]:
+        _check_same(shards[0], shard)
+    return shards, missing
+
+
+def _check_same(first: Finished, other: Finished) -> None:
+    """Refuse shards that were made with different flags or models."""
+    before, now = first.manifest, other.manifest
+    pairs: list[tuple[str, Any, Any]] = [("command", before.get("command"), now.get("command"))]
+    names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
+    pairs += [(name, before["flags"].get(name), now["flags"].get(name)) for name in names]
+    weights, others = ((manifest.get("model") or {}).get("model") for manifest in (before, now))
+    pairs.append(("model's weights", weights, others))
+    for name, one, two in pairs:
+        if one != two:
+            raise InputError(
+                f"{remote.displayed(other.output)}: made with another {name} ({two}) than "
+                f"{remote.displayed(first.output)} ({one}); score one of them again with --force"
+            )
+
+
+def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
+    """Flags of a manifest without files, which may be gone and decide no mean."""
+    files = ("fewshot", "num_fewshot", "system_file", "system_prompts_file")
+    return argparse.Namespace(**{**flags, **{name: None for name in files if name in flags}})
+
+
+def _merged(
+    shards: Sequence[Finished], output: Path, file: Any, system: System
+) -> Iterator[Mapping[str, Any]]:
+    """Write all records to the output, and yield each; those of a `Work` are only yielded.
+
+    Raises:
+        InputError: a shard's output has another form than the merged one.
+    """
+    kind = form_of(output)
+    for shard in shards:
+        if form_of(shard.output) != kind:
+            raise InputError(
+                f"{remote.displayed(shard.output)}: found {form_of(shard.output) or 'no ending'}, "
+                f"and --output is {kind or 'without one'}; give an --output of the shards' form"
+            )
+    if kind == ".parquet":
+        yield from _merged_tables(shards, file)
+    elif kind == ".json":
+        if system.work is not None and system.merge is not None:
+            yield from _records(shards)
+            return
+        is_ascii = system.array is None or system.array.is_ascii
+        with array_writer(file, is_ascii=is_ascii) as write:
+            for record in _records(shards):
+                write(record)
+                yield record
+    else:
+        for place, shard in enumerate(shards):
+            with remote.fetched(shard.output) as path, open_binary(path) as lines:
+                if kind in DELIMITERS and place:
+                    next(lines, None)  # the names of the columns
+                for line in lines:
+                    file.buffer.write(line)
+                    if kind not in DELIMITERS:
+                        yield json.loads(line)
+
+
+def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
+    """The records of arrays, one file at a time."""
+    for shard in shards:
+        with remote.fetched(shard.output) as path:
+            yield from read_array(path)
+
+
+def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[str, Any]]:
+    """Write the rows of all tables in groups as one run would, and yield each."""
+    import pyarrow
+    from pyarrow import parquet
+
+    writer = waiting = None
+    for shard in shards:
+        with remote.fetched(shard.output) as path, parquet.ParquetFile(path) as table:
+            schema = table.schema_arrow
+            if writer is None:
+                writer, waiting = parquet.ParquetWriter(file.buffer, schema), schema.empty_table()
+            for batch in table.iter_batches(batch_size=TOGETHER):
+                for row in batch.to_pylist():
+                    if row["error"] is None:
+                        del row["error"]
+                    yield row
+                waiting = pyarrow.concat_tables([waiting, pyarrow.table(batch)])
+                while waiting.num_rows >= TOGETHER:
+                    writer.write_table(waiting.slice(0, TOGETHER).combine_chunks())
+                    waiting = waiting.slice(TOGETHER)
+    if writer is not None and waiting is not None:
+        if waiting.num_rows:
+            writer.write_table(waiting.combine_chunks())
+        writer.close()
+
+
+def _counted(records: Iterator[Mapping[str, Any]]) -> Evaluation:
+    """The evaluation of a system whose records do not say its result."""
+    places, kept = itertools.tee(records)
+    failures = failed_records(record for record in kept if "error" in record)
+    n = sum(1 for _ in places)
+    return Evaluation(summary={}, n_items=n, headline="no report of all shards", failures=failures)
+
+
+def _details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the shards' reports say beside their summaries: audits added up, the rest if equal."""
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(name for details in found for name in details):
+        values = [details.get(name) for details in found]
+        if name == "boundary_audit":
+            out[name] = _added(values) if None not in values else None
+        elif all(value == values[0] for value in values):
+            out[name] = values[0]
+    return out
+
+
+def _added(audits: Sequence[Any]) -> dict[str, Any]:
+    """Counts of all audits; what a sample of each shard says of the result is left out."""
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(name for audit in audits for name in audit):
+        values = [audit[name] for audit in audits if name in audit]
+        if name == "changed":
+            out[name] = _added(values)
+        elif all(isinstance(value, int) for value in values):
+            out[name] = sum(values)
+    return out
+
+
+def _write_manifest(
+    args: argparse.Namespace, shards: Sequence[Finished], missing: Sequence[str], found: Evaluation
+) -> Path:
+    first = shards[0].manifest
+    flags = {**first["flags"], "input": args.folder, "output": args.output}
+    facts = {
+        **{name: first[name] for name in ("versions", "machine", "model") if name in first},
+        **{name: first[name] for name in (run_files.RECORD_VERSION,) if name in first},
+        "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
+        "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
+        "missing": list(missing),
+        "failed": len(found.failures),
+    }
+    return run_files.write_manifest(args.output, {**flags, "command": first["command"]}, facts)
