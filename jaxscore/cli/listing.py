@@ -47,7 +47,7 @@ GROUPS = {
     "models and files": {
         "families": "which models are covered, and whether one would load",
         "schema": "JSON Schema of a system's input, settings and output",
-        "plan": "what a model takes on given devices, estimated without its weights",
+        "plan": "what a model takes on given devices, without its weights",
         "convert": "a checkpoint as an Orbax checkpoint that --model takes",
         "journal": "look into a journal of finished scores and texts, or prune it",
     },

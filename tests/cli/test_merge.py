@@ -128,7 +128,8 @@ def test_parquet_is_merged(run, shards):
     for name, items in (("a", SCORED[:2]), ("b", SCORED[2:])):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(items), tables / f"{name}.parquet")
     assert run(*command("score", tables, f"{place}/out/")).code == 0
-    assert run(*command("score", place / "all.jsonl", place / "one.parquet")).code == 0
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(SCORED), place / "all.parquet")
+    assert run(*command("score", place / "all.parquet", place / "one.parquet")).code == 0
     ran = run("merge", place / "out", "--output", place / "m.parquet")
     assert (ran.code, ran.err) == (0, "")
     one, merged = (pyarrow.parquet.read_table(place / f"{x}.parquet") for x in ("one", "m"))
