@@ -143,6 +143,23 @@ class GatedDelta(NamedTuple):
     least_decay: float | None = None
 
 
+class GatedUnit(NamedTuple):
+    """The RG-LRU of Griffin (arXiv 2402.19427, section 2.4) behind a convolution, with a gate
+    beside both; see `recurrence.elementwise`.
+
+    Attributes:
+        inner: channels.
+        n_blocks: of the products inside the unit, which are block-diagonal.
+        taps: of the convolution.
+        activation: of the gate.
+    """
+
+    inner: int
+    n_blocks: int
+    taps: int
+    activation: Activation
+
+
 class Lightning(NamedTuple):
     """Lightning attention (arXiv 2401.04658): linear attention with a decay of each head, as
     `recurrence.state_space` without step sizes.
@@ -241,7 +258,7 @@ class Recurrent(NamedTuple):
     """
 
     layers: tuple[int, ...]
-    mixer: ShortConvolution | GatedDelta | Lightning | SelectiveScan | StateSpace
+    mixer: ShortConvolution | GatedDelta | GatedUnit | Lightning | SelectiveScan | StateSpace
     beside: Beside | None = None
 
     @property

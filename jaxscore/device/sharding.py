@@ -94,7 +94,9 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("recurrent/.*conv/bias", (None, None)),
     ("recurrent/(.*_)?norm/scale", (None, None)),
     ("recurrent/norm/scale", (None, None, None)),  # of groups of heads
-    ("recurrent/(log_rate|skip|slope|step_bias)", (None, None)),
+    ("recurrent/(decay|input)_gate/weight", (None, None, None, None)),  # of blocks
+    ("recurrent/(decay|input)_gate/bias", (None, None, None)),
+    ("recurrent/(decay_rate|log_rate|skip|slope|step_bias)", (None, None)),
     ("recurrent/log_rate", (None, None, None)),  # of each channel's states
 )
 

@@ -22,7 +22,7 @@ WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 gpt_bigcode gpt_oss granitemoehybrid llama4_text "
-    "mamba2 qwen3_next".split()
+    "mamba2 qwen3_next recurrent_gemma".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -142,8 +142,7 @@ _LAYERS = {
     "inkling_text": CONVOLUTIONS,
     "lara_mini": DELTA,
     "mamba": MAMBA,
-    "qwen4_exp_text": DELTA,
-    "recurrent_gemma": "the RG-LRU",
+    "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",
     "zamba": MAMBA,

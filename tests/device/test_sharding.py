@@ -15,6 +15,7 @@ from jaxscore.device.decoder_config import (
     Clamped,
     Experts,
     GatedDelta,
+    GatedUnit,
     Latent,
     Lightning,
     OtherHeads,
@@ -145,6 +146,7 @@ CONFIGS = {
         sum_factors=((1.0, 0.5, 2.0, 0.7), (1.5, 0.8, 1.0, 1.0)),
         recurrent=Recurrent((1,), Lightning(4, 6, "silu", 1e-6)),
     ),
+    "gated unit": llamalike(recurrent=Recurrent((1,), GatedUnit(12, 3, 4, "gelu_tanh"))),
     "selective scan": llamalike(
         recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", "scale", 1e-6)),
         quantized="float32",

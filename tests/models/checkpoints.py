@@ -42,12 +42,13 @@ NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
     "llama4_text": "transformers 4.57 takes no attention_bias from the file",
     "mamba2": "transformers 4.57 norms all groups together",
     "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
+    "recurrent_gemma": "transformers 4.57 has no window without a cache",
 }
 
 # How norms are stored
 LESS_ONE = set(
     "gemma gemma2 gemma3_text nemotron qwen3_5 qwen3_5_moe_text qwen3_5_text qwen3_next "
-    "vaultgemma".split()
+    "recurrent_gemma vaultgemma".split()
 )
 OLD_ROTARY = set("rope_theta rope_scaling partial_rotary_factor rotary_pct".split())
 

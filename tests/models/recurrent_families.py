@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.models.case_parts import (
+    DYNAMIC,
     FULL,
     GATED,
     LLAMALIKE,
@@ -130,6 +131,14 @@ BASE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {k: v for k, v in DELTA_MOE.items() if k != "intermediate_size"},
     "qwen3_5_text": DELTA,
     "qwen3_next": DELTA_MOE,
+    "recurrent_gemma": {
+        **{name: value for name, value in GATED.items() if name != "max_position_embeddings"},
+        "num_hidden_layers": 3,
+        "intermediate_size": 112,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": 5,
+        "lru_width": 40,
+    },
 }
 
 CASES = [
@@ -492,6 +501,23 @@ CASES = [
     ),
     case("qwen3_next", "rope_scaling", decoder_sparse_step=2, **scaled(SLOW_YARN)),
     case("qwen3_next", layer_types=None, full_attention_interval=2, num_experts=0),
+    case("recurrent_gemma", {"logits_soft_cap": 8.0}, {"attention_window_size": 40}),
+    case(
+        "recurrent_gemma",
+        "rms_norm_eps hidden_activation rope_theta partial_rotary_factor logits_soft_cap",
+        attention_bias=True,
+        tie_word_embeddings=False,
+        block_types=["attention", "recurrent", "recurrent"],
+        attention_window_size=9,
+        lru_width=None,
+        conv1d_width=3,
+        num_key_value_heads=1,
+        hidden_activation="gelu",
+        logits_soft_cap=4.0,
+        partial_rotary_factor=1.0,
+        rms_norm_eps=0.1,
+        rope_theta=300.0,
+    ),
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -549,6 +575,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "which one counts",
     ),
     ("qwen3_5_text", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
+    ("recurrent_gemma", {"block_types": ["mamba"]}, "block_types is ['mamba']"),
+    ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "sqrt_dim is False"),
+    ("recurrent_gemma", {"head_dim": 9}, "head_dim is 9, expected hidden_size"),
+    ("recurrent_gemma", {"rope_scaling": DYNAMIC}, "rope_type is 'dynamic'"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_d_head": 4}, "expected mamba_expand * hidden_size, 64"),
@@ -584,6 +614,9 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0"),
     ("qwen3_5_text", {"layer_types": None, "full_attention_interval": 0}, "interval is 0"),
     ("qwen3_next", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+    ("recurrent_gemma", {"block_types": []}, "block_types is []"),
+    ("recurrent_gemma", {"conv1d_width": 0}, "conv1d_width is 0"),
+    ("recurrent_gemma", {"lru_width": 41}, "lru_width 41 is no multiple"),
 ]
 ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
 INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
@@ -660,4 +693,8 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     ),
     "qwen3_5_moe_text": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "qwen3_next": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
+    "recurrent_gemma": {
+        "final_w_init_variance_scale": TRAINING,
+        "w_init_variance_scale": TRAINING,
+    },
 }

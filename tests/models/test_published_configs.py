@@ -9,6 +9,7 @@ import pytest
 from jaxscore.device.decoder_config import (
     Experts,
     GatedDelta,
+    GatedUnit,
     OtherMlp,
     Recurrent,
     SelectiveScan,
@@ -1149,6 +1150,35 @@ JAMBA = COMMON | {
     "use_mamba_kernels": True,
     "vocab_size": 65536,
 }
+RECURRENT_GEMMA_2B = {
+    "architectures": ["RecurrentGemmaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attention_window_size": 2048,
+    "block_types": ["recurrent", "recurrent", "attention"],
+    "bos_token_id": 2,
+    "conv1d_width": 4,
+    "embeddings_scale_by_sqrt_dim": True,
+    "eos_token_id": 1,
+    "final_w_init_variance_scale": 0.07692307692307693,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 2560,
+    "intermediate_size": 15360,
+    "logits_soft_cap": 30.0,
+    "lru_width": 2560,
+    "model_type": "recurrent_gemma",
+    "num_attention_heads": 10,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "use_cache": True,
+    "vocab_size": 256000,
+    "w_init_variance_scale": 0.01,
+}
 OLMO_HYBRID = COMMON | {
     "architectures": ["OlmoHybridForCausalLM"],
     "attention_bias": False,
@@ -1367,6 +1397,18 @@ FACTS = [
     ),
     ("OLMoE-1B-7B", OLMOE, {"experts": Experts(64, 8, False), "qkv_limit": None}),
     ("Phi-3.5-MoE", PHI_3_5_MOE, {"long_from": 4096, "head_bias": True, "out_bias": True}),
+    (
+        "recurrentgemma-2b",
+        RECURRENT_GEMMA_2B,
+        {
+            "recurrent": Recurrent(
+                tuple(i for i in range(26) if i % 3 != 2), GatedUnit(2560, 10, 4, "gelu_tanh")
+            ),
+            "embedding_scale": 50.5,
+            "mlp_width": 7680,
+            "windows": (2048,) * 26,
+        },
+    ),
     ("Seed-OSS-36B", SEED_OSS, {"qkv_bias": True, "out_bias": False, "head_width": 128}),
     ("xglm-564M", XGLM_564M, {"sinusoidal_from": 2, "embedding_scale": 32.0, "tied": True}),
 ]
@@ -1418,6 +1460,7 @@ STATED = [
     ("Olmo-Hybrid-7B", OLMO_HYBRID, 7),
     ("OLMoE-1B-7B-0924", OLMOE, 6.9),
     ("Phi-3.5-MoE-instruct", PHI_3_5_MOE, 42),
+    ("recurrentgemma-2b", RECURRENT_GEMMA_2B, 2.7),
     ("Seed-OSS-36B", SEED_OSS, 36),
     ("xglm-564M", XGLM_564M, 0.564),
 ]

@@ -41,6 +41,7 @@ KINDS = [
     "jamba",
     "mamba2",
     "nemotron_h",
+    "recurrent_gemma",
 ]
 LONG = {"max_position_embeddings": 512}
 # Under another name, or without a limit

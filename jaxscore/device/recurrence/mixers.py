@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import (
     NORMS_BEFORE,
     DecoderConfig,
     GatedDelta,
+    GatedUnit,
     Lightning,
     SelectiveScan,
     ShortConvolution,
@@ -34,17 +35,19 @@ from jaxscore.device.decoder_config import (
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
 from jaxscore.device.recurrence.delta_rule import gated_delta
-from jaxscore.device.recurrence.elementwise import selective_scan
+from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
     PathIndex,
     convolve,
+    dot,
     last_inputs,
     path_index,
 )
 from jaxscore.device.recurrence.state_space import state_space
 from jaxscore.device.rows import Chunks, Paths
 
+LARGEST_RATE = 8.0  # of log decay in the RG-LRU
 UNIT_EPS = 1e-6  # added to the square of a query's or key's length
 
 
@@ -264,6 +267,51 @@ class SelectiveScanMixer(nn.Module):
         return index.scatter(out).reshape(x.shape)
 
 
+class BlockGate(nn.Module):
+    """Sigmoid of a block-diagonal product with bias; weights are [blocks, in, out]."""
+
+    n_blocks: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        blocks = x.reshape(*x.shape[:-1], self.n_blocks, -1)
+        shape = *blocks.shape[-2:], blocks.shape[-1]
+        weight = self.param("weight", nn.initializers.normal(0.02), shape)
+        y = dot("...hi,hij->...hj", blocks, weight.astype(jnp.float32))
+        return jax.nn.sigmoid(y + self.param("bias", nn.initializers.zeros, shape[:2])).reshape(
+            x.shape
+        )
+
+
+class GatedUnitMixer(nn.Module):
+    """`GatedUnit`. The products inside the unit are never int8."""
+
+    config: DecoderConfig
+    mixer: GatedUnit
+
+    @nn.compact
+    def __call__(self, x: Array, layout: Layout) -> Array:
+        c, m = self.config, self.mixer
+        index: ChunkIndex = layout.paths.chunks
+        x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
+
+        def project(name: str) -> Array:
+            return Linear(m.inner, True, c.quantized, name=name)(x_NCD)
+
+        u = Convolution(m.taps, True, name="conv")(project("x"), index)
+        rate = jax.nn.softplus(self.param("decay_rate", nn.initializers.zeros, (m.inner,)))
+        log_decay = -LARGEST_RATE * BlockGate(m.n_blocks, name="decay_gate")(u) * rate
+        # Keeps the mean square of a state; a text's first token has no state to keep it with.
+        is_first = index.gather(layout.position.reshape(-1, 1)) == 0
+        decay = jnp.where(is_first, 0.0, jnp.exp(log_decay))
+        scale = jnp.where(is_first, 1.0, jnp.sqrt(-jnp.expm1(2 * log_decay)))
+        inputs = scale * BlockGate(m.n_blocks, name="input_gate")(u) * u
+        out, kept = gated_unit(inputs, decay, index, start_state(self))
+        out *= ACTIVATIONS[m.activation](project("z"))
+        keep_state(self, kept)
+        return index.scatter(Linear(c.width, True, c.quantized, name="out")(out)).reshape(x.shape)
+
+
 class RecurrentHalf(nn.Module):
     """What a recurrence adds to the residual stream [R, L, D]."""
 
@@ -296,6 +344,7 @@ def mixer_module(config: DecoderConfig, name: str | None = None) -> Any:
 
 MODULES: dict[type, type[nn.Module]] = {
     GatedDelta: GatedDeltaMixer,
+    GatedUnit: GatedUnitMixer,
     Lightning: LightningMixer,
     SelectiveScan: SelectiveScanMixer,
     ShortConvolution: ShortConvolutionMixer,

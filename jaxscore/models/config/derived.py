@@ -516,6 +516,13 @@ def _mamba(config: Any) -> None:
             setattr(config, name, math.ceil(config.hidden_size / 16))
 
 
+def _recurrent_gemma(config: Any) -> None:
+    """RG-LRUs as wide as the model."""
+    _check_quotient(config)
+    if config.lru_width is None:
+        config.lru_width = config.hidden_size
+
+
 def _falcon_h1(config: Any) -> None:
     """Heads that fill the inner width of Mamba."""
     _mamba2(config)
@@ -604,6 +611,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen3_next": _qwen_hybrid,
     "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": _no_windows,
+    "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,
 }

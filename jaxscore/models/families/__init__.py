@@ -42,11 +42,13 @@ MODULES = {
     "post_norm": "exaone4 glm4 olmo2 olmo3",
     "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
+    "recurrent_gemma": "recurrent_gemma",
     "shared_experts": "ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 RECURRENT = frozenset(
-    "jamba kimi_linear lfm2 lfm3 mamba2 mamba_hybrid minimax olmo_hybrid qwen_hybrid".split()
+    "jamba kimi_linear lfm2 lfm3 mamba2 mamba_hybrid minimax olmo_hybrid qwen_hybrid "
+    "recurrent_gemma".split()
 )  # modules of recurrent layers
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
