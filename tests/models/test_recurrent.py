@@ -45,7 +45,7 @@ KINDS = [
 ]
 LONG = {"max_position_embeddings": 512}
 # Under another name, or without a limit
-LONG_OF = {"kimi_linear": {"model_max_length": 512}, "mamba2": {}}
+LONG_OF = {"kimi_linear": {"model_max_length": 512}, "mamba2": {}, "recurrent_gemma": {}}
 
 
 def shared():
