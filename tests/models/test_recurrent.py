@@ -136,7 +136,7 @@ def torch_greedy(model, ids, n):
     out = torch.from_numpy(ids.astype(np.int64))[None]
     for _ in range(n):
         with torch.no_grad():
-            out = torch.cat([out, model(out).logits[:, -1:].argmax(-1)], 1)
+            out = torch.cat([out, model(out, use_cache=False).logits[:, -1:].argmax(-1)], 1)
     return out[0, len(ids) :].tolist()
 
 
