@@ -56,18 +56,17 @@ def _config(config: Any) -> DecoderConfig:
 
 def _block_sources(config: DecoderConfig) -> Table:
     """Attention and RG-LRUs, which have one name."""
-    at, name = hybrid.ATTENTION, LAYER + "temporal_block."
+    name, unit = LAYER + "temporal_block.", LAYER + "temporal_block.rg_lru."
     table: Table = {}
     for ours in "qkv":
-        table |= linear((*at, ours), f"{name}{ours}_proj", config.qkv_bias)
-    table |= linear((*at, "out"), name + "o_proj", True)
+        table |= linear((*hybrid.ATTENTION, ours), f"{name}{ours}_proj", config.qkv_bias)
+    table |= linear((*hybrid.ATTENTION, "out"), name + "o_proj", True)
     at = hybrid.RECURRENT
     for ours in ("x", "z", "out"):
         theirs = "y" if ours == "z" else ours
         table |= linear((*at, ours), f"{name}linear_{theirs}", True)
     for ours, theirs in {"taps": "weight", "bias": "bias"}.items():
         table[*at, "conv", ours] = Source(f"{name}conv_1d.{theirs}")
-    unit = name + "rg_lru."
     table[*at, "decay_rate"] = Source(unit + "recurrent_param")
     for ours, theirs in {"decay_gate": "recurrent_gate", "input_gate": "input_gate"}.items():
         for part in ("weight", "bias"):
