@@ -1,0 +1,147 @@
+"""A model of inspect_ai: `inspect eval TASK --model jaxscore/NAME`.
+
+Conversations go through the scheduler and the worker of `jaxscore.server`, without HTTP: texts are
+generated together, and log-probabilities are the scorer's. Found by the entry point `inspect_ai`.
+"""
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import orjson
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    GenerateConfig,
+    Logprobs,
+    ModelAPI,
+    ModelOutput,
+    ModelUsage,
+    modelapi,
+)
+from inspect_ai.tool import ToolChoice, ToolInfo
+
+from jaxscore.engine.generation.slots import most_rows
+from jaxscore.errors import InputError
+from jaxscore.scorer import Scorer
+from jaxscore.server.choices import Choice, ChoiceRequest, compute_choices
+from jaxscore.server.completions import chat_logprobs, read_chat
+from jaxscore.server.errors import CONTEXT_LENGTH, ApiError
+from jaxscore.server.service import Service
+from jaxscore.server.settings import Settings
+
+STOP_SECONDS = 25.0  # for the work in progress when the model is closed
+# Fields of GenerateConfig that a chat request has too, which refuses values that it does not apply
+FIELDS = (
+    "max_tokens temperature top_p top_k seed logprobs top_logprobs frequency_penalty "
+    "presence_penalty logit_bias"
+).split()
+RENAMED = {"stop_seqs": "stop", "num_choices": "n"}
+NOT_APPLIED = (
+    "best_of response_schema effort reasoning_effort reasoning_tokens verbosity modalities "
+    "extra_body"
+).split()
+
+
+@modelapi(name="jaxscore")
+class JaxscoreAPI(ModelAPI):
+    """A local model: `-M` takes the arguments of `Scorer.from_pretrained`."""
+
+    def __init__(
+        self,
+        model_name: str,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        config: GenerateConfig = GenerateConfig(),  # noqa: B008  inspect_ai's own signature
+        **model_args: Any,
+    ) -> None:
+        super().__init__(model_name, base_url, api_key, [], config)
+        self._scorer = Scorer.from_pretrained(model_name, **model_args)
+        self._service = Service(self._scorer, Settings(names=(model_name,)))
+        self._service.worker.start()
+        self._service.worker.ready.result()  # raises what the first window raises
+
+    async def generate(
+        self,
+        input: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
+    ) -> ModelOutput:
+        """Continue a conversation.
+
+        Raises:
+            InputError: something that is not applied here, by name.
+        """
+        if tools:
+            raise InputError("the task has tools, which are not applied here; take one without")
+        if used := [name for name in NOT_APPLIED if getattr(config, name, None)]:
+            raise InputError(f"{used[0]} is not applied here; leave it out")
+        loop, service = asyncio.get_running_loop(), self._service
+        try:
+            raw = orjson.dumps(_body(input, config), option=orjson.OPT_NON_STR_KEYS)
+            request = await loop.run_in_executor(service.chat_threads, read_chat, service, raw)
+            request = dataclasses.replace(request, n_prompt_top=config.prompt_logprobs)
+            choices = await compute_choices(service, request)
+        except ApiError as problem:
+            if problem.code == CONTEXT_LENGTH:
+                message = problem.message
+                return ModelOutput.from_content(self.model_name, message, "model_length", message)
+            raise InputError(problem.message) from None
+        n_prompt, n_generated = len(request.prompts[0].ids), sum(len(c.ids) for c in choices)
+        return ModelOutput(
+            model=self.model_name,
+            choices=[self._choice(request, choice) for choice in choices],
+            usage=ModelUsage(
+                input_tokens=n_prompt,
+                output_tokens=n_generated,
+                total_tokens=n_prompt + n_generated,
+            ),
+        )
+
+    def _choice(self, request: ChoiceRequest, choice: Choice) -> ChatCompletionChoice:
+        n_prompt = len(request.prompts[0].ids) - 1 if request.scores_prompts else 0
+
+        def listed(tokens: slice, top: int | None) -> Logprobs | None:
+            if choice.logprobs is None or top is None:
+                return None
+            part = choice.logprobs.part(tokens, top)
+            content: Any = chat_logprobs(self._service.token_bytes, part)
+            return Logprobs(content=content)
+
+        return ChatCompletionChoice(
+            message=ChatMessageAssistant(content=choice.text, model=self.model_name),
+            stop_reason="stop" if choice.finish_reason == "stop" else "max_tokens",
+            logprobs=listed(slice(n_prompt, None), request.n_top),
+            prompt_logprobs=listed(slice(n_prompt), request.n_prompt_top),
+        )
+
+    def max_connections(self) -> int:
+        """Conversations at a time: as many as the device generates together."""
+        return most_rows(self._scorer.model)
+
+    def collapse_user_messages(self) -> bool:
+        """Chat templates take user and assistant in turn."""
+        return True
+
+    def close(self) -> None:
+        """Finish the work in progress and end the worker."""
+        self._service.worker.stop(STOP_SECONDS)
+        self._scorer.close()
+
+
+def _body(messages: list[ChatMessage], config: GenerateConfig) -> dict[str, Any]:
+    """The conversation as the body of a chat request."""
+    for message in messages:
+        parts = [] if isinstance(message.content, str) else message.content
+        kinds = [part.type for part in parts if part.type not in ("text", "reasoning")]
+        if message.role == "tool" or kinds:
+            found = kinds[0] if kinds else "a tool's answer"
+            raise InputError(f"a message has {found}, expected text alone")
+    names = {name: name for name in FIELDS} | RENAMED
+    values = {field: getattr(config, name) for name, field in names.items()}
+    return {
+        **{field: value for field, value in values.items() if value is not None},
+        "messages": [{"role": message.role, "content": message.text} for message in messages],
+    }
