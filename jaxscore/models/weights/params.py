@@ -41,7 +41,8 @@ from jaxscore.models.weights.tensor_files import (
     joined,
 )
 
-IN_LAYERS = ("layers", "attentions", "mlps", "experts")  # first keys of weights that stay in blocks
+# First keys of weights that stay in blocks
+IN_LAYERS = ("layers", "attentions", "recurrent", "mlps", "experts")
 MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
 LARGEST_INT8 = 127
 

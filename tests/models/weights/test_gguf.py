@@ -675,6 +675,10 @@ def test_a_type_that_cannot_be_kept_is_refused(tmp_path):
 
 
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+DELTA_PARTS = ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_out")
+LINEAR = "linear_attention"
+DELTA = {"layer_types": [LINEAR, LINEAR], "linear_value_head_dim": 16, "linear_key_head_dim": 16}
+CONVOLUTIONS = {"layer_types": ["conv", "conv"]}
 
 
 @pytest.mark.slow_after(1)
@@ -684,6 +688,9 @@ EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
         ("llama, experts", EXPERTS, {"intermediate_size": 64}, {"experts"}),
         ("qwen2moe", EXPERTS, {"moe_intermediate_size": 64}, {"experts"}),
         ("phi3", ("attn_qkv", "ffn_up", "ffn_down"), {"intermediate_size": 64}, {"layers"}),
+        ("qwen35", DELTA_PARTS, DELTA, {"recurrent"}),
+        ("qwen3next", ("attn_qkv", "attn_gate", "ssm_out"), DELTA, {"recurrent"}),
+        ("lfm2", ("shortconv.in_proj", "shortconv.out_proj"), CONVOLUTIONS, {"recurrent"}),
     ],
 )
 def test_experts_and_parts_of_joined_matrices_stay_in_blocks(tmp_path, name, parts, config, kept):

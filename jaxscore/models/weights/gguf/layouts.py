@@ -148,7 +148,7 @@ LOG_RATES = Layout(
 )
 # Of Qwen3.5, whose heads of values are stored in another order
 TILED = {
-    "attn_qkv.weight": Layout(_last_by_keys),
+    "attn_qkv.weight": Layout(_last_by_keys, keeps_rows=True),
     "ssm_conv1d.weight": TAPS._replace(
         change=lambda rows, heads: _last_by_keys(rows, heads)[:, None]
     ),
@@ -156,7 +156,7 @@ TILED = {
     "ssm_a": LOG_RATES._replace(change=lambda values, heads: _by_keys(_log_rates(values), heads)),
     **dict.fromkeys(
         ("attn_gate.weight", "ssm_alpha.weight", "ssm_beta.weight", "ssm_dt.bias"),
-        Layout(_by_keys),
+        Layout(_by_keys, keeps_rows=True),
     ),
 }
 
