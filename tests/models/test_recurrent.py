@@ -33,10 +33,12 @@ pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
 KINDS = [
     "lfm2",
+    "lfm3",
     "qwen3_5_text",
     "bamba",
     "falcon_h1",
     "kimi_linear",
+    "minimax",
     "olmo_hybrid",
     "jamba",
     "mamba2",
