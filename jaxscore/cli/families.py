@@ -21,7 +21,7 @@ without --model, on stdout:
     --model-impl says otherwise), and for a wrapper the family of the text in
     it; the version of jaxscore that first covers it; the lines of transformers
     whose PyTorch class it, or one of these texts, is compared with; and the
-    ones with recurrent layers, with what they refuse and why
+    ones whose recurrent layers are not split over devices
   refused, by reason: known model types, with what scores them instead; all
     others are refused as unknown
   architectures of GGUF files that are read, by the name in the file
@@ -76,7 +76,7 @@ def _list(args: argparse.Namespace) -> int:
     from jaxscore.models.model_types import (
         REFUSED,
         WHY_WITHOUT,
-        WITHOUT_STATES,
+        WITHOUT_MESH,
         covered,
         reason,
     )
@@ -101,9 +101,11 @@ def _list(args: argparse.Namespace) -> int:
         runs, texts, lines = map(", ".join, (entry.implementations, entry.texts, entry.lines))
         rows.append((entry.model_type, runs, texts, entry.since, lines))
     print("covered\n" + messages.format_columns(rows))
-    limited = [entry.model_type for entry in known if entry.refuses]
-    refuses = f"of these, without {', '.join(WITHOUT_STATES)}, since {WHY_WITHOUT}:"
-    print("\n" + textwrap.fill(f"{refuses} {', '.join(limited)}", WIDTH, break_on_hyphens=False))
+    if limited := [entry.model_type for entry in known if entry.refuses]:
+        refuses = f"of these, without {', '.join(WITHOUT_MESH)}, since {WHY_WITHOUT}:"
+        print(
+            "\n" + textwrap.fill(f"{refuses} {', '.join(limited)}", WIDTH, break_on_hyphens=False)
+        )
     for kind in dict.fromkeys(entry.kind for entry in REFUSED.values()):
         entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is kind}
         print("\n" + textwrap.fill(f"refused, {kind.name}: {kind.instead}", WIDTH))

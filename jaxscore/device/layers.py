@@ -1,6 +1,7 @@
 """Building blocks of a decoder layer, as Flax modules."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -100,31 +101,53 @@ class Linear(nn.Module):
 
 
 class Norm(nn.Module):
-    """Root-mean-square or layer norm over the last `axes` axes, in float32."""
+    """Root-mean-square or layer norm over the last `axes` axes, in float32.
+
+    Attributes:
+        shape: of the scale, if not that of the normed axes. If these are split and it is that of
+            all shards' parts, each shard uses its own part of it.
+        use_bias, use_scale, eps: None takes them from the config.
+        split: mesh axis over which the normed axes are split.
+        groups: sets of neighbouring shards along `split`, each of which is normed on its own.
+    """
 
     config: DecoderConfig
     axes: int = 1
-    shape: tuple[int, ...] = ()  # of the scale, if not that of the normed axes
-    use_bias: bool | None = None  # None: from the config, likewise the next two
+    shape: tuple[int, ...] = ()
+    use_bias: bool | None = None
     use_scale: bool | None = None
     eps: float | None = None
-    split: str | None = None  # mesh axis over which the normed axes are split
+    split: str | None = None
+    groups: int = 1
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         c = self.config
-        shape = self.shape or x.shape[-self.axes :]
+        normed = x.shape[-self.axes :]
+        shape = self.shape or normed
 
         def mean(x: Array) -> Array:
             own = jnp.mean(x, axis=tuple(range(-self.axes, 0)), keepdims=True)
-            return own if self.split is None else lax.pmean(own, self.split)
+            if self.split is None or self.groups == 1:
+                return own if self.split is None else lax.pmean(own, self.split)
+            members = lax.axis_size(self.split) // self.groups
+            group = lax.axis_index(self.split) // members
+            of_groups = jnp.zeros((self.groups, *own.shape)).at[group].set(own / members)
+            return lax.psum(of_groups, self.split)[group]
+
+        def part(values: Array) -> Array:
+            n = math.prod(normed)
+            if self.split is None or values.size == n:
+                return values
+            start = lax.axis_index(self.split) * n
+            return lax.dynamic_slice_in_dim(values.reshape(-1), start, n).reshape(normed)
 
         if c.norm == "layer":
             x = x - mean(x)
         variance = mean(jnp.square(x))
         y = x * lax.rsqrt(variance + (c.norm_eps if self.eps is None else self.eps))
         if c.norm_scale if self.use_scale is None else self.use_scale:
-            y *= self.param("scale", nn.initializers.ones, shape)
+            y *= part(self.param("scale", nn.initializers.ones, shape))
         if c.norm_bias if self.use_bias is None else self.use_bias:
-            y += self.param("bias", nn.initializers.zeros, shape)
+            y += part(self.param("bias", nn.initializers.zeros, shape))
         return y

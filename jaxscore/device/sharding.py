@@ -7,6 +7,8 @@ Rows are split over the axis `data`. Over the axis `model` are split
                        uses one, see `check_divisible`
     MLP channels       in order; likewise those of a mixture's shared MLP
     experts            in order
+    recurrent layers   heads, or the channels of a short convolution, in order, with their states;
+                       key heads and groups as key heads of attention
     vocabulary         in order if it divides, otherwise whole on every shard
 
 A product's outputs are split (its weight's first axis, with bias and scales), the product that
@@ -26,13 +28,23 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxscore.device.blocks import FIELDS
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import (
+    DecoderConfig,
+    GatedDelta,
+    GatedUnit,
+    Lightning,
+    ShortConvolution,
+    StateSpace,
+)
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
 INNER, SHARED_INNER = "MLP channels", "shared MLP channels"
 OTHER_INNER, OTHER_KV_HEADS = "MLP channels of other layers", "key heads of other layers"
+RECURRENT_HEADS = "heads, blocks or channels of recurrent layers"
+RECURRENT_KEYS = "key heads or groups of recurrent layers"
 VOCABULARY = "vocabulary columns"
+MAY_BE_WHOLE = KV_HEADS, OTHER_KV_HEADS, RECURRENT_KEYS, VOCABULARY
 
 Path = tuple[str, ...]  # keys of the parameter tree
 Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
@@ -88,16 +100,21 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product(f"{MAIN_MLP}/shared/down", None, None, SHARED_INNER),
     *_product("experts/(gate|up|down)", None, EXPERTS, None, None),
     *_product("unembed", VOCABULARY, None),
-    # Whole on every shard: `check_divisible` refuses to split recurrent layers.
-    *_product("recurrent/(?!.*conv)[^/]+", None, None, None),
-    ("recurrent/.*conv/taps", (None, None, None, None)),
-    ("recurrent/.*conv/bias", (None, None)),
+    *_product("recurrent/(q|k|b|c)", None, RECURRENT_KEYS, None),
+    *_product("recurrent/(v|x|z|step|rate|before|after|value)", None, RECURRENT_HEADS, None),
+    *_product("recurrent/(z|step)_in", None, None, None),
+    *_product("recurrent/out", None, None, RECURRENT_HEADS),
+    ("recurrent/[qkbc]_conv/taps", (None, RECURRENT_KEYS, None, None)),
+    ("recurrent/[bc]_conv/bias", (None, RECURRENT_KEYS)),
+    ("recurrent/([vx]_)?conv/taps", (None, RECURRENT_HEADS, None, None)),
+    ("recurrent/(x_)?conv/bias", (None, RECURRENT_HEADS)),
+    # Of one head, or of all: each shard selects its part
     ("recurrent/(.*_)?norm/scale", (None, None)),
-    ("recurrent/norm/scale", (None, None, None)),  # of groups of heads
-    ("recurrent/(decay|input)_gate/weight", (None, None, None, None)),  # of blocks
-    ("recurrent/(decay|input)_gate/bias", (None, None, None)),
-    ("recurrent/(decay_rate|log_rate|skip|slope|step_bias)", (None, None)),
-    ("recurrent/log_rate", (None, None, None)),  # of each channel's states
+    ("recurrent/norm/scale", (None, RECURRENT_KEYS, None)),  # of groups of heads
+    ("recurrent/(decay_rate|log_rate|skip|slope|step_bias)", (None, RECURRENT_HEADS)),
+    ("recurrent/(decay|input)_gate/weight", (None, RECURRENT_HEADS, None, None)),
+    ("recurrent/(decay|input)_gate/bias", (None, RECURRENT_HEADS, None)),
+    ("recurrent/log_rate", (None, None, None)),  # of a kind that is not split
 )
 
 
@@ -113,6 +130,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
         out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
     if config.other_mlp is not None:
         out[OTHER_INNER] = config.other_mlp.width
+    out |= recurrent_counts(config) or {}
     if not config.mlp_kinds()["main"]:
         return out
     if config.experts is None:
@@ -123,12 +141,30 @@ def counts(config: DecoderConfig) -> dict[str, int]:
     return out
 
 
+def recurrent_counts(config: DecoderConfig) -> dict[str, int] | None:
+    """`counts` of the recurrent layers; None if layers of this kind are not split."""
+    match config.recurrent and config.recurrent.mixer:
+        case None:
+            return {}
+        case GatedDelta() as mixer:
+            return {RECURRENT_HEADS: mixer.n_value_heads, RECURRENT_KEYS: mixer.n_key_heads}
+        case GatedUnit() as mixer:
+            return {RECURRENT_HEADS: mixer.n_blocks}
+        case Lightning() as mixer:
+            return {RECURRENT_HEADS: mixer.n_heads, RECURRENT_KEYS: mixer.n_heads}
+        case ShortConvolution():
+            return {RECURRENT_HEADS: config.width}
+        case StateSpace() as mixer:
+            return {RECURRENT_HEADS: mixer.n_heads, RECURRENT_KEYS: mixer.n_groups}
+    return None
+
+
 def check_divisible(config: DecoderConfig, model: int) -> None:
     """Refuse a `model` that does not split this decoder evenly.
 
-    Key heads need not divide. A shard then computes all of them, which is the same everywhere,
-    and its queries use one of them, so they must lie within one group: 8 query heads over 2 key
-    heads on 4 shards are
+    Key heads, and key heads or groups of recurrent layers, need not divide. A shard then computes
+    all of them, which is the same everywhere, and its queries use one of them, so they must lie
+    within one group: 8 query heads over 2 key heads on 4 shards are
 
         queries  0 1 | 2 3 | 4 5 | 6 7        keys  0 0 | 0 0 | 1 1 | 1 1
 
@@ -139,10 +175,11 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
     Raises:
         ValueError: naming what does not divide and which sizes of `model` do.
     """
-    if config.recurrent is not None and model > 1:
+    if model > 1 and recurrent_counts(config) is None:
+        assert config.recurrent is not None
         raise ValueError(
-            f"{MODEL}={model} does not split this model, since its recurrent layers are not split "
-            f"over devices; {MODEL} can be 1"
+            f"{MODEL}={model} does not split this model, since recurrent layers of the kind "
+            f"{type(config.recurrent.mixer).__name__} are not split over devices; {MODEL} can be 1"
         )
     if not divides(config, model):
         sizes = [n for n in range(1, config.n_heads + 1) if divides(config, n)]
@@ -155,19 +192,16 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
 
 def divides(config: DecoderConfig, model: int) -> bool:
     """Whether `check_divisible` takes this size of `model`."""
-    if config.recurrent is not None and model > 1:
+    if model > 1 and recurrent_counts(config) is None:
         return False
-    even = all(
-        n % model == 0
-        for name, n in counts(config).items()
-        if name not in (KV_HEADS, OTHER_KV_HEADS, VOCABULARY)
-    )
+    even = all(n % model == 0 for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
     even = even and all(
         form.columns % (model * form.smallest_part) == 0
         for name, form in config.stored
         if any(re.fullmatch(pattern, name) and axes[-1] is not None for pattern, axes in RULES)
     )
     of_keys = [one.n_kv_heads for one in config.kinds()]
+    of_keys += [n for name, n in counts(config).items() if name == RECURRENT_KEYS]
     return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 
 
@@ -192,6 +226,8 @@ def parameter_spec(
     name = "/".join(path)
     in_blocks = path[-2:-1] == ("weight",) and path[-1] in FIELDS
     axes = _axes("/".join(path[:-1]) if in_blocks else name, shape)
+    if path[0] == "recurrent" and recurrent_counts(config) is None:
+        return PartitionSpec()
     n = counts(config)
     for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         # Blocks along a row are of several channels, and `divides` has counted them.

@@ -74,7 +74,10 @@ class Programs:
             outputs: partition specs of the results on a mesh, one for each part of the tree.
         """
         abstract = tuple(map(self._abstract, args))
-        key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
+        key: Hashable = (function_key(function), abstract, donate)
+        if self.mesh is not None:
+            specs, structure = jax.tree.flatten(outputs)
+            key = key, structure, *specs
         program = self._programs.get(key)
         if program is None:
             sizes = " x ".join(str(size) for size in name[1:] if not isinstance(size, bool))

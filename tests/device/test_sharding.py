@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -140,6 +141,8 @@ CONFIGS = {
         recurrent=Recurrent(
             (1,), GatedDelta(2, 2, 8, 8, 4, "silu", 1.0, 1e-6, True, rank=6, least_decay=-5.0)
         ),
+        quantized="float32",
+        qkv_bias=False,
     ),
     "lightning attention": llamalike(
         norm_place="residual",
@@ -314,6 +317,16 @@ def shapes(config):
     return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
+class Unknown(NamedTuple):
+    """A kind of recurrent layers that the rules do not name."""
+
+    taps: int
+
+
+def recurrent(mixer, **own):
+    return llamalike(recurrent=Recurrent((0,), mixer), **own)
+
+
 def names(config):
     leaves = jax.tree_util.tree_leaves_with_path(shapes(config))
     return [("/".join(entry.key for entry in path), leaf.shape) for path, leaf in leaves]
@@ -384,6 +397,26 @@ def test_places_of_experts():
     assert mlp["shared"]["down"]["channel_scale"] == PartitionSpec()
 
 
+def test_places_of_recurrent_layers():
+    config = recurrent(StateSpace(8, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9), n_heads=8)
+    parts = PartitionSpec(None, "model", None)
+    for model in (2, 4):
+        mixer = parameter_specs(shapes(config), config, MeshShape(1, model))["recurrent"]
+        whole = PartitionSpec() if model == 4 else parts  # two groups on four shards
+        assert mixer["b"]["weight"] == mixer["norm"]["scale"] == whole
+        assert mixer["x"]["weight"] == parts
+        assert mixer["out"]["weight"] == PartitionSpec(None, None, "model")
+        assert mixer["x_conv"]["taps"] == PartitionSpec(None, "model", None, None)
+        assert mixer["log_rate"] == PartitionSpec(None, "model")
+    assert replicated_counts(config, 4) == {
+        "key heads": 2,
+        "key heads or groups of recurrent layers": 2,
+        "vocabulary columns": 50,
+    }
+    unknown = recurrent(Unknown(4))
+    assert parameter_spec(("recurrent", "x", "weight"), (1, 7, 5), unknown, 1) == PartitionSpec()
+
+
 def test_one_device_has_everything():
     for config in CONFIGS.values():
         tree = shapes(config)
@@ -449,13 +482,22 @@ def test_a_tree_with_a_parameter_without_a_rule():
             6,
             "12 query heads, 4 key heads, .* can be 1, 2, 4, 12$",
         ),
+        (
+            recurrent(GatedDelta(2, 6, 8, 6, 4, "silu", 1.0, 1e-6)),
+            4,
+            "6 heads, blocks or channels of recurrent layers, 2 key heads or groups of .* can be 1, 2$",
+        ),
+        (recurrent(StateSpace(8, 6, 4, 8, 4, True, True, "silu", 0.0, 1e9)), 3, "can be 1, 2, 4$"),
+        (recurrent(ShortConvolution(3, bias=False), width=26), 4, "26 heads, .* can be 1, 2$"),
+        # a kind without rules of its own
+        (recurrent(Unknown(4)), 2, "recurrent layers of the kind Unknown are not split .* be 1$"),
     ],
 )
 def test_a_model_that_does_not_split_evenly(config, model, message):
     with pytest.raises(ValueError, match=message):
         check_divisible(config, model)
     with pytest.raises(ValueError, match=message):
-        parameter_specs(shapes(config), config, MeshShape(2, model))
+        parameter_specs({}, config, MeshShape(2, model))
 
 
 @pytest.mark.parametrize("n_heads", [1, 4, 6, 12])

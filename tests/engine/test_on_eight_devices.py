@@ -44,7 +44,11 @@ def part_of(item) -> str:
         return "ties"
     if "reproducible" in item.originalname:
         return "reproducible"
-    return "written" if "written" in item.originalname else "prefixes"
+    if "continued" in item.originalname:
+        return f"continued {item.callspec.params['name']}"
+    if "prefix" in item.originalname:
+        return f"prefixes {item.callspec.params['name']}"
+    return "written"
 
 
 @pytest.mark.slow_after(1)
@@ -97,9 +101,27 @@ def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(report):
     np.testing.assert_array_equal(got, np.argsort(-z, axis=1, kind="stable")[:, :30])
 
 
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("shape", [(4, 2)], ids=str)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_split_recurrent_layers_are_those_of_one_device(report, name, shape):
+    difference, _, sent = report[f"{name} {shape}"]
+    assert difference < 1e-5
+    assert "all-reduce" in dict(sent)  # the layers are split
+
+
 @pytest.mark.slow
-def test_a_prefix_on_a_mesh(report):
-    difference, sent = report["prefixes"]
+@pytest.mark.parametrize("name", RECURRENT)
+def test_text_continued_by_split_recurrent_layers(report, name):
+    alone, split = report[f"continued {name}"]
+    assert all(len(ids) > 4 for ids in alone)
+    assert split == alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grouped", *RECURRENT])
+def test_a_prefix_on_a_mesh(report, name):
+    difference, sent = report[f"prefixes {name}"]
     assert difference < 1e-5
     assert "all-reduce" in dict(sent)  # the layers are split
 

@@ -1,17 +1,19 @@
 """The table of coverage is what loads."""
 
-import importlib
 import importlib.metadata
-import inspect
 
 import pytest
+from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from jaxscore.models.families import FAMILIES, MODULES
+from jaxscore.device.sharding import recurrent_counts
+from jaxscore.models import native
+from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, WRAPPERS_WITHOUT_4, covered
 from jaxscore.models.transformers_flax.guards import GUARDS
+from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.wrappers import WRAPPERS
-from tests.models import checkpoints
+from tests.models import checkpoints, recurrent_families
 from tests.releases import of_4
 
 pytestmark = pytest.mark.lines
@@ -58,11 +60,12 @@ def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
     assert KNOWN["mistral3"].lines == ("4.57", "5")  # ministral3 by 5 alone, mistral by both
 
 
-def test_families_with_recurrent_layers_say_what_they_refuse():
-    limited = {kind for kind, one in KNOWN.items() if one.refuses}
-    for module, kinds in MODULES.items():
-        page = importlib.import_module(f"jaxscore.models.families.{module}")
-        source = inspect.getsource(page)
-        is_recurrent = "recurrent=" in source or "convolution_config(" in source
-        assert {kind in limited for kind in kinds.split()} == {is_recurrent}, module
-    assert limited - set(FAMILIES) == {"lfm2_vl", "lfm3_vl", "qwen3_5", "qwen3_5_moe"}
+@pytest.mark.parametrize("kind", recurrent_families.BASE)
+def test_families_whose_recurrent_layers_are_not_split_say_so(tmp_path, kind):
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("transformers does not have it")
+    base = checkpoints.spelled(recurrent_families.BASE[kind])
+    AutoConfig.for_model(kind, **base).save_pretrained(tmp_path)
+    _, config = native.translate(tmp_path, read_json(tmp_path / "config.json"))
+    assert config.recurrent is not None
+    assert (recurrent_counts(config) is None) == bool(KNOWN[kind].refuses)

@@ -9,9 +9,13 @@ that the rows continue are given, and those at `PathIndex.kept` tokens are retur
 collection is mutable. Their first axis counts start states or kept tokens, the second one heads or
 channels. A mixer reads its own with `start_state` and returns them with `keep_state`; convolutions
 do so themselves. A step of generation is a batch of rows of one token (`single_tokens`).
+
+On a mesh a shard computes its heads, or its channels of a short convolution, see
+`device.sharding`; each shard's sums of the last product are added.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -85,16 +89,17 @@ class ShortConvolutionMixer(nn.Module):
 
     config: DecoderConfig
     mixer: ShortConvolution
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
-        c, mixer = self.config, self.mixer
+        c, mixer, build = self.config, self.mixer, self.build
         before, after, value = (
-            Linear(c.width, mixer.bias, c.quantized, name=name)(x)
+            Linear(c.width // build.shards, mixer.bias, c.quantized, name=name)(x)
             for name in ("before", "after", "value")
         )
         mixed = Convolution(mixer.taps, mixer.bias, name="conv")(before * value, layout.paths)
-        return Linear(c.width, mixer.bias, c.quantized, name="out")(after * mixed)
+        return Linear(c.width, mixer.bias, c.quantized, build.axis, name="out")(after * mixed)
 
 
 class GatedDeltaMixer(nn.Module):
@@ -102,13 +107,15 @@ class GatedDeltaMixer(nn.Module):
 
     config: DecoderConfig
     mixer: GatedDelta
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
         c, m = self.config, self.mixer
         index: ChunkIndex = layout.paths.chunks
-        D, H = x.shape[-1], m.n_value_heads
+        D, H = x.shape[-1], m.n_value_heads // self.build.shards
         x_NCD = index.gather(x.reshape(-1, D))
+        J, own_keys = key_heads(self.build, m.n_key_heads)
 
         def heads(name: str, n_heads: int, width: int, rank: int = 0) -> Array:
             quantized = "" if name == "step" else c.quantized
@@ -122,7 +129,7 @@ class GatedDeltaMixer(nn.Module):
             mixed = Convolution(m.taps, False, name=f"{name}_conv")(flat, index)
             return ACTIVATIONS[m.activation](mixed).reshape(y.shape)
 
-        q, k = (unit_length(convolved(name, m.n_key_heads, m.key_width)) for name in ("q", "k"))
+        q, k = (own_keys(unit_length(convolved(name, J, m.key_width))) for name in ("q", "k"))
         v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width, m.rank)
         rate = m.largest_rate * jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
         log_rate = self.param("log_rate", nn.initializers.zeros, (H,))
@@ -141,12 +148,11 @@ class GatedDeltaMixer(nn.Module):
         out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
         norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
         gate = jax.nn.sigmoid if m.channel_decay else jax.nn.silu
-        out = norm(out) * gate(z)
-        out = out.reshape(*out.shape[:2], -1)
-        y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
-        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        out, kept = spread_nonfinite(norm(out) * gate(z), kept, broken, layout.paths)
         keep_state(self, kept)
-        return y.reshape(x.shape)
+        out = out.reshape(*out.shape[:2], -1)
+        y = Linear(c.width, False, c.quantized, self.build.axis, name="out")(out)
+        return index.scatter(y).reshape(x.shape)
 
 
 class LightningMixer(nn.Module):
@@ -154,12 +160,14 @@ class LightningMixer(nn.Module):
 
     config: DecoderConfig
     mixer: Lightning
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
         c, m = self.config, self.mixer
         index: ChunkIndex = layout.paths.chunks
-        D, H, inner = x.shape[-1], m.n_heads, m.n_heads * m.head_width
+        D, H = x.shape[-1], m.n_heads // self.build.shards
+        inner = H * m.head_width
         x_NCD = index.gather(x.reshape(-1, D))
 
         def project(name: str) -> Array:
@@ -173,12 +181,20 @@ class LightningMixer(nn.Module):
         (q, k, v), broken = isolate(q, k, v)
         steps = jnp.ones_like(log_decay)
         out, kept = state_space(v, steps, log_decay, k, q, index, start_state(self))
-        norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
+        norm = Norm(
+            c,
+            shape=(m.n_heads * m.head_width,),
+            use_bias=False,
+            use_scale=True,
+            eps=m.norm_eps,
+            split=self.build.axis,
+            name="norm",
+        )
         out = jax.nn.sigmoid(project("z")) * norm(out.reshape(*out.shape[:2], inner))
-        y = index.scatter(Linear(c.width, False, c.quantized, name="out")(out))
-        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        out, kept = spread_nonfinite(out, kept, broken, layout.paths)
         keep_state(self, kept)
-        return y.reshape(x.shape)
+        y = Linear(c.width, False, c.quantized, self.build.axis, name="out")(out)
+        return index.scatter(y).reshape(x.shape)
 
 
 class StateSpaceMixer(nn.Module):
@@ -186,13 +202,16 @@ class StateSpaceMixer(nn.Module):
 
     config: DecoderConfig
     mixer: StateSpace
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
         c, m = self.config, self.mixer
         index: ChunkIndex = layout.paths.chunks
-        D, H, inner = x.shape[-1], m.n_heads, m.n_heads * m.head_width
+        D, H = x.shape[-1], m.n_heads // self.build.shards
+        inner = H * m.head_width
         x_NCD = index.gather(x.reshape(-1, D))
+        G, own_groups = key_heads(self.build, m.n_groups)
         factors = dict(zip(("z", "x", "b", "c", "step"), m.factors, strict=True))
 
         def project(name: str, width: int, quantized: str = "") -> Array:
@@ -204,7 +223,7 @@ class StateSpaceMixer(nn.Module):
             return ACTIVATIONS[m.activation](mixed).reshape(*y.shape[:2], n_heads, width)
 
         z, u = project("z", inner, c.quantized), convolved("x", H, m.head_width)
-        b, c_ = (convolved(name, m.n_groups, m.state_width) for name in ("b", "c"))
+        b, c_ = (own_groups(convolved(name, G, m.state_width)) for name in ("b", "c"))
         steps = project("step", H) + self.param("step_bias", nn.initializers.ones, (H,))
         steps = jnp.clip(jax.nn.softplus(steps), m.least_step, m.most_step)
         log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
@@ -212,19 +231,29 @@ class StateSpaceMixer(nn.Module):
         out, kept = state_space(u, steps, log_decay, b, c_, index, start_state(self))
         out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
         out = self.normed(out.reshape(*out.shape[:2], inner), z)
-        y = index.scatter(Linear(c.width, m.out_bias, c.quantized, name="out")(out))
-        y, kept = spread_nonfinite(y, kept, broken, layout.paths)
+        out, kept = spread_nonfinite(out, kept, broken, layout.paths)
         keep_state(self, kept)
-        return y.reshape(x.shape)
+        y = Linear(c.width, m.out_bias, c.quantized, self.build.axis, name="out")(out)
+        return index.scatter(y).reshape(x.shape)
 
     def normed(self, out: Array, z: Array) -> Array:
         """Gated outputs, normed within each group before or after the gate, or not at all."""
-        m, gate = self.mixer, jax.nn.silu(z)
+        m, build, gate = self.mixer, self.build, jax.nn.silu(z)
         if not m.norm:
             return out * gate
-        grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], m.n_groups, -1)
-        shape = grouped.shape[-2:]
-        norm = Norm(self.config, shape=shape, use_bias=False, use_scale=True, name="norm")
+        is_part = m.n_groups % build.shards != 0  # the shard's heads are some of one group's
+        n_groups = 1 if is_part else m.n_groups // build.shards
+        grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], n_groups, -1)
+        width = m.n_heads * m.head_width // m.n_groups
+        norm = Norm(
+            self.config,
+            shape=(m.n_groups if is_part else n_groups, width),
+            use_bias=False,
+            use_scale=True,
+            split=build.axis if is_part else None,
+            groups=m.n_groups,
+            name="norm",
+        )
         y = norm(grouped).reshape(out.shape)
         return y if m.norm == "gated" else y * gate
 
@@ -234,6 +263,7 @@ class SelectiveScanMixer(nn.Module):
 
     config: DecoderConfig
     mixer: SelectiveScan
+    build: Build = ON_CPU  # not split
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
@@ -288,6 +318,7 @@ class GatedUnitMixer(nn.Module):
 
     config: DecoderConfig
     mixer: GatedUnit
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
@@ -295,21 +326,24 @@ class GatedUnitMixer(nn.Module):
         index: ChunkIndex = layout.paths.chunks
         x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
 
+        inner, n_blocks = (n // self.build.shards for n in (m.inner, m.n_blocks))
+
         def project(name: str) -> Array:
-            return Linear(m.inner, True, c.quantized, name=name)(x_NCD)
+            return Linear(inner, True, c.quantized, name=name)(x_NCD)
 
         u = Convolution(m.taps, True, name="conv")(project("x"), index)
-        rate = jax.nn.softplus(self.param("decay_rate", nn.initializers.zeros, (m.inner,)))
-        log_decay = -LARGEST_RATE * BlockGate(m.n_blocks, name="decay_gate")(u) * rate
+        rate = jax.nn.softplus(self.param("decay_rate", nn.initializers.zeros, (inner,)))
+        log_decay = -LARGEST_RATE * BlockGate(n_blocks, name="decay_gate")(u) * rate
         # Keeps the mean square of a state; a text's first token has no state to keep it with.
         is_first = index.gather(layout.position.reshape(-1, 1)) == 0
         decay = jnp.where(is_first, 0.0, jnp.exp(log_decay))
         scale = jnp.where(is_first, 1.0, jnp.sqrt(-jnp.expm1(2 * log_decay)))
-        inputs = scale * BlockGate(m.n_blocks, name="input_gate")(u) * u
+        inputs = scale * BlockGate(n_blocks, name="input_gate")(u) * u
         out, kept = gated_unit(inputs, decay, index, start_state(self))
         out *= ACTIVATIONS[m.activation](project("z"))
         keep_state(self, kept)
-        return index.scatter(Linear(c.width, True, c.quantized, name="out")(out)).reshape(x.shape)
+        y = Linear(c.width, True, c.quantized, self.build.axis, name="out")(out)
+        return index.scatter(y).reshape(x.shape)
 
 
 class RecurrentHalf(nn.Module):
@@ -327,7 +361,7 @@ class RecurrentHalf(nn.Module):
         read = Norm(c, name="attention_norm")(x) if is_before else x
         if beside is not None:
             read *= beside.mixer_in
-        mixed = mixer_module(c, name="mixer")(read, layout)
+        mixed = mixer_module(c, self.build, name="mixer")(read, layout)
         if beside is not None:
             mixed *= beside.mixer_out
         if c.norm_place in NORMS_AFTER:
@@ -335,11 +369,26 @@ class RecurrentHalf(nn.Module):
         return mixed
 
 
-def mixer_module(config: DecoderConfig, name: str | None = None) -> Any:
+def mixer_module(config: DecoderConfig, build: Build = ON_CPU, name: str | None = None) -> Any:
     """Module of the config's recurrence: (x [R, L, D], layout) -> [R, L, D]."""
     assert config.recurrent is not None
     mixer = config.recurrent.mixer
-    return MODULES[type(mixer)](config, mixer, name=name)
+    return MODULES[type(mixer)](config, mixer, build, name=name)
+
+
+def key_heads(build: Build, n_keys: int) -> tuple[int, Callable[[Array], Array]]:
+    """Key heads that a shard computes, and a selection of those [..., J, K] that its heads use.
+
+    With fewer key heads than shards, each shard computes all of them and uses one.
+    """
+    if n_keys % build.shards == 0:
+        return n_keys // build.shards, lambda keys: keys
+
+    def select(keys: Array) -> Array:
+        mine = lax.axis_index(build.axis) * n_keys // build.shards
+        return lax.dynamic_slice_in_dim(keys, mine, 1, axis=-2)
+
+    return n_keys, select
 
 
 MODULES: dict[type, type[nn.Module]] = {
@@ -394,14 +443,20 @@ def isolate(*arrays: Array) -> tuple[list[Array], Array]:
 
 
 def spread_nonfinite(
-    y: Array, kept: Array | None, broken: Array, paths: PathIndex
+    out: Array, kept: Array | None, broken: Array, paths: PathIndex
 ) -> tuple[Array, Array | None]:
-    """Outputs [T, D] and kept states [E, ...] with NaN at broken tokens [N, C] and everything that
-    continues them."""
+    """Outputs [N, C, ...] and kept states [E, ...] with NaN at broken tokens [N, C] and everything
+    that continues them.
+
+    The product that follows carries a shard's NaN to all shards.
+    """
     assert paths.chunks is not None
     reached = paths.reached(paths.chunks.scatter(broken))
+
+    def spread(x: Array, over: Array) -> Array:
+        return jnp.where(over.reshape(*over.shape, *[1] * (x.ndim - over.ndim)), jnp.nan, x)
+
     if kept is not None:
         assert paths.kept is not None
-        over = reached[paths.kept].reshape(-1, *[1] * (kept.ndim - 1))
-        kept = jnp.where(over, jnp.nan, kept)
-    return jnp.where(reached[:, None], jnp.nan, y), kept
+        kept = spread(kept, reached[paths.kept])
+    return spread(out, paths.chunks.gather(reached)), kept

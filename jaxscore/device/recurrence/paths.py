@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxscore.device.rows import Chunks, Paths
 
@@ -59,7 +59,7 @@ class ChunkIndex:
         n_chunks, size = self.chunks.token.shape
         return CHUNKS_AT_ONCE if size > 1 else n_chunks
 
-    def gather(self, x: Num[Array, "T D"]) -> Num[Array, "N C D"]:
+    def gather(self, x: Shaped[Array, "T *D"]) -> Shaped[Array, "N C *D"]:
         """Values of each slot's token; zero in empty slots."""
         return jnp.take(x, self.chunks.token, axis=0, mode="fill", fill_value=0)
 

@@ -19,7 +19,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
-from jaxscore.device.sharding import REPLICATED, array_specs
+from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, array_specs
 from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import (
     DecodeArrays,
@@ -238,22 +238,27 @@ def cache_limit(
 def slot_bytes(model: Model) -> int:
     """Bytes of the keys and values of one token, all layers, on each device."""
     empty = _one_slot(model)
-    return _bytes((empty.key, empty.value))
+    return _bytes_a_device(model, (empty.key, empty.value))
 
 
 def state_bytes(model: Model) -> int:
     """Bytes of the states of one row, all recurrent layers, on each device."""
-    return _bytes(_one_slot(model).states)
+    return _bytes_a_device(model, _one_slot(model).states)
 
 
 def _one_slot(model: Model) -> KeysValues:
     functions = model.cached
     assert functions is not None  # transformers' classes have no slot tables
-    return jax.eval_shape(lambda: functions.empty_cache(1, 1))
+    empty_cache: Callable[[], KeysValues] = functools.partial(functions.empty_cache, 1, 1)
+    if model.mesh is not None:
+        empty_cache = model.mesh.over(empty_cache, (), KEYS_VALUES)
+    return jax.eval_shape(empty_cache)
 
 
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def _bytes_a_device(model: Model, tree: Any) -> int:
+    """Bytes of each device's part of arrays of all devices."""
+    shards = 1 if model.mesh is None else model.mesh.shape.model
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) // shards
 
 
 def _available_bytes(model: Model, limit: int | None) -> int | None:

@@ -46,10 +46,8 @@ MODULES = {
     "shared_experts": "ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
-RECURRENT = frozenset(
-    "jamba kimi_linear lfm2 lfm3 mamba2 mamba_hybrid minimax olmo_hybrid qwen_hybrid "
-    "recurrent_gemma".split()
-)  # modules of recurrent layers
+# Modules whose recurrent layers are not split over devices, see `device.sharding.recurrent_counts`
+UNSPLIT = frozenset({"jamba"})
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
 
