@@ -30,25 +30,56 @@ from jaxscore.device.recurrence.paths import (
     with_states,
 )
 
+SUBSTITUTED = (
+    8  # rows of a block that is inverted row by row; measured on a CPU: 16 takes 1.3 times
+)
+
 
 def unit_lower_inverse(a: Float[Array, "*n C C"]) -> Float[Array, "*n C C"]:
     """(I + a)^-1 of strictly lower triangular a; C is a power of two.
 
-    Blocks of 2, 4, … are inverted from those of half the size. The power series
-    (I - a)(I + a^2)(I + a^4)… takes as many products, and its terms overflow if keys are similar.
+    Blocks of SUBSTITUTED are inverted row by row, all matrices side by side; larger ones from
+    halves:
+
+        (I + a)^-1 = [X, 0; -Y low X, Y]        X, Y: inverses of the halves
+
+    The power series (I - a)(I + a^2)(I + a^4)… takes as many products, and its terms overflow if
+    keys are similar.
     """
     C = a.shape[-1]
-    at = jnp.arange(C)
+    size = min(C, SUBSTITUTED)
 
-    def within(size: int) -> Array:
-        return at[:, None] // size == at // size
+    def blocks(size: int, first_row: int, step: int) -> Array:
+        """Blocks on or below the diagonal, [*n, C / step, size, size]."""
+        starts = range(0, C, step)
+        rows = [a[..., k + first_row : k + first_row + size, k : k + size] for k in starts]
+        return jnp.stack(rows, axis=-3)
 
-    inverse, size = jnp.eye(C) - jnp.where(within(2), a, 0.0), 2
+    inverse = _by_substitution(blocks(size, 0, size))
     while size < C:
-        low = jnp.where(within(2 * size) & ~within(size), a, 0.0)
-        inverse -= dot("...ij,...jk->...ik", dot("...ij,...jk->...ik", inverse, low), inverse)
+        low, first, second = (
+            blocks(size, size, 2 * size),
+            inverse[..., ::2, :, :],
+            inverse[..., 1::2, :, :],
+        )
+        corner = -dot("...ij,...jk->...ik", dot("...ij,...jk->...ik", second, low), first)
+        above = jnp.concatenate([first, jnp.zeros_like(first)], axis=-1)
+        inverse = jnp.concatenate([above, jnp.concatenate([corner, second], axis=-1)], axis=-2)
         size *= 2
-    return inverse
+    return inverse[..., 0, :, :]
+
+
+def _by_substitution(a: Float[Array, "*n B B"]) -> Float[Array, "*n B B"]:
+    """(I + a)^-1 row by row: row i is that of I less the sum of a[i, j] times row j < i."""
+    size = a.shape[-1]
+    last = jnp.moveaxis(a.reshape(-1, size, size), 0, -1)  # matrices along vector lanes
+    rows: list[Array] = []
+    for i in range(size):
+        row = jnp.broadcast_to(jnp.eye(size)[i][:, None], last.shape[1:])
+        for j in range(i):
+            row -= last[i, j] * rows[j]
+        rows.append(row)
+    return jnp.moveaxis(jnp.stack(rows), -1, 0).reshape(a.shape)
 
 
 def gated_delta(
