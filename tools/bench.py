@@ -5,6 +5,7 @@ probable tokens cost it, and what rows that go to the next text save.
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
     python tools/bench.py devices divergence host html journal measures replace serve stream top
+    python tools/bench.py recurrent           models with recurrent layers, against PyTorch
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -37,6 +38,9 @@ Of jaxscore alone, on the CPU, only on request:
     lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
     real     pretrained models (--models) on plain texts, answers behind contexts, and labels
              behind one prompt, against PyTorch with sdpa, both dtypes, in turns
+    recurrent  a model with Qwen3.5-0.8B's sizes and 4 layers: answers behind contexts,
+             continuations of one prompt and plain texts, by CPU seconds, against one text per row
+             and against PyTorch's padded batches, in turns
     replace  160 texts of uneven lengths in 32 rows, which go to the next text when one ends,
              against groups that wait for their longest, in turns: use of the rows, ratio of time
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
@@ -67,6 +71,7 @@ from tools.benchmarks import (
     measures,
     pages,
     real,
+    recurrent,
     replace,
     serve,
     stream,
@@ -83,6 +88,7 @@ ALONE = (
     "lm-eval",
     "measures",
     "real",
+    "recurrent",
     "replace",
     "serve",
     "stream",
@@ -146,6 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
         measures.run(args.turns, small=args.small)
     if "real" in chosen:
         real.run(args.models, args.turns, small=args.small)
+    if "recurrent" in chosen:
+        recurrent.run(args.turns, small=args.small)
     if "replace" in chosen:
         replace.run(args.turns, small=args.small)
     if "serve" in chosen:

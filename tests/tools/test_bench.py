@@ -197,6 +197,15 @@ def test_real(capsys):
     assert [float(row[-1]) < 1e-5 for row in rows] == [True] * 3 + [False] * 3
 
 
+@pytest.mark.slow
+def test_recurrent(capsys):
+    assert bench.main(["--small", "--turns", "1", "recurrent"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [words for words in lines if words and words[0] in ("jaxscore", "torch")]
+    assert len(rows) == 9  # three contenders of three workloads
+    assert all(float(row[-1]) < 1e-4 for row in rows)
+
+
 def test_real_asks_for_models(capsys):
     with pytest.raises(SystemExit):
         bench.main(["real"])

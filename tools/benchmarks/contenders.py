@@ -20,19 +20,27 @@ CONTENDERS = {
     "e": "jaxscore int8",
     "f": "torch f32",
     "g": "torch bf16",
+    "h": "jaxscore f32, unshared",
 }
 
 
 def make_checkpoint(folder: Path, small: bool) -> None:
-    """A random GPT-2 and a tokenizer that is never used but must be there."""
+    """A random GPT-2."""
     import torch
-    from tokenizers import Tokenizer, models
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     small_shape = {"n_layer": 2, "n_embd": 256, "n_head": 4} if small else {}
     config = GPT2Config(n_positions=2048, eos_token_id=None, bos_token_id=None, **small_shape)
-    GPT2LMHeadModel(config).save_pretrained(folder)
+    save_with_tokenizer(GPT2LMHeadModel(config), folder)
+
+
+def save_with_tokenizer(model: Any, folder: Path) -> None:
+    """Save a model, and a tokenizer that is never used but must be there."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    model.save_pretrained(folder)
     words = {"a": 0, "[UNK]": 1}
     backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder)
@@ -103,11 +111,15 @@ class TorchContender:
 class JaxContender:
     """The public API, from token ids."""
 
-    def __init__(self, folder: Path, dtype: str, quantize: str | None) -> None:
+    def __init__(
+        self, folder: Path, dtype: str, quantize: str | None, reproducible: bool = False
+    ) -> None:
         from jaxscore import Scorer
 
         self.dtype = dtype
-        self.scorer = Scorer.from_pretrained(str(folder), dtype=dtype, quantize=quantize)
+        self.scorer = Scorer.from_pretrained(
+            str(folder), dtype=dtype, quantize=quantize, reproducible=reproducible
+        )
 
     def run(self, requests: list[Tokens]) -> list[np.ndarray]:
         from jaxscore.plan.requests import TokenSequence
@@ -235,8 +247,8 @@ def serve(name: str, folder: Path, connection: Connection) -> None:
     elif name in "fg":
         made = SelectiveTorchContender(folder, "float32" if name == "f" else "bfloat16")
     else:
-        dtype = "float32" if name == "c" else "bfloat16"
-        made = JaxContender(folder, dtype, "int8" if name == "e" else None)
+        dtype = "float32" if name in "ch" else "bfloat16"
+        made = JaxContender(folder, dtype, "int8" if name == "e" else None, name == "h")
     while (message := connection.recv()) is not None:
         if message == "peak":
             connection.send(made.peak())
