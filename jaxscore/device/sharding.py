@@ -7,7 +7,8 @@ Rows are split over the axis `data`. Over the axis `model` are split
                        uses one, see `check_divisible`
     MLP channels       in order; likewise those of a mixture's shared MLP
     experts            in order
-    recurrent layers   heads, or the channels of a short convolution, in order, with their states;
+    recurrent layers   heads, blocks of a gated unit or channels of a short convolution, in order,
+                       with their states;
                        key heads and groups as key heads of attention
     vocabulary         in order if it divides, otherwise whole on every shard
 

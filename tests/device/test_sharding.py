@@ -485,7 +485,7 @@ def test_a_tree_with_a_parameter_without_a_rule():
         (
             recurrent(GatedDelta(2, 6, 8, 6, 4, "silu", 1.0, 1e-6)),
             4,
-            "6 heads, blocks or channels of recurrent layers, 2 key heads or groups of .* can be 1, 2$",
+            "6 heads, blocks or channels of .*, 2 key heads or groups of .* can be 1, 2$",
         ),
         (recurrent(StateSpace(8, 6, 4, 8, 4, True, True, "silu", 0.0, 1e9)), 3, "can be 1, 2, 4$"),
         (recurrent(ShortConvolution(3, bias=False), width=26), 4, "26 heads, .* can be 1, 2$"),

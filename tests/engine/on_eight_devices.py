@@ -23,6 +23,7 @@ from jaxscore.device.decoder_config import (
     DecoderConfig,
     Experts,
     GatedDelta,
+    GatedUnit,
     Lightning,
     Recurrent,
     ShortConvolution,
@@ -77,6 +78,7 @@ MIXERS = {
     "short convolution": ShortConvolution(3, bias=True),
     "gated delta": GatedDelta(2, 8, 8, 6, 4, "silu", 1.0, EPS),
     "Kimi delta": GatedDelta(8, 8, 6, 4, 4, "silu", 1.0, EPS, True, rank=6),
+    "gated unit": GatedUnit(48, 8, 4, "gelu_tanh"),
     "lightning": Lightning(8, 6, "silu", EPS),
     "state space": StateSpace(8, 8, 2, 10, 4, True, True, "silu", 0.0, 9.0, out_bias=True),
 }

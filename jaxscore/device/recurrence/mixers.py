@@ -10,8 +10,8 @@ collection is mutable. Their first axis counts start states or kept tokens, the 
 channels. A mixer reads its own with `start_state` and returns them with `keep_state`; convolutions
 do so themselves. A step of generation is a batch of rows of one token (`single_tokens`).
 
-On a mesh a shard computes its heads, or its channels of a short convolution, see
-`device.sharding`; each shard's sums of the last product are added.
+On a mesh a shard computes its heads, blocks of a gated unit, or channels of a short convolution,
+see `device.sharding`; each shard's sums of the last product are added.
 """
 
 import math
