@@ -99,7 +99,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
     with (
-        _writer(system, settings, output, work, args.input) as write,
+        _writer(system, settings, output, work, args.input, bool(args.part.prefix)) as write,
         reports.opened() as write_reports,
         _naming(args.input),
     ):
@@ -166,9 +166,19 @@ def _naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _writer(
-    system: System, settings: Any, output: Path, work: Work[Any] | None, source: Path
+    system: System,
+    settings: Any,
+    output: Path,
+    work: Work[Any] | None,
+    source: Path,
+    has_text_ids: bool,
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Open a function that writes a record to the output; `source` is the input."""
+    """Open a function that writes a record to the output.
+
+    Args:
+        source: the input.
+        has_text_ids: whether an item without an id gets a text, and not a number.
+    """
     if work is not None:
         with GrowingArray(output, work.output.records).open() as write:
             yield write
@@ -178,7 +188,7 @@ def _writer(
             with array_writer(file, is_ascii=system.array.is_ascii) as write:
                 yield write
         else:
-            columns = system.columns(settings)
+            columns = system.columns(settings) | ({"id": "string"} if has_text_ids else {})
             with record_writer(output, file, columns, source, system.item_fields) as write:
                 yield write
 

@@ -74,7 +74,7 @@ def record_writer(
             yield table.write
     elif kind in DELIMITERS:
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
-        delimiter, names = DELIMITERS[kind], ["id", *flat, "error"]
+        delimiter, names = DELIMITERS[kind], list(dict.fromkeys(["id", *flat, "error"]))
         file.write(csv_line([*names, "extra"], delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
@@ -129,7 +129,8 @@ class ParquetWriter:
     ) -> None:
         """Args:
             columns: name -> type of a field, as of `arrow_columns.field_type`; `id`, `error` and
-                `extra` are added.
+                `extra` are added. Beside `rows` an `id` that they do not have is an integer,
+                unless `columns` says otherwise.
             rows: of the user's table, one for each record, in order.
             repeated: fields that the records repeat from the user's table.
 

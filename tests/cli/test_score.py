@@ -101,6 +101,21 @@ def test_columns_of_a_users_table_keep_their_types(run, tmp_path, monkeypatch, f
     assert strict((tmp_path / "c_report.json").read_text("utf-8"))["pairs"]["compared"] == 2
 
 
+def test_rows_without_ids_get_numbers_and_of_several_files_texts(run, tmp_path):
+    for name in ("a", "b"):
+        table = pyarrow.table({"continuation": ["The cat sat", "One two"]})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    words = ("score", "--model", QWEN, "--batch-tokens", 256, "--quiet", "--no-html")
+    one = ("--input", tmp_path / "a.parquet", "--output", tmp_path / "out.parquet")
+    assert run(*words, *one).code == 0
+    assert parquet.read_table(tmp_path / "out.parquet").column("id").to_pylist() == [1, 2]
+    both = ("--input", tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert run(*words, *both, "--output", f"{tmp_path}/out/").code == 0
+    found = parquet.read_table(tmp_path / "out" / "b.parquet")
+    assert found.schema.field("id").type == pyarrow.string()
+    assert [id[-1] for id in found.column("id").to_pylist()] == ["1", "2"]
+
+
 def test_a_users_column_with_the_name_of_a_result_is_refused(run, tmp_path):
     parquet.write_table(pyarrow.table({"logprob": ["a"]}), tmp_path / "in.parquet")
     words = ["score", "--model", QWEN, "--input", tmp_path / "in.parquet", "--output",
