@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.cli import messages
 from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.journal_copies import copied_journal
 from jaxscore.cli.shard_files import (
     Shard,
     identity_of,
@@ -27,6 +28,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
+from jaxscore.journal.files import default_path
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -102,25 +104,32 @@ def run(command: Command, args: argparse.Namespace) -> int:
 def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Part) -> int:
     """An ordinary run, on a local copy of the input if it is remote."""
     own = argparse.Namespace(**vars(args))
-    output = shard.output
-    upload = None
-    if output is not None and remote.address_of(output) is not None:
-        upload = remote.Upload(output, manifest_path(output))
-    try:
-        with remote.fetched(shard.source) as source:
+    output, upload, journal = shard.output, None, None
+    with contextlib.ExitStack() as stack:
+        if output is not None and remote.address_of(output) is not None:
+            upload = remote.Upload(output, manifest_path(output))
+            if getattr(args, "journal", None) is None:
+                journal = default_path(output)
+                stack.enter_context(copied_journal(journal, lambda: getattr(own, "loaded", None)))
+        try:
+            source = stack.enter_context(remote.fetched(shard.source))
             own.input, own.output, own.part = source, output, part
             code = command(own)
-    finally:
-        if hasattr(own, "loaded"):
-            args.loaded = own.loaded
+        finally:
+            if hasattr(own, "loaded"):
+                args.loaded = own.loaded
     if upload is not None:
         if (scorer := getattr(own, "loaded", None)) is not None:
             scorer.close()  # the journal, which is removed
         upload.finish()
+        if journal is not None:
+            remote.remove(journal)
     return code
 
 
 def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path]) -> int:
+    if remote.address_of(args.output) is not None:
+        remote.check_writable(args.output)
     shards = list(shards_of(args, given))
     number, count = args.shard or _from_scheduler() or (0, 1)
     write_listing(args.output, shards)

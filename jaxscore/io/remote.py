@@ -11,6 +11,7 @@ Messages, manifests and reports have the address, without passwords and signatur
 
 import contextlib
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -167,7 +168,7 @@ def _refusal(address: str, problem: Exception) -> InputError:
     lines = mask(str(problem)).replace(address, mask(address)).strip().splitlines()
     reason = (lines or [type(problem).__name__])[0][:LONGEST_REASON]
     if isinstance(problem, FileNotFoundError):
-        reason = f"no such file or bucket ({reason})"
+        reason = f"no such file or bucket, or no access to it ({reason})"
     return InputError(
         f"{mask(address)}: {reason}; check the address, the network and the credentials"
     )
@@ -307,6 +308,54 @@ def _download(address: str, copy: Path) -> None:
     _persist(address, download)
 
 
+def restore(path: Path) -> None:
+    """Copy a file from the address that its path stands for, unless it is here or not there.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    if not path.exists() and identity(path) is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(path) as folder:
+            _download(str(address_of(path)), folder / path.name)
+            os.replace(folder / path.name, path)
+
+
+def send(source: Path, path: Path) -> None:
+    """Upload a local file to the address that another path stands for, whatever is there.
+
+    Raises:
+        InputError: the store refuses.
+    """
+    address = str(address_of(path))
+    _persist(address, lambda: _store(address).put_file(str(source), _place(address)))
+
+
+def remove(path: Path) -> None:
+    """Remove the file behind an address, if there is one.
+
+    Raises:
+        InputError: the store refuses.
+    """
+    address = str(address_of(path))
+    if identity(path) is not None:
+        _persist(address, lambda: _store(address).rm_file(_place(address)))
+
+
+def check_writable(path: Path) -> None:
+    """Refuse an address that is only read.
+
+    Raises:
+        InputError: naming its scheme.
+    """
+    address = str(address_of(path))
+    if _scheme(address) in READ_ONLY:
+        raise InputError(
+            f"{mask(address)}: found an address of scheme {_scheme(address)}://, which is only "
+            "read; write to a store or to a local path"
+        )
+
+
 class Upload:
     """Files of one output, from the folder that stands for it to its store.
 
@@ -325,12 +374,7 @@ class Upload:
             InputError: nothing can be written there, or the store does not answer.
         """
         self._output, self._manifest = output, manifest
-        self._address = str(address_of(output))
-        if _scheme(self._address) in READ_ONLY:
-            raise InputError(
-                f"{mask(self._address)}: found an address of scheme {_scheme(self._address)}://, "
-                "which is only read; write to a store or to a local path"
-            )
+        check_writable(output)
         self._before = {path: identity(path) for path in (output, manifest)}
 
     def finish(self) -> None:

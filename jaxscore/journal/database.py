@@ -170,6 +170,26 @@ class Journal:
                     database.rollback()
                 raise
 
+    @property
+    def n_written(self) -> int:
+        """Rows written since the file was opened; 0 before."""
+        with self._lock:
+            return self._open[0].total_changes if "_open" in self.__dict__ else 0
+
+    def copy(self, path: Path) -> None:
+        """Write what is committed to a new file, which no run holds.
+
+        Raises:
+            InputError: either file cannot be used.
+        """
+        with (
+            self._writing,
+            self._lock,
+            explain_errors(path),
+            contextlib.closing(sqlite3.connect(path)) as target,
+        ):
+            self._open[0].backup(target)
+
     def close(self) -> None:
         """Release the file for other runs; the next read or write opens it again."""
         with self._writing, self._lock:

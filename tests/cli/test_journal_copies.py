@@ -1,0 +1,71 @@
+"""Journals of remote outputs: a worker on another machine goes on from the copy in the store."""
+
+import json
+import shutil
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+
+from jaxscore.cli import journal_copies, system_command
+from jaxscore.errors import InputError
+from jaxscore.io import remote
+from jaxscore.journal.contents import list_models
+from jaxscore.journal.database import Journal
+from jaxscore.journal.files import default_path
+from jaxscore.plan.requests import GeneratedTokens, TokenRequest
+from tests.cli.conftest import QWEN
+from tests.io.test_remote import Faulty, content, store  # noqa: F401
+
+LINES = '{"continuation": "one two"}\n{"continuation": "three four five"}\n'
+COPY = "/b/.jaxscore/out.jsonl.journal"
+
+
+def test_worker_on_another_machine_goes_on_from_the_copy(run, store, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "in.jsonl").write_text(LINES)
+    words = ("score", "--model", QWEN, "--quiet", "--no-html", "--input", tmp_path / "in.jsonl",
+             "--output", "faulty://b/out.jsonl")  # fmt: skip
+    finished = system_command.run_declared
+
+    def interrupted(*args, **options):
+        finished(*args, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system_command, "run_declared", interrupted)
+        assert run(*words).code == 130
+    assert list(content(store)) == [COPY]
+    shutil.rmtree(tmp_path / "cache/remote")
+    assert run(*words).code == 0
+    assert list(content(store)) == ["/b/out.jsonl", "/b/out.jsonl.run.json"]
+    manifest = json.loads(store.cat_file("/b/out.jsonl.run.json"))
+    assert manifest["counts"]["texts_from_journal"] == manifest["counts"]["texts"] == 2
+
+
+def test_journal_is_copied_while_it_grows_and_faults_of_the_store_pass(store, tmp_path):  # noqa: F811
+    path = default_path(remote.stage("faulty://b/out.jsonl"))
+    journal = Journal(path, {"model": "m"})
+    request = TokenRequest(np.array([1, 2], np.int32), 5, 0.0, 1.0, 0, (), ())
+    copies = journal_copies._Copies(path, lambda: SimpleNamespace(journal=journal))
+    copies.copy()
+    assert content(store) == {}
+    journal.write_texts([(request, GeneratedTokens(np.array([3], np.int32), "length"))])
+    Faulty.faults[:] = [InputError("refused")]
+    copies.copy()
+    assert content(store) == {}
+    copies.copy()
+    assert list(content(store)) == [COPY]
+    Faulty.faults[:] = [AssertionError("copied again, and nothing is new")]
+    copies.copy()
+    journal.close()
+    (tmp_path / "copy").write_bytes(content(store)[COPY])
+    [found] = list_models(tmp_path / "copy")
+    assert found.n_texts == 1
+    assert not list(path.parent.glob("*.tmp"))
+
+
+def test_thread_ends_with_the_block(store):  # noqa: F811
+    path = default_path(remote.stage("faulty://b/out.jsonl"))
+    with journal_copies.copied_journal(path, lambda: None):
+        assert "journal-copies" in {thread.name for thread in threading.enumerate()}
+    assert "journal-copies" not in {thread.name for thread in threading.enumerate()}
