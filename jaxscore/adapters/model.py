@@ -19,8 +19,9 @@ from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
 from jaxscore.text.bounded_tokenizer import panics_as_errors
+from jaxscore.text.checkpoint_tokenizer import errors_only
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import errors_only, load_tokenizer
+from jaxscore.text.tokenizer import load_tokenizer
 
 LENGTH_ATTRIBUTES = ("n_positions", "max_position_embeddings", "n_ctx")
 DEFAULT_LENGTH = 2048

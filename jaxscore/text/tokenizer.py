@@ -1,9 +1,7 @@
 """A checkpoint's tokenizer, what it puts before a text, and how two tokenizers differ."""
 
-import contextlib
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.text import tokenizer_files
 from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_around
+from jaxscore.text.checkpoint_tokenizer import CheckpointTokenizer, errors_only
 
 # Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary; old
 # checkpoints have no tokenizer.json.
@@ -20,7 +19,6 @@ FROM_VOCABULARY = {"BertTokenizer": ("vocab.txt",), "GPT2Tokenizer": ("vocab.jso
 # Parts of tokenizer.json that change no id. The post-processor does, but only its prefix is used.
 NOT_OF_IDS = frozenset({"version", "truncation", "padding", "post_processor", "decoder"})
 MATCHING_FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized")
-NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
@@ -32,7 +30,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             other.
     """
     if is_gguf(folder):
-        with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError), errors_only():
+        with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError):
             return tokenizer_files.read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
@@ -45,8 +43,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             )
         name = tokenizer_files.class_name(folder, settings)
         if (folder / tokenizer_files.TRUTH).exists() and not brings_code:
-            with errors_only():
-                return tokenizer_files.read_tokenizer(folder)
+            return tokenizer_files.read_tokenizer(folder)
         files = FROM_VOCABULARY.get(name, (tokenizer_files.TRUTH,))
         missing = [file for file in files if not (folder / file).is_file()]
         if missing and not brings_code:
@@ -75,6 +72,9 @@ def special_prefix(tokenizer: Any) -> list[int]:
 
     def encode(probe: str, special_tokens: bool) -> list[int]:
         with panics_as_errors(f"{tokenizer.name_or_path}: the tokenizer cannot read {probe!r}"):
+            if isinstance(tokenizer, CheckpointTokenizer):
+                backend = tokenizer.backend_tokenizer
+                return list(backend.encode(probe, add_special_tokens=special_tokens).ids)
             ids: list[int] = tokenizer(probe, add_special_tokens=special_tokens)["input_ids"]
         return ids
 
@@ -154,28 +154,3 @@ def _first_difference(ours: Mapping[str, int], theirs: Mapping[str, int]) -> str
     id = min(id for id in {*names[0], *names[1]} if names[0].get(id) != names[1].get(id))
     found = [f"{name[id]!r}" if id in name else "nothing" for name in names]
     return f"the first one is id {id}, {found[0]} in one and {found[1]} in the other"
-
-
-@contextlib.contextmanager
-def errors_only() -> Iterator[None]:
-    """Silence transformers' log below errors, and restore the host's setting afterwards.
-
-    Its first import is silent too: without PyTorch it would warn that no model is available,
-    which is not true of ours.
-    """
-    before = os.environ.get(NO_ADVICE)
-    os.environ[NO_ADVICE] = "1"
-    try:
-        from transformers.utils import logging
-    finally:
-        if before is None:
-            del os.environ[NO_ADVICE]
-        else:
-            os.environ[NO_ADVICE] = before
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

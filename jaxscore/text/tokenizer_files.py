@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 
 from jaxscore.errors import InputError
 from jaxscore.io import gguf_file
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
+from jaxscore.text.checkpoint_tokenizer import CheckpointTokenizer
 from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -111,12 +112,12 @@ OF_MODEL_TYPE = {
 }
 
 
-def read_tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> CheckpointTokenizer:
     """Read the tokenizer of a folder that has a tokenizer.json.
 
     Returns:
-        A `transformers.PreTrainedTokenizerFast` that knows the special tokens by role and the chat
-        template, and whose `backend_tokenizer` is the one of tokenizer.json.
+        A tokenizer that knows the special tokens by role and the chat template, and whose
+        `backend_tokenizer` is the one of tokenizer.json.
 
     Raises:
         InputError: files contradict each other, or mean different things to different releases of
@@ -131,7 +132,7 @@ def read_tokenizer(folder: Path) -> Any:
     return _wrapped(folder, files.backend, names, files.chat_template(), clean_up)
 
 
-def read_gguf(path: Path) -> Any:
+def read_gguf(path: Path) -> CheckpointTokenizer:
     """Read the tokenizer of a GGUF file, as `read_tokenizer` does.
 
     Raises:
@@ -142,24 +143,9 @@ def read_gguf(path: Path) -> Any:
 
 def _wrapped(
     path: Path, backend: Tokenizer, names: dict[str, str], template: Any, clean_up: bool = False
-) -> Any:
-    """A tokenizer of transformers around a backend."""
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel({"": 0}, unk_token="")),
-        name_or_path=str(path),
-        chat_template=template,
-        # Each call sets the backend's by it.
-        split_special_tokens=backend.encode_special_tokens,
-        clean_up_tokenization_spaces=clean_up,
-        # transformers 5 requires this beside the former; 4.57 knows the former alone.
-        clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
-        **names,
-    )
-    # Each release changes a tokenizer that it is given, so it gets this one after that.
-    tokenizer._tokenizer = backend
-    return tokenizer
+) -> CheckpointTokenizer:
+    settings = {"chat_template": template, "clean_up_tokenization_spaces": clean_up, **names}
+    return CheckpointTokenizer(backend, str(path), settings)
 
 
 def check_tokenizer_file(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a tokenizer puts around a text, those that cannot be used, and what transformers logs."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ from transformers.utils import logging
 from jaxscore import Request
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
+from jaxscore.text.checkpoint_tokenizer import errors_only
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import errors_only, load_tokenizer
+from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, ROOT
 from tests.releases import flax_classes
 
@@ -211,7 +213,7 @@ import os, sys
 sys.modules["torch"] = None
 from pathlib import Path
 from jaxscore.text.tokenizer import load_tokenizer
-load_tokenizer(Path(sys.argv[1]))
+len(load_tokenizer(Path(sys.argv[1])))  # needs transformers
 print(os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS"))
 """
 
@@ -224,6 +226,43 @@ def test_nothing_is_said_of_a_missing_pytorch(reported, monkeypatch):
     command = [sys.executable, "-c", WITHOUT_TORCH, GPT2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.stderr, done.stdout.strip()) == ("", str(reported))
+
+
+WITHOUT_TRANSFORMERS = """
+import sys
+from pathlib import Path
+from jaxscore.text.encoder import TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.types.requests import Request
+tokenizer = load_tokenizer(Path(sys.argv[1]))
+encoder = TextEncoder(tokenizer)
+[[sequence]] = encoder.encode([Request(0, "The cat", " ran")])
+names = encoder.tokens(sequence.ids)
+assert "transformers" not in sys.modules
+assert tokenizer("The cat ran")["input_ids"] == sequence.ids.tolist()
+assert tokenizer.convert_ids_to_tokens(sequence.ids.tolist()) == names
+print(type(tokenizer).__name__)
+"""
+
+
+def test_encoding_imports_no_transformers():
+    command = [sys.executable, "-c", WITHOUT_TRANSFORMERS, GPT2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.stderr, done.stdout.strip()) == ("", PreTrainedTokenizerFast.__name__)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_of_a_tokenizer_has_settings_of_its_own(copied, used):
+    tokenizer = load_tokenizer(CASES / "models/tiny-llama3")
+    if used:
+        assert isinstance(tokenizer.bos_token_id, int)
+    other = copied(tokenizer)
+    other.chat_template = "other"
+    assert tokenizer.chat_template != "other"
+    assert other.get_chat_template() == "other"
+    assert other("The cat")["input_ids"] == tokenizer("The cat")["input_ids"]
+    assert isinstance(other, PreTrainedTokenizerFast)
 
 
 @flax_classes
