@@ -195,7 +195,8 @@ def pack_rows(
                 n: sum((rooms_left(counts, n) if pack else counts).values())
                 for n, counts in sorted(cutter.count_sizes(base).items())
             }
-            for tail in (TAIL, 1):
+            # A single row is a batch of its own: a short text alone does not pay for eight.
+            for tail in (TAIL, 1) if sum(n_rows.values()) > 1 else (batch_tokens,):
                 shapes = [
                     (count, n)
                     for n, k in n_rows.items()
