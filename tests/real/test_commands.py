@@ -103,6 +103,13 @@ def test_bfloat16_changes_no_accuracy(commands):
     assert "no difference shown" in commands.run("compare")
 
 
+def test_schema_has_the_fields_of_choices(commands):
+    commands.run("choose")
+    record = json.loads(commands.run("schema"))["$defs"]["record"]
+    for line in commands.lines("choices.jsonl"):
+        assert {*line} <= {*record["properties"]}
+
+
 def by_kind(records, field):
     return {
         kind: mean(record[field] for record in records if record["kind"] == kind)
@@ -134,6 +141,14 @@ def test_noise_floor_holds_for_the_distance_from_pytorch_in_float64(
     assert max(map(np.max, distances)) < 2e-4
     # A decision is within the noise up to twice the spread.
     assert mean(map(np.mean, distances)) < 2 * spread["token_logprob"]["largest"]
+
+
+def test_journal_holds_each_text_under_one_model(commands):
+    table = commands.run("journal")
+    row = next(line.split() for line in table.splitlines() if line.split()[:1] == ["1"])
+    assert int(row[1]) >= len(commands.lines("scores.jsonl"))
+    assert "1 model" in table
+    assert "dtype=float32" in table
 
 
 def test_bfloat16_lies_near_float32(commands):
