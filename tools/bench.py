@@ -45,6 +45,8 @@ Of jaxscore alone, on the CPU, only on request:
              against groups that wait for their longest, in turns: use of the rows, ratio of time
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
              tokens a second, and tokens given for each computed
+    startup  ten short texts with --models, CPU seconds of whole processes with an empty cache
+             folder and a filled one, against a ten-line script of transformers
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
     top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
@@ -74,6 +76,7 @@ from tools.benchmarks import (
     recurrent,
     replace,
     serve,
+    startup,
     stream,
     top,
 )
@@ -91,6 +94,7 @@ ALONE = (
     "recurrent",
     "replace",
     "serve",
+    "startup",
     "stream",
     "top",
 )
@@ -115,10 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--devices", nargs="+", type=int, default=[1, 2, 4, 8], metavar="N", help="of `devices`"
     )
     parser.add_argument(
-        "--against", type=Path, metavar="FOLDER", help="of `host`: another checkout, in turns"
+        "--against", type=Path, metavar="FOLDER", help="of `host` and `startup`: another checkout"
     )
     parser.add_argument(
-        "--models", nargs="+", type=Path, metavar="PATH", help="of `real`: GGUF files or folders"
+        "--models", nargs="+", type=Path, metavar="PATH", help="of `real`, `startup`: GGUF, folders"
     )
     parser.add_argument("--requests", type=int, metavar="N", help="of `stream` (default 100,000)")
     parser.add_argument("--documents", type=int, metavar="N", help="of `lm-eval` (default 16)")
@@ -127,8 +131,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no contender {strange}; there are {', '.join(CONTENDERS)}")
     if unknown := sorted(set(args.workloads) - set(known)):
         parser.error(f"no workload {unknown}; there are {', '.join(known)}")
-    if "real" in args.workloads and not args.models:
-        parser.error("real needs --models; configs/real/requirements.txt names packages with two")
+    needing = [name for name in ("real", "startup") if name in args.workloads]
+    if needing and not args.models:
+        parser.error(
+            f"{needing[0]} needs --models; configs/real/requirements.txt names packages with two"
+        )
     if min([*args.devices, args.turns, args.requests or 1, args.documents or 1]) < 1:
         parser.error("--devices, --turns, --requests and --documents take whole numbers from 1")
     print(f"system load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
@@ -158,6 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
         replace.run(args.turns, small=args.small)
     if "serve" in chosen:
         serve.run(args.turns, small=args.small)
+    if "startup" in chosen:
+        startup.run(args.models, args.turns, args.against)
     if "stream" in chosen:
         good &= stream.run(args.requests, small=args.small)
     if "top" in chosen:
