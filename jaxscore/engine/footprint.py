@@ -180,7 +180,8 @@ def side_by_side(arrays: Any, where: Where) -> Any:
 def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
     """Shapes (rows, row length) of the packer's batches of such rows, small ones first."""
     full = max(1, batch_tokens // length)
-    return [(rows, length) for rows in sorted(set(batch_rows(full + 1, length, batch_tokens)))]
+    counts = {1, *batch_rows(full + 1, length, batch_tokens)}  # a row that is alone in its plan
+    return [(rows, length) for rows in sorted(counts)]
 
 
 def abstract_batch(

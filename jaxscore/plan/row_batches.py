@@ -41,8 +41,8 @@ def power_of_two(n: int) -> int:
 def batch_rows(n_rows: int, length: int, batch_tokens: int, tail: int = TAIL) -> list[int]:
     """Rows of each batch: full batches, then `tail`-ths of one if these pad less.
 
-    At most two shapes per row length: a run compiles few programs, and a single short request
-    does not pay for a full batch. A tail of 1 makes one shape.
+    At most two shapes per row length: a run compiles few programs, and a few short requests do
+    not pay for a full batch. A tail of 1 makes one shape.
     """
     full = max(1, batch_tokens // length)
     small = max(1, full // tail)

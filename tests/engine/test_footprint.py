@@ -94,7 +94,7 @@ def test_flops_against_xla():
     assert measure(model(deeper), 1, 64).xla_flops == pytest.approx(found.xla_flops, rel=0.01)
 
 
-@pytest.mark.parametrize("batch_tokens", [64, 100, 256, 1000])
+@pytest.mark.parametrize("batch_tokens", [64, 100, 256, 1000, 4096])
 @pytest.mark.parametrize("max_positions", [64, 200])
 def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
     allowed = {

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jaxscore.plan import row_batches
 from jaxscore.plan.packing import TrieCutter, best_fit, pack_rows, pack_uniform_rows, rooms_left
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, batch_rows, row_lengths
 from jaxscore.plan.tries import Share, build_forest
 from tests.sequences import paths, sequence, sequence_lists
@@ -214,6 +215,13 @@ def test_batch_rows_cover_all_rows_in_two_shapes(n_rows, length, batch_tokens):
 )
 def test_the_last_rows_go_in_eighths(n_rows, batches):
     assert batch_rows(n_rows, 64, 4096) == batches
+
+
+@pytest.mark.parametrize(("n_texts", "shape"), [(1, (1, 64)), (6, (1, 64)), (200, (8, 64))])
+def test_a_row_that_is_alone_in_its_plan_goes_without_empty_rows(n_texts, shape):
+    sequences = [TokenSequence(np.arange(10) + 10 * k, 1) for k in range(n_texts)]
+    plan = pack_rows(build_forest(sequences), max_positions=64, width=64, batch_tokens=4096)
+    assert {batch.shape for batch in plan.batches()} == {shape}
 
 
 def test_rows_longer_than_the_budget_go_alone():
