@@ -107,11 +107,15 @@ def build(
         )
     eos_ids, generation_defaults = read_generation_config(folder, text.raw)
     share = costs.stored_share(params) if config.stored else None
+    limit_reason = family.limit_reason
+    if limit_reason:
+        made_for = read(text.raw, str(config_path(folder))).config.max_position_embeddings
+        limit_reason = limit_reason if config.max_positions < made_for else ""
     return dataclasses.replace(
         from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
         placeholders=text.placeholders,
         left_out=left_out,
-        limit_reason=family.limit_reason,
+        limit_reason=limit_reason,
         stored_share=share,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(

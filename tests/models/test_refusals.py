@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
+from tests.models.case_parts import POSITIONS
 from tests.models.checkpoints import (
     assert_agree,
     loaded,
@@ -16,7 +17,7 @@ from tests.models.checkpoints import (
     scorer,
     torch_scores,
 )
-from tests.models.families import REFUSED, UNUSABLE
+from tests.models.families import BASE, REFUSED, UNUSABLE
 from tests.releases import native_and_transformers
 
 
@@ -50,6 +51,13 @@ def test_texts_of_more_tokens_than_an_indexer_chooses(tmp_path):
     limit = r"16 positions \(beyond index_topk keys an indexer chooses among them, which is not cov"
     with pytest.raises(ValueError, match=limit):
         scorer(own).score_sequences([TokenSequence(sequences[0].ids[:18], 0)])
+
+
+def test_an_indexer_is_no_reason_if_the_model_was_made_for_no_longer_texts(tmp_path):
+    saved(tmp_path, "deepseek_v32")
+    own = loaded(tmp_path)
+    assert own.max_positions == POSITIONS < BASE["deepseek_v32"]["index_topk"]
+    assert own.limit_reason == ""
 
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
