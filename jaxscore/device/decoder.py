@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device import attention_kinds
+from jaxscore.device import altup, attention_kinds
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
@@ -147,13 +147,23 @@ def _run(
     rotary = _rotary_tables(config, position)
     per_layer: Any = ()
     if config.per_layer_width:
-        rows = _lookup(embed["per_layer"]["token"], ids, axis)
+        n_rows = config.per_layer_rows or config.vocab_size
+        own_axis = build.axis if not n_rows % build.shards else None
+        rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), own_axis)
         per_layer = per_layer_inputs(embed, config, x, rows)
+    sources = attention_kinds.empty_sources(x, config, build)
+    if config.altup is not None:
+        x = altup.expand(x, from_storage(params["streams"]["into"]["weight"]))
 
     def step(carry: Any, layer: Any) -> Any:
         x, sources, late = carry
         weights, cached, index, own, embedding = layer
         weights = from_storage(weights)
+        streams = x
+        if config.altup is not None:
+            mixer = altup.Streams(config).bind({"params": weights["streams"]})
+            streams = mixer.predict(x)
+            x = streams[config.altup.active]
         caches_here = caches
         if scans_caches:  # otherwise each kind of layer takes its own
             caches_here = tuple(
@@ -162,7 +172,7 @@ def _run(
             )
         table = own.pop("table", None)
         angles = {} if table is None else {"cos": rotary[0][table], "sin": rotary[1][table]}
-        factors = own.pop("factors", None)
+        factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
         own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
         added, keys_values, sources, after = attention_kinds.attention_half(
             params, config, build, weights, index, x, layout, own, sources, states
@@ -173,7 +183,7 @@ def _run(
         read = (
             x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
         )
-        more, later = _mlp_half(params, config, build, weights, index, read)
+        more, later = _mlp_half(params, config, build, weights, index, read, cutoff)
         more *= config.residual_scale
         if factors is not None:
             read, more = read * factors[2], more * factors[3]
@@ -183,8 +193,13 @@ def _run(
             x = _add_residual(config, weights, "mlp", read, more)
         if has_late:
             x += late
+        gated = x
+        if config.altup is not None:
+            x, gated = mixer.correct(streams, x)
         if config.per_layer_width:
-            x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, embedding)
+            half = PerLayerInput(config)
+            more = half.apply({"params": weights["per_layer"]}, gated, embedding)
+            x = x + more if config.altup is None else x.at[1:].add(more)
         if config.layer_scale:
             x *= weights["layer_scale"]
         return (x, sources, later), (keys_values, after) if keep_kv else None
@@ -194,9 +209,10 @@ def _run(
     cached = tuple((cache.key, cache.value) for cache in caches) if scans_caches else ()
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
-    sources = attention_kinds.empty_sources(x, config, build)
     start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
     (x, *_), kept_of = lax.scan(step, start, stacked)
+    if config.altup is not None:
+        x = altup.merge(x, from_storage(params["streams"]["out_of"]["weight"]))
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
@@ -248,6 +264,9 @@ def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
         own["table"] = jnp.asarray(config.rotary_of, jnp.int32)
     if config.sum_factors:
         own["factors"] = jnp.asarray(config.sum_factors, jnp.float32)
+    if config.mlp_cutoffs:
+        cutoffs = [math.nan if one is None else one for one in config.mlp_cutoffs]
+        own["cutoff"] = jnp.asarray(cutoffs, jnp.float32)
     if config.qk_norm_of:
         own["qk_normed"] = jnp.asarray(config.qk_norm_of)
     if config.query_growth is not None:
@@ -256,7 +275,13 @@ def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
 
 
 def _mlp_half(
-    params: Params, config: DecoderConfig, build: Build, weights: Params, layer: Array, x: Array
+    params: Params,
+    config: DecoderConfig,
+    build: Build,
+    weights: Params,
+    layer: Array,
+    x: Array,
+    cutoff: Array | None,
 ) -> tuple[Array, Any]:
     """What the layer's MLP or mixture adds to the residual stream, now and after the next layer.
 
@@ -277,7 +302,9 @@ def _mlp_half(
         half = MlpHalf(config, build, width)
         return now(
             map_token_blocks(
-                lambda part: half.apply({"params": own}, part, None, is_recurrent)[0], x, most
+                lambda part: half.apply({"params": own}, part, None, is_recurrent, cutoff)[0],
+                x,
+                most,
             )
         )
 

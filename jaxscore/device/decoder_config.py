@@ -78,6 +78,20 @@ class Clamped(NamedTuple):
     slope: float
 
 
+class AltUp(NamedTuple):
+    """Several residual streams, see `altup`.
+
+    Attributes:
+        n_streams: how many; at least 2.
+        active: index of the one that layers compute.
+        scaled: what per-layer embeddings gate has a scale.
+    """
+
+    n_streams: int
+    active: int
+    scaled: bool
+
+
 class OtherMlp(NamedTuple):
     """Layers whose MLP differs from the others': a plain one of this inner width."""
 
@@ -362,6 +376,9 @@ class DecoderConfig:
         gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`; another gate where
             `clamped`, see there.
         mlp_factors: on the gate before its activation, and on what the MLP adds.
+        mlp_cutoffs: for each layer the number of standard deviations above the mean of a token's
+            gates, below which they are zero, and from which they are counted (arXiv 2506.06644);
+            None is no cutoff. Empty if no layer has one.
         other_mlp: see `OtherMlp`.
         mlp_layers: layers that are an MLP alone, where each layer has one half and one norm: the
             others are attention or a recurrence alone. None if all layers have both halves. Sizes
@@ -381,6 +398,10 @@ class DecoderConfig:
             from one to the other, and back before the unembedding. 0 is `width`.
         per_layer_width: a second embedding has so many channels for each layer, joined with a
             projection of the first one; they gate what a third part of each layer adds. 0 is none.
+        per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
+        altup: see `AltUp`; per-layer embeddings are added to all streams but the first.
+        laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
+            (LAuReL, arXiv 2411.07501); 0 is none.
         layer_scale: each layer's output has a learned factor.
         embedding_scale, residual_scale: factors on embeddings, and on what a layer's halves add.
         sum_factors: for each layer what the stream and attention's output, then the stream and the
@@ -439,6 +460,7 @@ class DecoderConfig:
     chunked: bool = False
     clamped: Clamped | None = None
     mlp_factors: tuple[float, float] = (1.0, 1.0)
+    mlp_cutoffs: tuple[float | None, ...] = ()
     other_mlp: OtherMlp | None = None
     mlp_layers: tuple[int, ...] | None = None
     rotary: tuple[Rotary, ...] = ()
@@ -454,6 +476,9 @@ class DecoderConfig:
     head_bias: bool = False
     embedding_width: int = 0
     per_layer_width: int = 0
+    per_layer_rows: int = 0
+    altup: AltUp | None = None
+    laurel_rank: int = 0
     layer_scale: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
@@ -533,6 +558,7 @@ class DecoderConfig:
             rotary_of=self.rotary_of[layer : layer + 1],
             qk_norm_of=self.qk_norm_of[layer : layer + 1],
             sum_factors=self.sum_factors[layer : layer + 1],
+            mlp_cutoffs=self.mlp_cutoffs[layer : layer + 1],
             query_growth=growth,
             keys_of=(),
             other_mlp=None,

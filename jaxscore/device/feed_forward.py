@@ -15,6 +15,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array
 
 from jaxscore.device.backends import ON_CPU, Build
@@ -74,6 +75,22 @@ class XIelu(nn.Module):
         return jnp.where(x > 0, high, low) + slope * x
 
 
+def keep_largest(gate: Array, cutoff: Array, axis: str | None) -> Array:
+    """Excess of gates over so many standard deviations above a token's mean, NaN for all of them.
+
+    Args:
+        axis: mesh axis over which the channels are split.
+    """
+
+    def mean(x: Array) -> Array:
+        own = jnp.mean(x, axis=-1, keepdims=True)
+        return own if axis is None else lax.pmean(own, axis)
+
+    centered = gate - mean(gate)
+    excess = jax.nn.relu(centered - cutoff * jnp.sqrt(mean(jnp.square(centered))))
+    return jnp.where(jnp.isnan(cutoff), gate, excess)
+
+
 class Mlp(nn.Module):
     """`down(gate(x))`, gated or not, with an inner width."""
 
@@ -82,7 +99,7 @@ class Mlp(nn.Module):
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, cutoff: Array | None = None) -> Array:
         c, build = self.config, self.build
 
         def inward(name: str) -> Array:
@@ -92,6 +109,8 @@ class Mlp(nn.Module):
             gate = inward("gate")
             if c.mlp_factors[0] != 1.0:
                 gate *= c.mlp_factors[0]
+            if cutoff is not None:
+                gate = keep_largest(gate, cutoff, build.axis)
             inner = gate_function(c)(gate, inward("up"))
         elif c.activation == "xielu":
             inner = XIelu(name="activation")(inward("up"))
@@ -176,6 +195,7 @@ class MlpHalf(nn.Module):
         x: Array,
         run: Callable[..., Array] | None = None,
         is_recurrent: Array | None = None,
+        cutoff: Array | None = None,
     ) -> tuple[Array, Any]:
         """Runs the MLP.
 
@@ -183,6 +203,7 @@ class MlpHalf(nn.Module):
             x: the residual stream.
             run: see `Mixture`.
             is_recurrent: whether the layer is, if norms are "mixed".
+            cutoff: the layer's of `DecoderConfig.mlp_cutoffs`, NaN for none.
 
         Returns:
             See `Mixture`; a plain MLP adds nothing later.
@@ -199,7 +220,7 @@ class MlpHalf(nn.Module):
             x = jnp.where(is_recurrent, norm(x), x)
         late: Any = ()
         if self.plain_width is not None or c.experts is None:
-            y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x)
+            y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x, cutoff)
         else:
             assert run is not None
             y, late = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)

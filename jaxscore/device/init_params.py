@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxscore.device import attention_kinds
+from jaxscore.device.altup import Streams
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
@@ -55,6 +56,9 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         if c.per_layer_width:
             embedding = jnp.zeros((1, 1, c.per_layer_width))
             half["per_layer"] = PerLayerInput(c).init(key, x, embedding)["params"]
+        if c.altup is not None:
+            streams = jnp.zeros((c.altup.n_streams, *x.shape))
+            half["streams"] = Streams(c).init(key, streams, x)["params"]
         if c.layer_scale:
             half["layer_scale"] = jnp.ones(1)
         return half
@@ -75,9 +79,15 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         params["out_of"] = {"weight": normal(next(keys), (embedding_width, c.width))}
     if c.per_layer_width:
         columns = c.n_layers * c.per_layer_width
-        embed["per_layer"] = {"token": normal(next(keys), (c.vocab_size, columns))}
+        n_rows = c.per_layer_rows or c.vocab_size
+        embed["per_layer"] = {"token": normal(next(keys), (n_rows, columns))}
         embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
         embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
+    if c.altup is not None:
+        shape = c.altup.n_streams - 1, c.width, c.width
+        params["streams"] = {
+            name: {"weight": normal(next(keys), shape)} for name in ("into", "out_of")
+        }
     if attention_kinds.stacked_by_kind(c):
         params["attentions"] = _attentions(next(keys), c, x, layout, own)
     if c.recurrent is not None:

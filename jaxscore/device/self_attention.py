@@ -223,6 +223,18 @@ def query_factors(growth: QueryGrowth, share: Any, position_RL: Array) -> Array:
     return 1.0 + share * jnp.log1p(stretches)
 
 
+class Laurel(nn.Module):
+    """Norm of a product of low rank (arXiv 2411.07501)."""
+
+    config: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        c = self.config
+        inner = Linear(c.laurel_rank, False, c.quantized, name="left")(x)
+        return Norm(c, name="norm")(Linear(c.width, False, c.quantized, name="right")(inner))
+
+
 class AttentionHalf(nn.Module):
     """What attention adds to the residual stream, and keys and values; see `Attention`."""
 
@@ -245,4 +257,6 @@ class AttentionHalf(nn.Module):
             mixed = Norm(c, name="attention_after_norm")(mixed)
         elif c.norm_place == "mixed":
             mixed = Norm(c, name="attention_norm")(mixed)
+        if c.laurel_rank:
+            mixed += read + Laurel(c, name="laurel")(read)
         return mixed, keys_values

@@ -45,7 +45,8 @@ OTHER_INNER, OTHER_KV_HEADS = "MLP channels of other layers", "key heads of othe
 RECURRENT_HEADS = "heads, blocks or channels of recurrent layers"
 RECURRENT_KEYS = "key heads or groups of recurrent layers"
 VOCABULARY = "vocabulary columns"
-MAY_BE_WHOLE = KV_HEADS, OTHER_KV_HEADS, RECURRENT_KEYS, VOCABULARY
+PER_LAYER_ROWS = "rows of per-layer embeddings"
+MAY_BE_WHOLE = KV_HEADS, OTHER_KV_HEADS, RECURRENT_KEYS, VOCABULARY, PER_LAYER_ROWS
 
 Path = tuple[str, ...]  # keys of the parameter tree
 Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
@@ -79,12 +80,17 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("attentions/(main|other)/out", None, None, HEADS),
     ("attentions/(main|other)/sinks", (None, HEADS)),
     ("attentions/(main|other)/[qk]_norm/scale", (None, None)),
-    ("embed/per_layer/token", (VOCABULARY, None)),
+    ("embed/per_layer/token", (PER_LAYER_ROWS, None)),
     ("embed/per_layer_in/weight", (None, None)),
     ("embed/per_layer_norm/scale", (None,)),
     *_product("layers/per_layer/(gate|out)", None, None, None),
     ("layers/per_layer/norm/scale", (None, None)),
     ("layers/layer_scale", (None, None)),
+    ("streams/(into|out_of)/weight", (None, None, None)),
+    ("layers/streams/(router|predicting|correcting)/weight", (None, None, None)),
+    ("layers/streams/(norm/scale|output_scale)", (None, None)),
+    *_product("layers/laurel/(left|right)", None, None, None),
+    ("layers/laurel/norm/scale", (None, None)),
     (f"{MAIN_MLP}/(experts|experts_after|shared_after)_norm/scale", (None, None)),
     (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
@@ -127,6 +133,8 @@ def keys_of(path: Any) -> Path:
 def counts(config: DecoderConfig) -> dict[str, int]:
     """How many there are of what the rules split, of those that this model has."""
     out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, VOCABULARY: config.vocab_size}
+    if config.per_layer_width:
+        out[PER_LAYER_ROWS] = config.per_layer_rows or config.vocab_size
     if config.other_heads is not None:
         out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
     if config.other_mlp is not None:

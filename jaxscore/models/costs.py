@@ -19,6 +19,7 @@ PART_OF = {  # first key of a parameter's path
     "attentions": LAYERS,
     "mlps": LAYERS,
     "recurrent": LAYERS,
+    "streams": LAYERS,
     "experts": EXPERTS,
     "final_norm": UNEMBEDDING,
     "out_of": UNEMBEDDING,

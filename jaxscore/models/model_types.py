@@ -167,7 +167,6 @@ _OTHER_LAYERS = {
     "doge": "a learned mask of keys",
     "dory": "learned scales within its gates",
     "dots3_note_text": INDEXER,
-    "gemma3n_text": "several residual streams, and activations of the largest inputs alone",
     "gemma4_assistant": TWO_INPUTS,
     "gemma4_unified_assistant": TWO_INPUTS,
     "hrm_text": "layers that run several times",
@@ -206,7 +205,7 @@ REFUSED: Mapping[str, Refused] = {
     **{kind: Refused(OTHER_LAYERS, layers) for kind, layers in _OTHER_LAYERS.items()},
     **{
         kind: Refused(OTHER_LAYERS, _OTHER_LAYERS[text], text)
-        for kind, text in {"dots3_note": "dots3_note_text", "gemma3n": "gemma3n_text"}.items()
+        for kind, text in {"dots3_note": "dots3_note_text"}.items()
     },
     **dict.fromkeys(_NOT_COMPARED.split(), Refused(NOT_COMPARED)),
     **dict.fromkeys(_ENCODER_DECODERS.split(), Refused(ENCODER_DECODER)),

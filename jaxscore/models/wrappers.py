@@ -135,6 +135,19 @@ WRAPPERS: dict[str, Wrapper] = {
         frozenset({"mm_tokens_per_image"}),
         INDICES,
     ),
+    "gemma3n": Wrapper(
+        ("gemma3n_text",),
+        frozenset({"vision_tower", "audio_tower", "embed_vision", "embed_audio"}),
+        {
+            "audio_token_id": 262273,
+            "boa_token_id": 256000,
+            "boi_token_id": 255999,
+            "eoa_token_id": 262272,
+            "eoi_token_id": 262144,
+            "image_token_id": 262145,
+        },
+        frozenset({"audio_soft_tokens_per_image", "vision_soft_tokens_per_image"}),
+    ),
     "gemma4": Wrapper(
         ("gemma4_text",),
         frozenset({"vision_tower", "audio_tower", "embed_vision", "embed_audio"}),

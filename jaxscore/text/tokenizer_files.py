@@ -94,7 +94,7 @@ CLASSES = {
         "gpt_neox mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)
     ),
     "GemmaTokenizer": TokenizerClass(
-        "gemma gemma2 gemma3 gemma3_text recurrent_gemma",
+        "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma",
         _special(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>"),
         adds=(True, False),
     ),

@@ -235,6 +235,14 @@ WRAPPED = {
          "model.audio_tower.layers.0.norm_out.weight",
          "model.embed_audio.embedding_projection.weight"],
     ),
+    "gemma3n": (
+        "gemma3n_text",
+        {"model.": "model.language_model."},
+        ["model.vision_tower.timm_model.conv_stem.conv.weight",
+         "model.embed_vision.embedding_projection.weight",
+         "model.audio_tower.subsample_conv_projection.input_proj_linear.weight",
+         "model.embed_audio.embedding.weight"],
+    ),
     "gemma4_unified": (
         "gemma4_unified_text",
         {"model.": "model.language_model."},

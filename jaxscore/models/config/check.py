@@ -56,7 +56,7 @@ MAY_BE_NULL = frozenset(
 # beside `layer_types`.
 MAY_BE_STRING = frozenset({"sliding_window_pattern"})
 # A list with an entry per layer, which the family takes if all are the same.
-MAY_BE_LIST = frozenset({"moe_topk"})
+MAY_BE_LIST = frozenset({"intermediate_size", "moe_topk"})
 # For these null means "derived from other sizes", as for every attribute whose default is null.
 MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
 # Real numbers, though the defaults of some classes are integers.
@@ -79,8 +79,8 @@ KINDS: dict[str, type] = dict.fromkeys(
 )
 KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
 KINDS |= dict.fromkeys(
-    "attention_layers attention_types attn_layer_indices full_attn_idxs indexer_types "
-    "layer_rope_theta layer_types "
+    "activation_sparsity_pattern attention_layers attention_types attn_layer_indices "
+    "full_attn_idxs indexer_types layer_rope_theta layer_types "
     "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers mtp_layers_block_type "
     "no_rope_layers "
     "ssm_multipliers".split(),

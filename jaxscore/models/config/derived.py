@@ -92,6 +92,18 @@ def _cohere2_moe(config: Any) -> None:
         config.mlp_layer_types = ["dense"] * first + ["sparse"] * (n - first)
 
 
+def _gemma3n(config: Any) -> None:
+    """A window in all but every fifth layer; few activations in the first ten of more layers."""
+    n = config.num_hidden_layers
+    if config.layer_types is None:
+        config.layer_types = _layer_types(config, 5)
+    if config.activation_sparsity_pattern is None:
+        n_sparse = 10 if n > 10 else 0
+        config.activation_sparsity_pattern = [0.95] * n_sparse + [0.0] * (n - n_sparse)
+    if not isinstance(config.intermediate_size, list):
+        config.intermediate_size = [config.intermediate_size] * n
+
+
 def _granite_swa(config: Any) -> None:
     """A window in all but every fourth layer, counted from the first; one rotary base for all."""
     layers = range(config.num_hidden_layers)
@@ -571,6 +583,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "falcon_h1": _falcon_h1,
     "gemma2": _alternating,
     "gemma3_text": _pattern,
+    "gemma3n_text": _gemma3n,
     "gemma4_text": _gemma4,
     "gemma4_unified_text": _gemma4,
     "glm4_moe_lite": _glm4_moe_lite,

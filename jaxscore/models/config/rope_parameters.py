@@ -43,7 +43,7 @@ NEW_ALONE = frozenset({"cohere2_moe"})
 def names_of(kind: str, default: Mapping[str, Any]) -> frozenset[str]:
     """Attributes that `normal` reads for a model type."""
     if has_layer_types(default):
-        old = {"gemma3_text": OLD, "olmo3": OLD[:2]}.get(kind, ())
+        old = {"gemma3_text": OLD, "gemma3n_text": OLD, "olmo3": OLD[:2]}.get(kind, ())
         return frozenset({"rope_parameters", *old})
     found = {"rope_parameters", "rope_scaling", *BASES.get(kind, ("rope_theta",))}
     if "partial_rotary_factor" in default:

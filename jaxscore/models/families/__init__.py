@@ -14,6 +14,7 @@ MODULES = {
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox persimmon",
     "gemma": "gemma gemma2 gemma3_text vaultgemma",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text gemma4_unified_text",
     "gpt": "codegen gpt2 gpt_bigcode gpt_neo gptj",
     "gpt_oss": "gpt_oss",

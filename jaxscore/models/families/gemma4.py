@@ -23,15 +23,15 @@ def _gemma4(config: Any) -> DecoderConfig:
         fields.require(config, vocab_size_per_layer_input=config.vocab_size)
     types = fields.per_layer_values(config, "layer_types")
     windows = fields.windows_by_layer_type(config)
-    keys_of = _keys_of(config, types)
+    shared = keys_of(config, types)
     return llama.llama_config(
         config,
         **_head_fields(config, types),
         **_rotary_fields(config, types),
-        **_mlp_fields(config, keys_of),
+        **_mlp_fields(config, shared),
         activation=fields.activation(config, "hidden_activation"),
         attention_scale=1.0,
-        keys_of=keys_of,
+        keys_of=shared,
         qk_norm="head",
         value_norm=True,
         norm_place="both",
@@ -82,7 +82,7 @@ def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
     return out
 
 
-def _keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
+def keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
     """Layer whose keys each layer uses: the last layers share those of the last of their type."""
     n, shared = config.num_hidden_layers, config.num_kv_shared_layers
     if not shared:
@@ -193,23 +193,32 @@ def _mlp_sources(config: DecoderConfig) -> Table:
     return table | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
 
 
-def _sources(config: DecoderConfig) -> Table:
-    layer = "layers.{i}."
+def attention_and_norm_sources(config: DecoderConfig) -> Table:
+    """Embedding, attention, and the norms of every layer."""
     table = llama.embedding_sources(config) | _all_attention_sources(config)
-    table |= _mlp_sources(config) | layer_norms(SANDWICH_NORMS)
-    table["layers", "layer_scale"] = Source(layer + "layer_scalar")
-    if config.per_layer_width:
-        table["embed", "per_layer", "token"] = Source("embed_tokens_per_layer.weight")
-        table["embed", "per_layer_in", "weight"] = Source("per_layer_model_projection.weight")
-        table["embed", "per_layer_norm", "scale"] = Source("per_layer_projection_norm.weight")
-        at = ("layers", "per_layer")
-        table |= linear((*at, "gate"), layer + "per_layer_input_gate", False)
-        table |= linear((*at, "out"), layer + "per_layer_projection", False)
-        table |= norm((*at, "norm"), layer + "post_per_layer_input_norm", False)
-    return table
+    return table | layer_norms(SANDWICH_NORMS)
 
 
-def _unread(config: DecoderConfig) -> tuple[str, ...]:
+def per_layer_sources() -> Table:
+    """Per-layer embeddings."""
+    at, layer = ("layers", "per_layer"), "layers.{i}."
+    table: Table = {
+        ("embed", "per_layer", "token"): Source("embed_tokens_per_layer.weight"),
+        ("embed", "per_layer_in", "weight"): Source("per_layer_model_projection.weight"),
+        ("embed", "per_layer_norm", "scale"): Source("per_layer_projection_norm.weight"),
+    }
+    table |= linear((*at, "gate"), layer + "per_layer_input_gate", False)
+    table |= linear((*at, "out"), layer + "per_layer_projection", False)
+    return table | norm((*at, "norm"), layer + "post_per_layer_input_norm", False)
+
+
+def _sources(config: DecoderConfig) -> Table:
+    table = attention_and_norm_sources(config) | _mlp_sources(config)
+    table["layers", "layer_scale"] = Source("layers.{i}.layer_scalar")
+    return table | per_layer_sources() if config.per_layer_width else table
+
+
+def unread(config: DecoderConfig) -> tuple[str, ...]:
     """Keys and values of layers that use another layer's; released checkpoints have them."""
     shared = [i for i, source in enumerate(config.keys_of) if source != i]
     return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
@@ -228,10 +237,10 @@ FAMILIES = {
         "hidden_size_per_layer_input vocab_size_per_layer_input enable_moe_block num_experts",
         "top_k_experts moe_intermediate_size",
         sources=_sources,
-        unread=_unread,
+        unread=unread,
         lacks="hidden_act",
     ),
     "gemma4_unified_text": llama.family(
-        _gemma4, READS, sources=_sources, unread=_unread, lacks="hidden_act"
+        _gemma4, READS, sources=_sources, unread=unread, lacks="hidden_act"
     ),
 }
