@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.decoder_config import (
+    AltUp,
     Clamped,
     Experts,
     GatedDelta,
@@ -114,6 +115,19 @@ CONFIGS = {
         layer_scale=True,
         norm_place="both",
         quantized="float32",
+    ),
+    "streams": llamalike(
+        altup=AltUp(3, 1, scaled=True),
+        laurel_rank=5,
+        mlp_cutoffs=(0.5, None),
+        norm_place="both",
+        per_layer_rows=40,
+        per_layer_width=6,
+        quantized="float32",
+    ),
+    "late experts": llamalike(
+        experts=Experts(4, 2, False, 16, False, identities=2, late=True, corrected=True),
+        other_mlp=OtherMlp((1,), 16),
     ),
     "narrow values": llamalike(
         windows=(4, 0),
