@@ -192,6 +192,8 @@ RUN = (
     "xielu",
     "heads of two sizes",
     "experts beside",
+    "streams",
+    "late experts",
 )  # tests/engine/test_on_eight_devices.py runs others
 WITH_KERNELS = "int8 experts", "other widths", "mixed"  # interpreted, as on a TPU and a GPU
 # On four devices, since a process sets their number once.
