@@ -1,5 +1,10 @@
 """`preferences`: the documented files, and exit codes."""
 
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
 from tests.cli.conftest import QWEN, strict
 
 LINES = (
@@ -30,3 +35,29 @@ def test_the_documented_files(run, place):
     assert first["ref_chosen_logps"] < 0
     manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
     assert (manifest["command"], manifest["flags"]["max_length"]) == ("preferences", 1024)
+
+
+@pytest.mark.parametrize("form", ["parquet", "dataset"])
+def test_conversations_in_a_table(run, tmp_path, form):
+    """The output has the columns of the input with their types, as TRL reads them."""
+    said = {"role": "user", "content": "Who sat?", "name": "me"}
+    answers = [{"role": "assistant", "content": text, "name": None} for text in ("It.", "No one.")]
+    rows = [{"prompt": [{**said, "name": None}], "chosen": answers[:1], "rejected": answers[1:]}]
+    rows += [{"prompt": [said], "chosen": answers[:1], "rejected": answers[1:]}]
+    table = pyarrow.Table.from_pylist(rows)
+    source = tmp_path / "in.parquet"
+    if form == "parquet":
+        parquet.write_table(table, source)
+    else:
+        source = tmp_path / "in"
+        datasets.Dataset(table).save_to_disk(source)
+    ran = run(*flags(tmp_path, source.name, "out.parquet"))
+    assert ran.code == 1
+    assert "a message has name" in ran.err
+    found = parquet.read_table(tmp_path / "out.parquet")
+    assert found.column_names == [*table.column_names, *FIELDS, "error"]
+    assert found.select(table.column_names).to_pylist() == rows
+    assert found.column("ref_chosen_logps")[0].as_py() < 0
+    assert found.column("ref_chosen_logps")[1].as_py() is None
+    again = datasets.Dataset.from_parquet(str(tmp_path / "out.parquet"), cache_dir=tmp_path / "c")
+    assert again[0]["chosen"] == answers[:1]

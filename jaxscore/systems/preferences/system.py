@@ -82,7 +82,14 @@ class Item:
         prompt, chosen, rejected = self.prompt, self.chosen, self.rejected
         if prompt is None:
             prompt, chosen, rejected = split_prompt(chosen, rejected)
-        return Pair(prompt, chosen, rejected)
+        return Pair(*map(_without_nulls, (prompt, chosen, rejected)))
+
+
+def _without_nulls(part: str | list[Any]) -> str | list[Any]:
+    """Messages with the fields that templates get: a table's rows have null for the others."""
+    if isinstance(part, str):
+        return part
+    return [{name: message[name] for name in MESSAGE_FIELDS} for message in part]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
