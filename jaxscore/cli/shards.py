@@ -77,7 +77,7 @@ def _shard(text: str) -> tuple[int, int]:
 def run(command: Command, args: argparse.Namespace) -> int:
     """Run a command on one file, or on each shard of a folder that is this worker's."""
     given = args.input if isinstance(args.input, list) else [args.input]
-    if isinstance(args.output, Folder):
+    if isinstance(args.output, Folder) and args.output.name:  # `/` and `./` are no new folder
         return _run_shards(command, args, given)
     if len(given) > 1 or is_pattern(given[0]):
         raise InputError(

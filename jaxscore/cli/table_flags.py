@@ -42,7 +42,6 @@ def add_input(
         required=True,
         type=Path,
         nargs="+",
-        action="extend",
         metavar="FILE",
         help=help,
     )

@@ -9,6 +9,7 @@ import jaxscore
 from jaxscore.cli import demo, listing
 from jaxscore.cli import main as cli
 from jaxscore.errors import InputError
+from jaxscore.io.config_file import TAKES_ONE
 from tests.conftest import CASES, ROOT
 
 
@@ -30,11 +31,11 @@ def test_the_parser_takes_both_spellings():
 
 @pytest.mark.parametrize("name", listing.NAMES)
 def test_a_list_flag_that_is_repeated_adds(name):
-    """But for those whose words have places of their own, such as MODEL SHORT."""
+    """But for those whose words have places of their own, such as MODEL SHORT, and --input."""
     config = str(ROOT / f"configs/{name}.yaml")
     for action in listing.parser(name)._actions:
         is_list = action.nargs == "+" or isinstance(action.default, list | tuple)
-        if not is_list or isinstance(action.metavar, tuple):
+        if not is_list or isinstance(action.metavar, tuple) or hasattr(action, TAKES_ONE):
             continue
         flag, words = action.option_strings[0], ["1", "2", "3"]
         if action.dest == "measures":
@@ -42,6 +43,11 @@ def test_a_list_flag_that_is_repeated_adds(name):
         repeated = [word for given in words for word in (flag, given)]
         found = getattr(cli.parse(["--config", config, *repeated]), action.dest)
         assert [str(value) for value in found] == ",".join(words).split(","), flag
+
+
+def test_the_last_input_holds():
+    words = ["score", "--model", "m", "--output", "o", "--input", "a", "--input", "b", "c"]
+    assert [path.name for path in cli.parse(words).input] == ["b", "c"]
 
 
 def test_the_completion_script_completes_commands_and_flags(capsys):
