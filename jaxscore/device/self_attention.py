@@ -7,9 +7,14 @@ head n, with the latent c_j and the rotary key r_j of token j,
     value_nj = V_n c_j             sum_j w_j value_nj = V_n (sum_j w_j c_j)
 
 so a token's keys and values are one vector [r_j, c_j] for all heads, which is what a KV cache
-holds (arXiv 2405.04434, section 2.1.2), and each head has a query of that width.
+holds (arXiv 2405.04434, section 2.1.2), and each head has a query of that width. Attention to a
+cache and generation use this absorbed form. Within rows each head has its keys and values
+expanded: the expansion multiplies as often as K_n^T and V_n above, and a product of two tokens has
+fewer channels (of DeepSeek-V3 192 and 128 in place of 576 and 576).
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -46,16 +51,32 @@ class PerHead(nn.Module):
     along: str
     quantized: str = ""
 
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def setup(self) -> None:
         shape = self.heads * self.rows, self.columns
-        weight = self.param("weight", nn.initializers.normal(0.02), shape)
-        weight = weight.reshape(self.heads, self.rows, self.columns)
-        scale = None
-        if self.quantized:
-            weight = weight.astype(self.quantized)
-            scale = self.param(SCALE, nn.initializers.ones, shape[:1])
-            scale = scale.reshape(self.heads, self.rows)
+        self.weight = self.param("weight", nn.initializers.normal(0.02), shape)
+        self.scale = self.param(SCALE, nn.initializers.ones, shape[:1]) if self.quantized else None
+
+    def _matrices(self) -> tuple[Array, Array | None]:
+        """Matrix [N, rows, columns] of each head, and scales [N, rows] of quantized ones."""
+        weight = self.weight.reshape(self.heads, self.rows, self.columns)
+        if self.scale is None:
+            return weight, None
+        return weight.astype(self.quantized), self.scale.reshape(self.heads, self.rows)
+
+    def expand(self, x: Array) -> Array:
+        """Rows [..., N, rows] of all heads from an input [..., columns] that they share."""
+        weight, scale = self._matrices()
+        y = jnp.einsum(
+            "...c,nrc->...nr",
+            x.astype(weight.dtype),
+            weight,
+            precision=lax.Precision.HIGHEST if weight.dtype == jnp.float32 else None,
+            preferred_element_type=jnp.float32,
+        )
+        return y if scale is None else y * scale
+
+    def __call__(self, x: Array) -> Array:
+        weight, scale = self._matrices()
         if scale is not None and self.along == "rows":
             x = x * scale
         # Heads first: XLA:CPU has no product of bfloat16 along a middle axis.
@@ -73,7 +94,7 @@ class PerHead(nn.Module):
 
 
 class LatentProducts(nn.Module):
-    """Queries [R, L, N, turned + rank] and the one key head [R, L, 1, turned + rank] of MLA."""
+    """Latent attention with its projections, but the last one."""
 
     config: DecoderConfig
     latent: Latent
@@ -91,22 +112,55 @@ class LatentProducts(nn.Module):
         self.key_up = PerHead(n_heads, latent.unturned, latent.rank, "rows", c.quantized)
         self.value_up = PerHead(n_heads, latent.value, latent.rank, "columns", c.quantized)
 
-    def __call__(self, x: Array, own: PerLayer) -> tuple[Array, Array, Array]:
+    def attend(
+        self, x: Array, own: PerLayer, factors: Array | float, attend: Callable[..., Array]
+    ) -> tuple[Array, KeyValue]:
+        """Mixed values [R, L, N, value] of the tokens' heads, and keys and values for a cache.
+
+        Args:
+            x: normed input [R, L, D].
+            factors: on queries, broadcast to [R, L, N, H].
+            attend: `attention` with all other arguments.
+        """
         latent, interleaved = self.latent, self.config.interleaved
         read = self.query_norm(self.query_in(x)) if latent.query_rank else x
         read = read if latent.query_factor == 1.0 else read * latent.query_factor
-        q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned)
+        q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned) * factors
         unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
         shared, key = jnp.split(self.key_value(x)[:, :, None], [latent.rank], axis=-1)
         turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
         shared = self.norm(shared)
         shared = shared if latent.factor == 1.0 else shared * latent.factor
         k = jnp.concatenate([key, shared], axis=-1)
-        return jnp.concatenate([turned, self.key_up(unturned)], axis=-1), k, k
+        keys_values = isolate_nonfinite(k, k)
+        absorbed = None
+        if own.caches or x.shape[1] == 1:
+            absorbed = jnp.concatenate([turned, self.key_up(unturned)], axis=-1)
+        if x.shape[1] == 1:  # a generation step
+            return self._values(attend(absorbed, *keys_values)), keys_values
+        mixed = attend(
+            self._pad(jnp.concatenate([turned, unturned], axis=-1)),
+            *isolate_nonfinite(*self._expand(k)),
+            cache_q=absorbed,
+            from_cache=lambda mixed: self._pad(self._values(mixed)),
+        )
+        return mixed[..., : latent.value], keys_values
 
-    def values(self, mixed: Array) -> Array:
+    def _expand(self, k: Array) -> KeyValue:
+        """Keys and values [R, L, N, H] of all heads from latent keys."""
+        key, shared = jnp.split(k[:, :, 0], [self.latent.turned], axis=-1)
+        unturned, value = self.key_up.expand(shared), self.value_up.expand(shared)
+        turned = jnp.broadcast_to(key[:, :, None], (*unturned.shape[:3], key.shape[-1]))
+        return self._pad(jnp.concatenate([turned, unturned], axis=-1)), self._pad(value)
+
+    def _values(self, mixed: Array) -> Array:
         """Each head's value [R, L, N, value] from mixed latents [R, L, N, turned + rank]."""
         return self.value_up(mixed[..., self.latent.turned :])
+
+    def _pad(self, x: Array) -> Array:
+        """Channels filled up with zeros to those of expanded keys or values, whichever are more."""
+        width = max(self.latent.turned + self.latent.unturned, self.latent.value)
+        return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
 
 
 class Attention(nn.Module):
@@ -127,34 +181,31 @@ class Attention(nn.Module):
             shared: keys and values of another layer, used instead of its own.
         """
         c, build = self.config, self.build
-        latent = None if c.latent is None else LatentProducts(c, c.latent, build, name="latent")
-        if latent is None:
-            q, k, v = self.heads(x, own, shared is not None)
-        else:
-            q, k, v = latent(x, own)
-        if c.query_growth is not None:
-            q = q * query_factors(c.query_growth, own.growth, layout.position)[:, :, None, None]
-        k, v = isolate_nonfinite(k, v) if shared is None else shared
         n_heads = c.n_heads // build.shards
-        sinks = self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None
-        mixed = attention(
-            q,
-            k,
-            v,
-            layout.position,
-            layout.subtree_end,
-            own.window,
+        attend = functools.partial(
+            attention,
+            position_RL=layout.position,
+            subtree_end_RL=layout.subtree_end,
+            window=own.window,
             caches=own.caches,
             rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, build.axis),
             dtype=layout.dtype,
             backend=build.backend,
-            sinks_N=sinks,
+            sinks_N=self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None,
             chunked=c.chunked,
         )
-        if latent is not None:
-            mixed = latent.values(mixed)
-        elif c.value_width:
-            mixed = mixed[..., : c.value_width]
+        factors: Array | float = 1.0
+        if c.query_growth is not None:
+            factors = query_factors(c.query_growth, own.growth, layout.position)[:, :, None, None]
+        if c.latent is not None:
+            latent = LatentProducts(c, c.latent, build, name="latent")
+            mixed, (k, v) = latent.attend(x, own, factors, attend)
+        else:
+            q, k, v = self.heads(x, own, shared is not None)
+            k, v = isolate_nonfinite(k, v) if shared is None else shared
+            mixed = attend(q * factors, k, v)
+            if c.value_width:
+                mixed = mixed[..., : c.value_width]
         if c.query_gate and c.gate_per_head:
             gate = Linear(n_heads, False, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)[..., None]

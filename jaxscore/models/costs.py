@@ -100,15 +100,22 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
     """
     kinds = config.kinds()
     kind_of = [config.kind_of(n) for n in range(config.n_layers)]
-    widths = [0 if kind < 0 else kinds[kind].head_width for kind in kind_of]
+    channels = [0 if kind < 0 else _channels(kinds[kind]) for kind in kind_of]
 
     def reach(window: int) -> int:
         if config.chunked and window:
             return (depth - 1) % window + 1
         return min(depth, window) if window else depth
 
-    seen = sum(width * reach(window) for width, window in zip(widths, config.windows, strict=True))
-    return 2 * 2 * config.n_heads * seen
+    seen = sum(n * reach(window) for n, window in zip(channels, config.windows, strict=True))
+    return 2 * config.n_heads * seen
+
+
+def _channels(config: DecoderConfig) -> int:
+    """Channels of a head's key and value together, expanded from a latent."""
+    if latent := config.latent:
+        return latent.turned + latent.unturned + latent.value
+    return config.head_width + (config.value_width or config.head_width)
 
 
 def unembedding_flops(config: DecoderConfig) -> int:

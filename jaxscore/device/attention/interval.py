@@ -43,6 +43,8 @@ def attention(
     backend: Backend,
     sinks_N: Float[Array, " N"] | None = None,
     chunked: bool = False,
+    cache_q: Float[Array, "R L N C"] | None = None,
+    from_cache: Callable[[Array], Array] | None = None,
 ) -> Float[Array, "R L N H"]:
     """Softmax attention of every token over the tokens visible to it.
 
@@ -58,6 +60,8 @@ def attention(
         backend: names the function in `ATTENTION`.
         sinks_N: for each query head the score of a sink, which has no value (arXiv 2309.17453).
         chunked: attend within chunks of `window` positions, see `DecoderConfig`.
+        cache_q: queries for the caches, whose keys and values have other channels than the rows'.
+        from_cache: maps values mixed from the caches [R, L, N, C] to the rows' channels H; linear.
 
     Returns:
         float32 mixed values [R, L, N, H].
@@ -81,10 +85,14 @@ def attention(
         # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise.
         run = blocked
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
+    q = q_RLNH if cache_q is None else cache_q
     parts = [
-        attend_cache(q_RLNH, cache, position_RL, window, rule=rule, backend=backend, chunk=chunk)
+        attend_cache(q, cache, position_RL, window, rule=rule, backend=backend, chunk=chunk)
         for cache in caches
     ]
+    if parts and from_cache is not None:
+        out, lse = merge_parts(parts)
+        parts = [(from_cache(out), lse)]
     out, lse = merge_parts([own, *parts]) if caches else own
     if sinks_N is None:
         return out
