@@ -135,13 +135,11 @@ MAMBA, MAMBA2, DELTA = "Mamba", "Mamba-2", "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "bailing_hybrid": "the delta rule",
-    "falcon_mamba": MAMBA,
     "glm5_next_text": "linear attention",
     "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
     "lara_mini": DELTA,
-    "mamba": MAMBA,
     "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",

@@ -91,7 +91,7 @@ CLASSES = {
         "dbrx exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj minimax olmo3 opt starcoder2", _END
     ),
     "GPTNeoXTokenizer": TokenizerClass(
-        "gpt_neox mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)
+        "falcon_mamba gpt_neox mamba mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)
     ),
     "GemmaTokenizer": TokenizerClass(
         "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma",

@@ -56,6 +56,24 @@ JAMBA = {
     "mamba_dt_rank": 3,
 }
 DELTA_MOE = {**DELTA, **MIXED, "shared_expert_intermediate_size": 40}
+SCAN = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "state_size": 5,
+    "time_step_rank": 3,
+}
+SCAN_CASE: dict[str, Any] = {
+    "use_bias": True,
+    "use_conv_bias": False,
+    "tie_word_embeddings": False,
+    "conv_kernel": 3,
+    "state_size": 6,
+    "time_step_rank": "auto",
+    "expand": 3,
+    "layer_norm_epsilon": 0.1,
+    "hidden_act": "gelu",
+}
 BASE: dict[str, dict[str, Any]] = {
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "falcon_h1": {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 40, "mamba_d_head": 5},
@@ -68,7 +86,9 @@ BASE: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 40,
     },
+    "falcon_mamba": SCAN,
     "jamba": JAMBA,
+    "mamba": SCAN,
     "kimi_linear": {
         **{name: value for name, value in SIZES.items() if name != "max_position_embeddings"},
         "model_max_length": POSITIONS,
@@ -227,6 +247,13 @@ CASES = [
         position_embedding_type="rope",
         **scaled(SLOW_YARN),
     ),
+    case("falcon_mamba", intermediate_size=24),
+    case(
+        "falcon_mamba",
+        "layer_norm_epsilon hidden_act mixer_rms_eps",
+        mixer_rms_eps=0.5,
+        **SCAN_CASE,
+    ),
     case("jamba", {"num_experts_per_tok": 3}),
     case(
         "jamba",
@@ -356,6 +383,9 @@ CASES = [
     case("lfm3", layer_types=None, num_hidden_layers=5),
     # Attention alone
     case("lfm3", layer_types=[FULL, SLIDING, FULL, SLIDING]),
+    case("mamba"),
+    case("mamba", "layer_norm_epsilon hidden_act", **SCAN_CASE),
+    case("mamba", intermediate_size=24),
     case("mamba2"),
     case(
         "mamba2",
@@ -552,6 +582,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("lfm3", {"layer_types": [CONV, FULL, LINEAR, CONV]}, "layer_types has"),
     ("lfm3", {"rope_parameters": {FULL: None, SLIDING: {}}}, "full_attention is null"),
     ("minimax", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
+    ("mamba", {"rms_norm": False}, "rms_norm is False"),
+    ("mamba", {"d_inner": 9}, "d_inner is 9"),
+    ("mamba", {"d_model": 9}, "d_model is 9"),
+    ("mamba", {"n_layer": 9}, "n_layer is 9"),
+    ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg is {'layer'"),
     ("mamba2", {"rms_norm": False}, "rms_norm is False"),
     (
         "nemotron_h",
@@ -585,6 +620,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
     ("bamba", {"time_step_limit": [0.5]}, "time_step_limit is [0.5]"),
     ("bamba", {"mamba_d_conv": 0}, "expected at least 1"),
+    ("mamba", {"conv_kernel": 0}, "taps=0"),
     ("mamba2", {"head_dim": 4}, "expected expand * hidden_size, 64"),
     ("mamba2", {"n_groups": 3}, "8 Mamba heads are no multiple of 3 groups"),
     ("falcon_h1", {"mamba_d_head": 4}, "expected mamba_d_ssm or mamba_expand"),
@@ -622,6 +658,16 @@ ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
 INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
 CHUNKS = "chunks do not change what is computed"
 SCANS = "of torch's ways of the same scan"
+OF_SCANS = {
+    **dict.fromkeys("use_associative_scan use_mambapy".split(), SCANS),
+    **dict.fromkeys(
+        "rescale_prenorm_residual time_step_floor time_step_max time_step_min "
+        "time_step_scale".split(),
+        TRAINING,
+    ),
+    "time_step_init_scheme": "of torch's initial weights",
+    "residual_in_fp32": "the residual stream is float32",
+}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "bamba": {
         "mamba_chunk_size": CHUNKS,
@@ -634,6 +680,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         **dict.fromkeys(INITIAL.split(), NOT_READ),
         "mlp_expansion_factor": "intermediate_size says it",
     },
+    "falcon_mamba": {**OF_SCANS, "use_falcon_mambapy": SCANS},
     "granitemoehybrid": {
         "mamba_chunk_size": CHUNKS,
         "output_router_logits": TRAINING,
@@ -653,6 +700,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "rope_theta": NOT_READ,
     },
     "lfm2_moe": {"output_router_logits": TRAINING},
+    "mamba": {**OF_SCANS, "fused_add_norm": NOT_READ, "pad_vocab_size_multiple": NOT_READ},
     "mamba2": {
         "chunk_size": CHUNKS,
         "residual_in_fp32": "all residuals are float32",

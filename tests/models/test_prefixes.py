@@ -41,6 +41,8 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
         ("bamba", {"max_position_embeddings": 512}),
         # States alone
         ("mamba2", {}),
+        ("falcon_mamba", {}),
+        ("recurrent_gemma", {}),
     ],
 )
 @pytest.mark.usefixtures("optimised")

@@ -522,7 +522,9 @@ def _nemotron_h(config: Any) -> None:
 
 
 def _mamba(config: Any) -> None:
-    """Step sizes of Mamba-1 are made from a sixteenth of the width."""
+    """Step sizes of Mamba-1 are made from a sixteenth of the width; `expand` gives its channels."""
+    if getattr(config, "intermediate_size", 0) is None:
+        config.intermediate_size = int(config.expand * config.hidden_size)
     for name in ("mamba_dt_rank", "time_step_rank"):
         if getattr(config, name, 0) in (None, "auto"):
             setattr(config, name, math.ceil(config.hidden_size / 16))
@@ -581,6 +583,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "exaone_moe": _exaone_moe,
     "falcon": _falcon,
     "falcon_h1": _falcon_h1,
+    "falcon_mamba": _mamba,
     "gemma2": _alternating,
     "gemma3_text": _pattern,
     "gemma3n_text": _gemma3n,
@@ -594,6 +597,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "granite_swa": _granite_swa,
     "granitemoe_swa": _granite_swa,
     "granitemoehybrid": _mamba2,
+    "mamba": _mamba,
     "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,

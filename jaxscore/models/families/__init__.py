@@ -31,6 +31,7 @@ MODULES = {
     "llama_relatives": "glm helium internlm3 jais2 ministral olmo",
     "llama_variants": "apertus arcee ernie4_5 nanochat seed_oss smollm3",
     "longcat": "longcat_flash",
+    "mamba": "falcon_mamba mamba",
     "mamba2": "mamba2 nemotron_h",
     "mamba_hybrid": "bamba falcon_h1 granitemoehybrid",
     "mimo": "mimo_v2_flash",
@@ -48,7 +49,7 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
 }
 # Modules whose recurrent layers are not split over devices, see `device.sharding.recurrent_counts`
-UNSPLIT = frozenset({"jamba"})
+UNSPLIT = frozenset({"jamba", "mamba"})
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
 

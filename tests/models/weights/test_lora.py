@@ -116,7 +116,7 @@ for kind in ("phimoe", "hy_v3"):
 KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
-for kind in ("falcon_h1", "mamba2"):
+for kind in ("falcon_h1", "falcon_mamba", "mamba", "mamba2"):
     EVERY[kind][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
 
 
