@@ -7,8 +7,9 @@ products of the recurrence are float32.
 What a layer carries from token to token are variables of the collection "states", float32: those
 that the rows continue are given, and those at `PathIndex.kept` tokens are returned if the
 collection is mutable. Their first axis counts start states or kept tokens, the second one heads or
-channels. A mixer reads its own with `start_state` and returns them with `keep_state`; convolutions
-do so themselves. A step of generation is a batch of rows of one token (`single_tokens`).
+channels, or the numbers that each channel of a selective scan has. A mixer reads its own with
+`start_state` and returns them with `keep_state`; convolutions do so themselves. A step of
+generation is a batch of rows of one token (`single_tokens`).
 
 On a mesh a shard computes its heads, blocks of a gated unit, or channels of a short convolution,
 see `device.sharding`; each shard's sums of the last product are added.

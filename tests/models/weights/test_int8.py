@@ -40,31 +40,39 @@ def test_values_and_scales():
         int8_values(weight)
 
 
-def rounded(name, value):
-    """A layer's matrix as its int8 form stands for it; rates and step sizes of recurrent layers
-    stay."""
+# What of recurrent layers stays as it is: rates, step sizes, and what selects by the input
+STAY = tuple(
+    "in_proj_a.weight in_proj_b.weight x_proj.weight dt_proj.weight A_log gate_bias".split()
+)
+LAST_ROWS_STAY = {"bamba": 8, "nemotron_h": 6}  # heads, and experts
+
+
+def rounded(kind, name, value):
+    """A layer's matrix as its int8 form stands for it."""
     original = weight = value.numpy()
     transposed = ".c_" in name  # gpt2's are [in, out]
     weight = weight.T if transposed else weight
     weight = int8_values(weight) * int8_scales(weight)[:, None]
-    if name.endswith(("in_proj_a.weight", "in_proj_b.weight")):
+    if name.endswith(STAY):
         weight = original
     elif name.endswith((".in_proj.weight", ".gate.weight")):
-        kept = {"mamba.in_proj": 8, "mixer.in_proj": 6, "mixer.gate": 6}  # heads, and experts
-        n = next((n for part, n in kept.items() if part in name), 0)
+        n = LAST_ROWS_STAY.get(kind, 0)
         weight[len(weight) - n :] = original[len(weight) - n :]
     return torch.from_numpy(np.ascontiguousarray(weight.T if transposed else weight))
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "lfm2", "qwen3_5_text", "bamba", "nemotron_h"])
+@pytest.mark.parametrize(
+    "kind",
+    ["gpt2", "llama", "lfm2", "qwen3_5_text", "bamba", "nemotron_h", "mamba", "recurrent_gemma"],
+)
 def test_scores_are_those_of_the_rounded_weights(tmp_path, kind):
     """torch with the rounded weights, to the tolerance of any parity."""
     model = saved(tmp_path, kind)
     want = torch_scores(model, ragged())
     stored = load_file(tmp_path / "model.safetensors")
     layers = {
-        name: rounded(name, value)
+        name: rounded(kind, name, value)
         for name, value in stored.items()
         if value.ndim == 2 and (".h." in name or ".layers." in name)
     }
