@@ -58,7 +58,7 @@ class Written(NamedTuple):
 
 def permuted(config: Any, name: str, values: np.ndarray) -> Stored | None:
     """Rows of queries and keys, from halves to neighbours."""
-    found = re.fullmatch(r"self_attn\.([qk])_proj\.(weight|bias)", name)
+    found = re.fullmatch(r"(?:self_attn|mixer)\.([qk])_proj\.(weight|bias)", name)
     if found is None:
         return None
     heads = config.num_attention_heads if found[1] == "q" else config.num_key_value_heads
@@ -191,6 +191,122 @@ def tiled_delta_tensors(config: Any, name: str, values: np.ndarray) -> Stored | 
         values = tile(values, 1)
     changed = delta_tensors(config, name, values)
     return {"": values} if changed is None else changed
+
+
+def mamba_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Tensors of Mamba-2 mixers."""
+    if name.endswith("A_log"):
+        return {"ssm_a": -np.exp(values[:, None])}
+    if name.endswith((".D", ".dt_bias")):
+        return {"ssm_d": values[:, None]} if name[-1] == "D" else {"ssm_dt.bias": values}
+    if name.endswith("conv1d.weight"):
+        return {"ssm_conv1d.weight": values.squeeze()}
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        groups = getattr(config, "n_groups", None) or config.mamba_n_groups
+        return {"ssm_norm.weight": values.reshape(groups, -1)}
+    if name == "pre_ff_layernorm.weight":  # which the converter names without a kind
+        return {"ffn_norm": values}
+    if config.model_type == "granitemoehybrid":
+        return granite_hybrid_tensors(config, name, values)
+    return None if config.model_type == "falcon_h1" else permuted(config, name, values)
+
+
+def falcon_h1_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Weights with the multipliers of what they read or give."""
+    inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+    rows = [inner, inner, shared, shared, config.mamba_n_heads]
+    of = {
+        "feed_forward.gate_proj": config.mlp_multipliers[0],
+        "feed_forward.down_proj": config.mlp_multipliers[1],
+        "self_attn.q_proj": config.attention_in_multiplier,
+        "self_attn.k_proj": config.attention_in_multiplier * config.key_multiplier,
+        "self_attn.v_proj": config.attention_in_multiplier,
+        "self_attn.o_proj": config.attention_out_multiplier,
+        "mamba.in_proj": config.ssm_in_multiplier
+        * np.repeat(config.ssm_multipliers, rows)[:, None],
+        "mamba.out_proj": config.ssm_out_multiplier,
+        "model.embed_tokens": config.embedding_multiplier,
+        "lm_head": config.lm_head_multiplier,
+    }
+    factor = of.get(name.removesuffix(".weight"))
+    if factor is not None:
+        return {"": (values * factor).astype(np.float32)}
+    return mamba_tensors(config, name, values)
+
+
+def granite_hybrid_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Experts, and a shared MLP that stands alone without experts."""
+    suffix = "_shexp" if config.num_local_experts else ""
+    if name == "shared_mlp.input_linear.weight":
+        gate, up = np.split(values, 2)
+        return {f"ffn_gate{suffix}.weight": gate, f"ffn_up{suffix}.weight": up}
+    if name == "shared_mlp.output_linear.weight":
+        return {f"ffn_down{suffix}.weight": values}
+    return granite_experts(config, name, values)
+
+
+def _mamba(config: Any) -> dict[str, Any]:
+    """Keys of Mamba-2 mixers."""
+
+    def of(*names: str) -> Any:
+        return next(getattr(config, name) for name in names if hasattr(config, name))
+
+    heads = of("mamba_n_heads", "mamba_num_heads", "num_heads")
+    return {
+        "ssm.conv_kernel": of("mamba_d_conv", "conv_kernel"),
+        "ssm.state_size": of("mamba_d_state", "ssm_state_size", "state_size"),
+        "ssm.group_count": of("mamba_n_groups", "n_groups"),
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * of("mamba_d_head", "mamba_head_dim", "head_dim"),
+        "attention.layer_norm_rms_epsilon": float(of("rms_norm_eps", "layer_norm_epsilon")),
+        "attention.layer_norm_epsilon": None,
+        "vocab_size": config.vocab_size,
+    }
+
+
+def _mamba2(config: Any) -> dict[str, Any]:
+    nothing = {"attention.key_length": None, "attention.value_length": None}
+    zeros = dict.fromkeys(("attention.head_count", "feed_forward_length"), 0)
+    return {**_mamba(config), **nothing, **zeros, "context_length": 2**20, "vocab_size": None}
+
+
+def _granite_hybrid(config: Any) -> dict[str, Any]:
+    heads = config.num_key_value_heads
+    is_full = [kind == "full_attention" for kind in config.layer_types]
+    return {
+        **_multipliers(config),
+        **_mamba(config),
+        "attention.head_count_kv": [heads * own for own in is_full],
+        "rope.scaling.finetuned": config.position_embedding_type == "rope",
+        "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        "expert_count": config.num_local_experts or None,
+        "expert_used_count": config.num_experts_per_tok if config.num_local_experts else None,
+    }
+
+
+def _nemotron_h(config: Any) -> dict[str, Any]:
+    types, is_moe = config.layers_block_type, "moe" in config.layers_block_type
+    heads, width = config.num_key_value_heads, config.moe_intermediate_size
+    plain = 0 if is_moe else config.intermediate_size
+    widths = {"moe": width, "mlp": plain}
+    mixture = {
+        "expert_feed_forward_length": width,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        "moe_latent_size": config.moe_latent_size,
+    }
+    names = ("expert_count", "expert_used_count", "expert_group_count", "expert_group_used_count")
+    return {
+        **_mamba(config),
+        "attention.head_count_kv": [heads * (kind == "full_attention") for kind in types],
+        "attention.layer_norm_epsilon": float(config.layer_norm_epsilon),
+        "feed_forward_length": [widths.get(kind, 0) for kind in types],
+        "rope.scaling.finetuned": False,
+        "rope.dimension_count": config.head_dim,
+        **(mixture if is_moe else dict.fromkeys(names)),
+    }
 
 
 def _lfm2(config: Any) -> dict[str, Any]:
@@ -473,6 +589,19 @@ ARCHITECTURES = {
         },
         change=ungrouped,
     ),
+    "falcon-h1": Written(
+        "falcon_h1",
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+        _mamba,
+        falcon_h1_tensors,
+    ),
+    "granitehybrid": Written("granitemoehybrid", {}, _granite_hybrid, mamba_tensors),
+    "granitehybrid, dense": Written(
+        "granitemoehybrid",
+        {"num_local_experts": 0, "position_embedding_type": "rope"},
+        _granite_hybrid,
+        mamba_tensors,
+    ),
     "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
     "hunyuan-dense": Written("hunyuan_v1_dense"),
     "jais2": Written("jais2"),
@@ -494,6 +623,7 @@ ARCHITECTURES = {
         },
         llama4_experts,
     ),
+    "mamba2": Written("mamba2", {}, _mamba2, mamba_tensors),
     "minimax-m2": Written(
         "minimax_m2",
         keys=lambda config: {
@@ -510,6 +640,13 @@ ARCHITECTURES = {
         change=permuted,
     ),
     "nemotron": Written("nemotron", change=plus_one),
+    "nemotron_h": Written(
+        "nemotron_h",
+        {"layers_block_type": ["linear_attention", "full_attention", "mlp"]},
+        _nemotron_h,
+        mamba_tensors,
+    ),
+    "nemotron_h_moe": Written("nemotron_h", {}, _nemotron_h, mamba_tensors),
     "olmo": Written(
         "olmo",
         {"clip_qkv": 2.5},
@@ -691,6 +828,8 @@ def converted(
             whole = f"{stacked[1].removesuffix('.norms')}.{stacked[3]}"
             if architecture in ("llama", "lfm2moe"):  # the converter's own name
                 whole = f"layers.{match[1]}.feed_forward.experts.{stacked[3]}"
+            if architecture == "nemotron_h_moe":
+                whole = f"model.layers.{match[1]}.mlp.experts.{stacked[3]}"
             stacks.setdefault(whole, {})[int(stacked[2])] = values
             continue
         changed = family.change(config, match[2] if match else theirs, values)

@@ -39,6 +39,8 @@ ROUNDING = {
     gguf_files.plus_one: 1.2e-7,
     gguf_files.delta_tensors: 2.4e-7,
     gguf_files.tiled_delta_tensors: 2.4e-7,
+    gguf_files.mamba_tensors: 2.4e-7,
+    gguf_files.falcon_h1_tensors: 2.4e-7,
 }
 
 
@@ -87,6 +89,9 @@ VARIANTS = [
     ("glm4moe", {"use_qk_norm": False, "attention_bias": True, "n_group": 2, "topk_group": 1}),
     ("gptneox", {"use_parallel_residual": False, "attention_bias": False}),
     ("granite", {"attention_bias": True, "mlp_bias": True}),
+    ("granitehybrid", {"position_embedding_type": "rope", "mamba_conv_bias": False}),
+    ("mamba2", {"use_bias": True, "use_conv_bias": False, "n_groups": 1}),
+    ("nemotron_h_moe", {"moe_latent_size": 12, "mlp_bias": True, "n_group": 3, "topk_group": 1}),
     ("lfm2", {"conv_bias": True, "tie_word_embeddings": False}),
     ("llama4", {"head_dim": 64, "rope_scaling": LLAMA4}),
     ("mistral3", {"rope_scaling": {"rope_type": "default", "rope_theta": 1e6}}),
@@ -425,6 +430,28 @@ def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path):
     np.testing.assert_allclose(*tables, rtol=2e-7)
 
 
+def test_multipliers_of_falcon_h1_are_in_its_weights(tmp_path):
+    multipliers = {
+        "attention_in_multiplier": 0.7,
+        "attention_out_multiplier": 0.6,
+        "embedding_multiplier": 3.0,
+        "key_multiplier": 0.4,
+        "lm_head_multiplier": 0.5,
+        "mlp_multipliers": [0.8, 0.3],
+        "ssm_in_multiplier": 0.9,
+        "ssm_multipliers": [0.5, 0.6, 0.7, 0.8, 1.2],
+        "ssm_out_multiplier": 0.4,
+    }
+    folder, path = written(tmp_path, "falcon-h1", **multipliers)
+    of_folder, of_file = (
+        scorer(load(source, dtype="float32")).score_sequences(ragged()) for source in (folder, path)
+    )
+    assert distance(of_folder, of_file) < 2e-5
+    _, tied = written(tmp_path / "tied", "falcon-h1", tie_word_embeddings=True)
+    with pytest.raises(InputError, match=r"has no tensor output.weight"):
+        load(tied)
+
+
 def test_every_architecture_of_llama_cpp_is_read_or_refused_with_a_reason():
     read, refused = set(architectures.ARCHITECTURES), architectures.REFUSED
     assert not read & set(refused)
@@ -472,7 +499,7 @@ def test_a_tensor_that_is_not_known_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("mamba2", "recurrent state"),
+        ("mamba", "recurrent state"),
         ("rwkv7", "recurrent state"),
         ("bert", "masked"),
         ("xyz", "not known"),

@@ -22,9 +22,10 @@ from jaxscore.models.weights.gguf.values import (
 )
 from jaxscore.models.weights.quantization.dequantize import Computed
 
-# A name with the number of an expert is of an old Mixtral; `ssm_a` and `ssm_d` have no kind.
+# A name with the number of an expert is of an old Mixtral; `ssm_a`, `ssm_d` and Falcon-H1's
+# `ffn_norm` have no kind.
 NAME = re.compile(
-    r"(?:blk\.(\d+)\.)?((?:shortconv\.)?\w+)(?:\.(\d+))?(?:\.(weight|bias|scale)|(?<=\.ssm_[ad]))"
+    r"(?:blk\.(\d+)\.)?((?:shortconv\.)?\w+)(?:\.(\d+))?(?:\.(weight|bias|scale)|(?<=\.ssm_[ad])|(?<=\.ffn_norm))"
 )
 FLOAT32 = np.dtype(np.float32)
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}

@@ -229,6 +229,94 @@ LFM2 = Architecture(
     },
     layouts={"shortconv.conv.weight": layouts.TAPS},
 )
+STATE_SPACE_NAMES = {
+    "ssm_a": "A_log.",
+    "ssm_conv1d": "conv1d",
+    "ssm_d": "D.",
+    "ssm_dt": "dt_bias.",
+    "ssm_in": "in_proj",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+}
+MAMBA_NAMES = {ours: f"mamba.{theirs}" for ours, theirs in STATE_SPACE_NAMES.items()}
+MIXER_NAMES = {ours: f"mixer.{theirs}" for ours, theirs in STATE_SPACE_NAMES.items()}
+BACKBONE_TOP = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+}
+MIXER = {
+    "layer_norm_epsilon": at.real("attention.layer_norm_rms_epsilon"),
+    "n_groups": at.size("ssm.group_count"),
+    "conv_kernel": at.size("ssm.conv_kernel"),
+    "use_conv_bias": at.has("ssm_conv1d.bias"),
+    "use_bias": at.has("ssm_in.bias"),
+}
+GRANITE_HYBRID = Architecture(
+    "granitemoehybrid",
+    {
+        **at.without(at.LLAMA, "num_key_value_heads"),
+        **at.ATTENTION_BIAS,
+        **at.MULTIPLIERS,
+        **at.MAMBA,
+        "num_key_value_heads": at.attention_key_heads,
+        "layer_types": at.recurrent_types("ssm_in.weight", "linear_attention"),
+        "shared_intermediate_size": at.size("expert_shared_feed_forward_length"),
+        "num_local_experts": 0,
+        "position_embedding_type": lambda keys: (
+            "rope" if keys.get("rope.scaling.finetuned", bool, True) else "nope"
+        ),
+    },
+    {
+        **at.without(BLOCK, "ffn_gate", "ffn_up"),
+        **MAMBA_NAMES,
+        "ffn_down": "shared_mlp.output_linear",
+    },
+    layouts={**layouts.PERMUTED, **layouts.STATE_SPACE},
+    joined={"shared_mlp.input_linear.weight": layouts.gate_then_up()},
+)
+GRANITE_HYBRID_MIXTURE = dataclasses.replace(
+    GRANITE_HYBRID,
+    config={**GRANITE_HYBRID.config, **at.experts("num_local_experts")},
+    names={
+        **GRANITE_HYBRID.names,
+        "ffn_gate_inp": "block_sparse_moe.router.layer",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+    },
+    joined={
+        "shared_mlp.input_linear.weight": layouts.gate_then_up("_shexp"),
+        "block_sparse_moe.input_linear.weight": layouts.GATE_THEN_UP,
+        "block_sparse_moe.output_linear.weight": layouts.DOWN,
+    },
+)
+NEMOTRON_H = Architecture(
+    "nemotron_h",
+    {
+        **at.without(at.SIZES, "intermediate_size", "num_key_value_heads", "num_hidden_layers"),
+        **at.HEAD_DIM,
+        **MIXER,
+        "layer_norm_epsilon": at.either_epsilon,
+        "num_key_value_heads": at.attention_key_heads,
+        "layers_block_type": at.nemotron_h_types,
+        "intermediate_size": at.nemotron_h_width,
+        "mlp_bias": at.has("ffn_up.bias"),
+        "mamba_num_heads": at.STATE_SPACE["n_heads"],
+        "mamba_head_dim": at.STATE_SPACE["d_head"],
+        "ssm_state_size": at.STATE_SPACE["d_state"],
+    },
+    {
+        **MIXER_NAMES,
+        "attn_norm": "norm",
+        **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"},
+        "attn_output": "mixer.o_proj",
+        "ffn_up": "mixer.up_proj",
+        "ffn_down": "mixer.down_proj",
+    },
+    BACKBONE_TOP,
+    "backbone.layers.{i}.",
+    {**layouts.PERMUTED, **layouts.STATE_SPACE},
+    ignored=("rope.dimension_count", "rope.freq_base", "rope.scaling.finetuned"),
+)
 FALCON = Architecture(
     "falcon",
     {
@@ -264,6 +352,11 @@ def _falcon(file: GgufFile) -> Architecture:
 
 def _olmo(file: GgufFile) -> Architecture:
     return OLMO3 if file.metadata.get(f"olmo2.{at.WINDOW}") else OLMO2
+
+
+def _granite_hybrid(file: GgufFile) -> Architecture:
+    count = file.metadata.get("granitehybrid.expert_count", 0)
+    return GRANITE_HYBRID_MIXTURE if isinstance(count, int) and count > 0 else GRANITE_HYBRID
 
 
 def _deepseek(file: GgufFile) -> Architecture:
@@ -398,6 +491,29 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         checks=(at.gate(2),),
     ),
     "falcon": _falcon,
+    # Conversion multiplies weights by all multipliers, which are 1 then.
+    "falcon-h1": Architecture(
+        "falcon_h1",
+        {
+            **at.LLAMA,
+            **at.HEAD_DIM,
+            **at.BIASES,
+            **at.MAMBA,
+            "mamba_d_ssm": at.size("ssm.inner_size"),
+            "mamba_rms_norm": at.has("ssm_norm.weight"),
+            "mamba_norm_before_gate": False,
+            "projectors_bias": at.has("ssm_out.bias"),
+        },
+        {
+            **BLOCK,
+            **MAMBA_NAMES,
+            "ffn_norm": "pre_ff_layernorm.weight.",
+            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+        },
+        {**TOP, "output_norm": "model.final_layernorm"},
+        layouts=layouts.STATE_SPACE,
+        checks=(at.check_untied,),
+    ),
     "gemma": Architecture(
         "gemma",
         {**GEMMA, "hidden_act": GELU_TANH},
@@ -631,6 +747,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "block_sparse_moe.output_linear.weight": layouts.DOWN,
         },
     ),
+    "granitehybrid": _granite_hybrid,
     "hunyuan-dense": Architecture(
         "hunyuan_v1_dense",
         {**at.LLAMA, **at.HEAD_DIM, **at.ATTENTION_BIAS},
@@ -703,6 +820,23 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         checks=(at.gate(2),),
     ),
+    "mamba2": Architecture(
+        "mamba2",
+        {
+            **MIXER,
+            "hidden_size": at.size("embedding_length"),
+            "num_hidden_layers": Keys.n_layers,
+            "num_heads": at.STATE_SPACE["n_heads"],
+            "head_dim": at.STATE_SPACE["d_head"],
+            "state_size": at.STATE_SPACE["d_state"],
+            "expand": at.MAMBA["mamba_expand"],
+        },
+        {**MIXER_NAMES, "attn_norm": "norm"},
+        BACKBONE_TOP,
+        "backbone.layers.{i}.",
+        layouts.STATE_SPACE,
+        ignored=("context_length", "feed_forward_length"),
+    ),
     "minimax-m2": Architecture(
         "minimax_m2",
         {
@@ -738,6 +872,30 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         layouts=layouts.minus_one("attn_norm", "ffn_norm"),
         ignored=("attention.layer_norm_rms_epsilon",),
         checks=(at.check_quotient,),
+    ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": dataclasses.replace(
+        NEMOTRON_H,
+        config={
+            **NEMOTRON_H.config,
+            **at.experts("n_routed_experts"),
+            **at.without(SIGMOID_MIXTURE, "first_k_dense_replace"),
+            "moe_shared_expert_intermediate_size": at.size("expert_shared_feed_forward_length"),
+            "moe_latent_size": lambda keys: keys.get("moe_latent_size", int, 0) or None,
+        },
+        names={
+            **NEMOTRON_H.names,
+            "ffn_gate_inp": "mixer.gate",
+            "exp_probs_b": "mixer.gate.e_score_correction_bias.",
+            "ffn_up_exps": "mixer.experts.{j}.up_proj",
+            "ffn_down_exps": "mixer.experts.{j}.down_proj",
+            "ffn_up_shexp": "mixer.shared_experts.up_proj",
+            "ffn_down_shexp": "mixer.shared_experts.down_proj",
+            "ffn_latent_down": "mixer.fc1_latent_proj",
+            "ffn_latent_up": "mixer.fc2_latent_proj",
+        },
+        ignored=(*NEMOTRON_H.ignored, "expert_shared_count"),
+        checks=(at.gate(2),),
     ),
     "olmo": Architecture(
         "olmo",
@@ -921,7 +1079,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         "arwkv7 bailingmoe3 glm5-next jamba kimi-k3 kimi-linear "
-        "mamba mamba2 minimax-01 nemotron_h nemotron_h_moe plamo2 "
+        "mamba minimax-01 plamo2 "
         "qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
     ),
@@ -939,7 +1097,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
     **dict.fromkeys(
-        "falcon-h1 granitehybrid hunyuan-moe hy_v3".split(),
+        "hunyuan-moe hy_v3".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
     "gptj": "llama.cpp does not convert it",

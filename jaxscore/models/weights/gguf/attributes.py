@@ -153,12 +153,64 @@ DELTA: Mapping[str, Value] = {
         keys.size("ssm.inner_size") // keys.size("ssm.time_step_rank")
     ),
 }
+# Of Mamba-2: our names of its sizes
+STATE_SPACE: Mapping[str, Value] = {
+    "n_heads": size("ssm.time_step_rank"),
+    "d_head": lambda keys: keys.size("ssm.inner_size") // keys.size("ssm.time_step_rank"),
+    "n_groups": size("ssm.group_count"),
+    "d_state": size("ssm.state_size"),
+    "d_conv": size("ssm.conv_kernel"),
+    "conv_bias": has("ssm_conv1d.bias"),
+    "proj_bias": has("ssm_in.bias"),
+}
+MAMBA: Mapping[str, Value] = {f"mamba_{name}": value for name, value in STATE_SPACE.items()} | {
+    "mamba_expand": lambda keys: keys.size("ssm.inner_size") // keys.size("embedding_length"),
+}
 MULTIPLIERS: Mapping[str, Value] = {
     "attention_multiplier": real("attention.scale"),
     "embedding_multiplier": real("embedding_scale", 1.0),
     "residual_multiplier": real("residual_scale", 1.0),
     "logits_scaling": real("logit_scale", 1.0),
 }
+
+
+def either_epsilon(keys: Keys) -> float:
+    """Epsilon of RMS norms, which converters write under two names."""
+    names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+    found = {keys.single_precision(name, 0.0) for name in names} - {0.0}
+    if len(found) != 1:
+        raise InputError(f"{keys.file.path}: {' and '.join(names)} are {sorted(found)}")
+    return found.pop()
+
+
+def nemotron_h_types(keys: Keys) -> list[str]:
+    """`layers_block_type` of nemotron_h."""
+    parts = {"ssm_in": "linear_attention", "attn_q": FULL, "ffn_gate_inp": "moe", "ffn_up": "mlp"}
+    found = []
+    for layer in range(keys.n_layers()):
+        kinds = [kind for part, kind in parts.items() if keys.has(f"blk.{layer}.{part}.weight")]
+        if len(kinds) != 1:
+            raise InputError(
+                f"{keys.file.path}: layer {layer} has {kinds}, expected one of "
+                f"{', '.join(parts.values())}"
+            )
+        found += kinds
+    return found
+
+
+def nemotron_h_width(keys: Keys) -> int:
+    """Width of plain MLPs, which is 0 in other layers, or that of the first one's tensor."""
+    keys.numbers("feed_forward_length", keys.size("block_count"))
+    names = (f"blk.{layer}.ffn_up.weight" for layer in range(keys.n_layers()))
+    return next((keys.file.tensors[name].shape[0] for name in names if keys.has(name)), 1)
+
+
+def check_untied(keys: Keys) -> None:
+    """Require an unembedding: of a tied one conversion loses a multiplier."""
+    if not keys.has("output.weight"):
+        raise InputError(
+            f"{keys.file.path}: has no tensor output.weight, without which it is not read"
+        )
 
 
 def without(values: Mapping[str, Any], *names: str, **renamed: str) -> dict[str, Any]:

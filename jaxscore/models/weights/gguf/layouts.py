@@ -141,11 +141,19 @@ MINUS_ONE = Layout(lambda scales, _: scales.astype(np.float32) - np.float32(1), 
 GROUPS = Layout(_by_groups, keeps_rows=True)
 TRANSPOSED = Layout(lambda values, _: _transposed(values), lambda shape: shape[::-1])
 ROW = Layout(lambda values, _: values.reshape(1, -1), lambda shape: (1, math.prod(shape)))
+FLAT = Layout(lambda values, _: values.reshape(-1), lambda shape: (math.prod(shape),))
 TAPS = Layout(lambda rows, _: rows[:, None], lambda shape: (shape[0], 1, *shape[1:]))
 # llama.cpp stores -exp(A_log), whose logarithm is A_log up to the rounding of float32.
 LOG_RATES = Layout(
     lambda values, _: _log_rates(values), lambda shape: (math.prod(shape),), is_float32=True
 )
+# Of Mamba-2
+STATE_SPACE = {
+    "ssm_a": LOG_RATES,
+    "ssm_conv1d.weight": TAPS,
+    "ssm_d": FLAT,
+    "ssm_norm.weight": FLAT,
+}
 # Of Qwen3.5, whose heads of values are stored in another order
 TILED = {
     "attn_qkv.weight": Layout(_last_by_keys, keeps_rows=True),
@@ -202,6 +210,19 @@ GATE_UP_BIAS_ALTERNATING = Joined(
     lambda shapes: (shapes[0][0], 2 * shapes[0][1]),
     n_axes=2,
 )
+
+
+def gate_then_up(suffix: str = "") -> Joined:
+    """Gate, then up, of one MLP, whose tensors' names have a suffix."""
+    return Joined(
+        (f"ffn_gate{suffix}.weight", f"ffn_up{suffix}.weight"),
+        lambda parts, _: np.concatenate(parts),
+        lambda shapes: (2 * shapes[0][0], shapes[0][1]),
+        has_pieces=False,
+        n_axes=2,
+    )
+
+
 DOWN = Joined(_down("weight"), lambda parts, _: parts[0], lambda shapes: shapes[0])
 DOWN_BIAS = Joined(_down("bias"), lambda parts, _: parts[0], lambda shapes: shapes[0], n_axes=2)
 DOWN_TRANSPOSED = Joined(

@@ -167,7 +167,11 @@ class Keys:
 
     def heads(self) -> Heads:
         """Numbers of heads; those of keys are of the first attention layer if they differ."""
-        queries = self.size("attention.head_count")
+        queries = self.get("attention.head_count", int)
+        if queries == 0 and not self.layers_have("attn_q.weight"):
+            queries = 1  # of a model without attention
+        else:
+            queries = self.size("attention.head_count")
         name = "attention.head_count_kv"
         keys = self.numbers(name, self.size("block_count"))
         listed = [n for n in keys if n] if isinstance(keys, list) else [self.size(name, queries)]
