@@ -12,7 +12,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.cli import messages
 from jaxscore.device import decoder
 from jaxscore.device.decoder import Params
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import (
     DeviceMesh,
@@ -324,9 +324,15 @@ class Compiler:
         if target.flops is not None:
             model = self.config, self.dtype, self.model_type
             where = compile_devices(target, mesh)
+            of_layer = [self.config.kind_of(n) for n in range(self.config.n_layers)]
+            kinds = [False] * (max(of_layer) >= 0) + [True] * (RECURRENT in of_layer)
             for program in found:
                 self._remark(f"compiling a layer of {program.rows} x {program.length} tokens")
-                layers.append(estimate_layer(*model, target, where, program.rows, program.length))
+                shape = program.rows, program.length
+                for recurrent in kinds:
+                    layers.append(
+                        estimate_layer(*model, target, where, *shape, recurrent=recurrent)
+                    )
             self._remark("compiling the vocabulary pass")
             vocabulary.append(estimate_vocabulary(*model, target, where, self.args.batch_tokens))
         return {

@@ -36,6 +36,7 @@ class Backend:
         position_blocks: scored positions per pass of the implementation of that name: the first
             number while that many are left, then the second.
         exits_per_step: states of recurrent layers that are computed at once.
+        chunks_at_once: chunks of recurrent layers that are computed side by side; None is all.
         integers: bfloat16 arrays are stored as uint16, see `dots.as_integers`.
         interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
@@ -48,6 +49,7 @@ class Backend:
     lm_head_columns: int
     position_blocks: tuple[int, int]
     exits_per_step: int
+    chunks_at_once: int | None
     integers: bool
     interpreted: bool = False
 
@@ -62,6 +64,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head_columns=2048,  # best of 512 to 4096, measured
         position_blocks=(512, 128),
         exits_per_step=1,
+        chunks_at_once=16,
         integers=True,
     ),
     "tpu": Backend(
@@ -73,6 +76,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head_columns=8192,
         position_blocks=(512, 128),
         exits_per_step=8,
+        chunks_at_once=None,
         integers=False,
     ),
     "gpu": Backend(
@@ -84,6 +88,7 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head_columns=8192,
         position_blocks=(512, 128),
         exits_per_step=8,
+        chunks_at_once=None,
         integers=False,
     ),
 }

@@ -142,7 +142,7 @@ def _run(
     states: Any = ()
     if config.recurrent is not None:
         states = caches[-1].states if caches else ()
-        index = _path_index(config, paths, subtree_end, states, kept)
+        index = _path_index(config, build, paths, subtree_end, states, kept)
         layout = dataclasses.replace(layout, paths=index)
     rotary = _rotary_tables(config, position)
     per_layer: Any = ()
@@ -221,7 +221,12 @@ def _run(
 
 
 def _path_index(
-    config: DecoderConfig, paths: Paths | None, subtree_end: Array, states: Any, kept: Array | None
+    config: DecoderConfig,
+    build: Build,
+    paths: Paths | None,
+    subtree_end: Array,
+    states: Any,
+    kept: Array | None,
 ) -> PathIndex | None:
     """Index of rows that continue some states."""
     assert config.recurrent is not None
@@ -231,7 +236,8 @@ def _path_index(
             raise ValueError("recurrent layers take paths for rows of several tokens")
         return mixers.single_tokens(config, R)
     n_starts = max((leaf.shape[1] for leaf in jax.tree.leaves(states)), default=1)
-    return path_index(paths, subtree_end, config.recurrent.mixer.taps - 1, n_starts, kept)
+    n_ancestors, most = config.recurrent.mixer.taps - 1, build.backend.chunks_at_once
+    return path_index(paths, subtree_end, n_ancestors, n_starts, kept, most)
 
 
 def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:

@@ -13,11 +13,11 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.backends import BACKENDS, Platform, current_platform
 from jaxscore.device.decoder import Params
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
-from jaxscore.device.rows import ScoredPositions
+from jaxscore.device.rows import Chunks, Paths, ScoredPositions
 from jaxscore.device.sharding import ROWS, DeviceMesh, keys_of
 from jaxscore.engine.footprint import Where, abstract_rows, lower, on, refused, side_by_side
 from jaxscore.engine.program_text import (
@@ -43,6 +43,7 @@ class LayerEstimate:
     """One layer for one batch, on each device.
 
     Attributes:
+        is_recurrent: the layer has a recurrence, whose exits' states are left out.
         seconds: None if the compiler has no estimate or rejects the program.
         mfu: useful FLOPs over those of the device in that time at its bfloat16 peak. Useful are
             all products with weights, and causal attention in rows of one text each.
@@ -52,6 +53,7 @@ class LayerEstimate:
 
     rows: int
     length: int
+    is_recurrent: bool
     seconds: float | None
     mfu: float | None
     operations_left_out: int
@@ -85,20 +87,25 @@ def estimate_layer(
     where: Where,
     rows: int,
     length: int,
+    *,
+    recurrent: bool = False,
 ) -> LayerEstimate:
-    """Estimate the layer with the widest attention window; recurrent layers are not estimated.
+    """Estimate the layer with the widest attention window, or a recurrent one.
 
     Args:
         where: a mesh or a device of the target.
         rows, length: shape of the batch of each share of `data`.
+        recurrent: a layer without attention.
     """
-    one = one_layer(config)
-    if one.recurrent is not None:
-        return LayerEstimate(rows, length, None, None, 0, [], [])
+    one = one_layer(config, recurrent=recurrent)
+    of_layer = rows, length, one.recurrent is not None
     mesh = where if isinstance(where, DeviceMesh) else None
     model = abstract_model(one, dtype, model_type, target.platform, where)
     batch = abstract_rows(rows, length)
-    given = side_by_side((batch.ids, batch.position, batch.subtree_end), where)
+    arrays: Any = (batch.ids, batch.position, batch.subtree_end)
+    if one.recurrent is not None:
+        arrays = *arrays, (), abstract_paths(model, rows * length)
+    given = side_by_side(arrays, where)
     lowered = lower(
         model.hidden_states, (model.params, *given), mesh, target.devices[0], outputs=ROWS
     )
@@ -108,14 +115,30 @@ def estimate_layer(
     except JaxRuntimeError as problem:
         if refused(problem, rows, length) is None:
             raise
-        return LayerEstimate(rows, length, None, None, 0, [], [])
+        return LayerEstimate(*of_layer, None, None, 0, [], [])
     text = text_of(program)
     moved = [] if mesh is None else collectives(text)
     (seconds, left_out), mfu = seconds_of(program, text), None
     if seconds is not None and target.flops is not None:
         shards = 1 if mesh is None else mesh.shape.model
         mfu = layer_flops(one, rows, length) / shards / target.flops / seconds
-    return LayerEstimate(rows, length, seconds, mfu, left_out, moved, kernels(text))
+    return LayerEstimate(*of_layer, seconds, mfu, left_out, moved, kernels(text))
+
+
+def abstract_paths(model: Model, n_tokens: int) -> Paths:
+    """Shapes of `Paths` without exits, whose states are computed in a loop."""
+    assert model.paths is not None
+
+    def ints(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+    n_chunks, size, _ = model.paths.shape(n_tokens)
+    chunks: Any = None
+    if n_chunks:
+        per_chunk = ints(n_chunks)
+        arrays: Any = ints(n_chunks, size), per_chunk, per_chunk, per_chunk, ints()
+        chunks = Chunks(*arrays)
+    return Paths(ints(n_tokens), chunks)  # type: ignore[arg-type]
 
 
 def seconds_of(program: Any, text: str) -> tuple[float | None, int]:
@@ -174,14 +197,18 @@ def estimate_vocabulary(
     return VocabularyEstimate(queries, seconds, share, left_out, kernels(text))
 
 
-def one_layer(config: DecoderConfig) -> DecoderConfig:
+def one_layer(config: DecoderConfig, *, recurrent: bool = False) -> DecoderConfig:
     """The decoder with few columns and one layer: of those with the more frequent MLP the one with
-    the widest window."""
+    the widest window, or one without attention if it is to be recurrent."""
     plain = () if config.other_mlp is None else config.other_mlp.layers
     if len(plain) > config.n_layers / 2:
         plain = tuple(n for n in range(config.n_layers) if n not in plain)
     layers = [n for n in range(config.n_layers) if n not in plain]
-    layers = [n for n in layers if config.has_attention(n)] or layers
+    if recurrent:
+        every = [n for n in range(config.n_layers) if config.kind_of(n) == RECURRENT]
+        layers = [n for n in layers if n in every] or every
+    else:
+        layers = [n for n in layers if config.has_attention(n)] or layers
     k = max(layers, key=lambda n: config.windows[n] or config.max_positions)
     return dataclasses.replace(config.only(k), long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
 

@@ -129,7 +129,8 @@ def _layer(report: dict[str, Any]) -> str:
     rows = [("estimate of one layer", "time", "MFU", "collectives")]
     for one in report["layer"]:
         moved = sum(part["bytes"] for part in one["collectives"])
-        row = (_shape(one), _time(one["seconds"]), _share(one["mfu"]))
+        shape = _shape(one) + (", recurrent" if one["is_recurrent"] else "")
+        row = (shape, _time(one["seconds"]), _share(one["mfu"]))
         rows.append((*row, format_bytes(moved) if moved else ""))
     return f"{table(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
 
@@ -152,6 +153,8 @@ def _how(estimates: Sequence[dict[str, Any]]) -> str:
         for shape, count in ((_shape(one), one["operations_left_out"]) for one in estimates)
         if count
     ]
+    if any(one.get("is_recurrent") for one in estimates):
+        lines.append("recurrent: without the states at branch points, which are made in a loop")
     if any(one["seconds"] is None for one in estimates):
         lines.append("none: it has no model of some operation, or refused the program")
     return "\n".join(lines)

@@ -5,7 +5,9 @@ import dataclasses
 import jax
 import pytest
 
+from jaxscore.device.decoder_config import GatedDelta, Recurrent, ShortConvolution
 from jaxscore.engine import estimates
+from jaxscore.engine.program_text import text_of
 from jaxscore.engine.targets import Target
 from tests.device.configs import llamalike
 
@@ -36,7 +38,7 @@ def test_the_layer_that_sees_furthest(windows, widest):
 def test_a_compiler_without_estimates():
     config = llamalike()
     layer = estimates.estimate_layer(config, "float32", "llama", HERE, HERE.devices[0], 2, 64)
-    assert layer == estimates.LayerEstimate(2, 64, None, None, 0, [], [])
+    assert layer == estimates.LayerEstimate(2, 64, False, None, None, 0, [], [])
     vocabulary = estimates.estimate_vocabulary(
         config, "float32", "llama", HERE, HERE.devices[0], 128
     )
@@ -84,6 +86,29 @@ def test_seconds_of_a_layer(monkeypatch, reported):
         return
     flops = estimates.layer_flops(estimates.one_layer(config), 2, 64)
     assert (found.seconds, found.mfu) == (reported, pytest.approx(flops / 1e12 / reported))
+
+
+@pytest.mark.parametrize(
+    ("mixer", "recurrent"),
+    [
+        (GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6), True),
+        (GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6), False),
+        (ShortConvolution(3, bias=False), True),
+    ],
+)
+def test_seconds_of_a_recurrent_layer(monkeypatch, mixer, recurrent):
+    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: {"optimal_seconds": 0.002})
+    texts = []
+    monkeypatch.setattr(estimates, "text_of", lambda program: texts.append(text_of(program)) or "")
+    config = llamalike(recurrent=Recurrent((1,), mixer))
+    found = estimates.estimate_layer(
+        config, "float32", "lfm2", HERE, HERE.devices[0], 2, 64, recurrent=recurrent
+    )
+    assert (found.is_recurrent, found.seconds) == (recurrent, 0.002)
+    assert ("RecurrentHalf" in texts[0]) == recurrent
+    assert ("AttentionHalf" in texts[0]) != recurrent
+    flops = estimates.layer_flops(estimates.one_layer(config, recurrent=recurrent), 2, 64)
+    assert found.mfu == pytest.approx(flops / 1e12 / 0.002)
 
 
 def test_seconds_of_the_vocabulary_pass(monkeypatch):

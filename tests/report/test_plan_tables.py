@@ -120,11 +120,14 @@ ESTIMATES = {
         {"rows": 1, "length": 32768, "collectives": []},
     ],
     "layer": [
-        {"rows": 8, "length": 512, "seconds": 0.013155, "mfu": 0.69608, "operations_left_out": 3,
+        {"rows": 8, "length": 512, "is_recurrent": False, "seconds": 0.013155, "mfu": 0.69608,
+         "operations_left_out": 3,
          "collectives": [{"op": "all-reduce", "count": 2, "bytes": 134_217_728}],
          "kernels": ["interval_attention"]},
-        {"rows": 1, "length": 32768, "seconds": None, "mfu": None, "operations_left_out": 0,
-         "collectives": [], "kernels": []},
+        {"rows": 8, "length": 512, "is_recurrent": True, "seconds": 0.0208, "mfu": 0.31,
+         "operations_left_out": 0, "collectives": [], "kernels": []},
+        {"rows": 1, "length": 32768, "is_recurrent": False, "seconds": None, "mfu": None,
+         "operations_left_out": 0, "collectives": [], "kernels": []},
     ],
     "vocabulary": [
         {"queries": 4096, "seconds": 0.00583, "products_share": 0.971, "operations_left_out": 0,
@@ -140,10 +143,12 @@ as the programs have them; what is in a loop stands once""",
     """\
 estimate of one layer     time    MFU  collectives
 8 x 512                13.2 ms  69.6%       134 MB
+8 x 512, recurrent     20.8 ms  31.0%
 1 x 32768                 none
 the compiler's model of the chip, not a measurement
 a kernel counts as what it declares: interval_attention
 8 x 512: without 3 operations that it has no model of; they move nothing
+recurrent: without the states at branch points, which are made in a loop
 none: it has no model of some operation, or refused the program""",
     """\
 estimate of the vocabulary pass     time  products alone

@@ -22,7 +22,6 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxscore.device.rows import Chunks, Paths
 
-CHUNKS_AT_ONCE = 16  # start states copied side by side
 LEAST_DECAY = -128.0  # log decay of one token whose factor float32 rounds to 0
 
 
@@ -44,6 +43,7 @@ class ChunkIndex:
         ancestors: [N * C] each, slot of each slot's parent, its parent, …; see above.
         n_starts: initial states: 1 for all rows, or one per row.
         kept: [E] slots whose states leave the layer; None if none do.
+        most: see `backends.Backend.chunks_at_once`.
     """
 
     chunks: Chunks
@@ -52,12 +52,13 @@ class ChunkIndex:
     ancestors: tuple[Int[Array, " NC"], ...]
     n_starts: int = 1
     kept: Int[Array, " E"] | None = None
+    most: int | None = None
 
     @property
     def at_once(self) -> int:
         """Chunks that are computed side by side: in steps of one token all of them."""
         n_chunks, size = self.chunks.token.shape
-        return CHUNKS_AT_ONCE if size > 1 else n_chunks
+        return n_chunks if self.most is None or size == 1 else self.most
 
     def gather(self, x: Shaped[Array, "T *D"]) -> Shaped[Array, "N C *D"]:
         """Values of each slot's token; zero in empty slots."""
@@ -100,13 +101,14 @@ def path_index(
     n_ancestors: int,
     n_starts: int = 1,
     kept: Int[Array, " E"] | None = None,
+    most: int | None = None,
 ) -> PathIndex:
     """Index of a batch.
 
     Args:
         subtree_end: see `rows.Rows`.
         n_ancestors: taps of the layers' convolutions less one.
-        n_starts, kept: see `ChunkIndex` and `PathIndex`.
+        n_starts, kept, most: see `ChunkIndex` and `PathIndex`.
     """
     T, (R, L) = paths.parent.shape[0], subtree_end.shape
     row = jnp.arange(T, dtype=jnp.int32) // L if n_starts > 1 else 0
@@ -132,6 +134,7 @@ def path_index(
         _ancestors(above, n_ancestors, n_starts),
         n_starts,
         None if kept is None else slot_of[kept],
+        most,
     )
     return PathIndex(ancestors, subtree_end, index, kept)
 
