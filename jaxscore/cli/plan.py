@@ -38,7 +38,8 @@ output, on stdout, and as a JSON file with --output:
 with --topology or --gpu-target the compiler is that of an accelerator which is
 not here. Memory and refusals are what it would say there. Added are
   collectives: their number and bytes, as the programs have them
-  with --topology an estimate of the time of one layer, with the share of the
+  with --topology an estimate of the time of one layer (of a hybrid, one with
+    attention and one recurrent), with the share of the
     chip's bfloat16 peak (MFU), and of the vocabulary pass for --batch-tokens
     queries. It is the compiler's model of the chip and not a measurement.
     Operations without a model are left out and counted where they move
