@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jaxscore.device.lm_head.token_scores import score_tokens, token_scores
     from jaxscore.engine.generation.generator import Generator
     from jaxscore.model_pair import DivergenceScorer
+    from jaxscore.models.weights.maxtext import tensors_of_maxtext
     from jaxscore.scorer import Scorer
     from jaxscore.scoring import Scoring
 
@@ -46,6 +47,7 @@ __all__ = [
     "compare",
     "evaluate",
     "score_tokens",
+    "tensors_of_maxtext",
     "token_scores",
 ]
 __version__ = VERSION
@@ -56,6 +58,7 @@ _ON_FIRST_USE = {
     "Scorer": "jaxscore.scorer",
     "Scoring": "jaxscore.scoring",
     "score_tokens": "jaxscore.device.lm_head.token_scores",
+    "tensors_of_maxtext": "jaxscore.models.weights.maxtext",
     "token_scores": "jaxscore.device.lm_head.token_scores",
 }
 

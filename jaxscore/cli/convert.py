@@ -3,6 +3,7 @@
 import argparse
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import advanced
@@ -10,6 +11,9 @@ from jaxscore.errors import InputError
 from jaxscore.io import streams
 from jaxscore.models.choices import DTYPES, Dtype
 from jaxscore.version import VERSION
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.models.model import Model
 
 DESCRIPTION = """\
 Write a checkpoint as an Orbax checkpoint of our decoder's own parameters, from
@@ -49,6 +53,14 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
     model_flags.add_accept_flag(parser)
+    advanced(
+        parser,
+        "--maxtext",
+        type=Path,
+        metavar="DIR",
+        help="an Orbax checkpoint of MaxText (checkpoints/STEP/items) whose weights take the place "
+        "of the model's: llama, qwen2, qwen3 or gemma",
+    )
     parser.add_argument(
         "--output",
         required=True,
@@ -90,14 +102,18 @@ def run(args: argparse.Namespace) -> int:
     if checkpoint.is_converted(folder):
         raise InputError(f"--model {args.model}: is already converted; give the original")
     started = time.perf_counter()
-    dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
-    model = load(
-        folder,
-        dtype=dtype,
-        implementation="native",
-        adapter=args.lora,
-        accept_config=args.accept_config,
-    )
+    if args.maxtext is not None:
+        model = _of_maxtext(args, folder)
+        dtype: Dtype = model.dtype
+    else:
+        dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
+        model = load(
+            folder,
+            dtype=dtype,
+            implementation="native",
+            adapter=args.lora,
+            accept_config=args.accept_config,
+        )
     model_flags.remark_model(args, model)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     messages.remark(
@@ -108,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     facts = converted.Facts(
         model_type=model.model_type,
         dtype=dtype,
-        source=args.model,
+        source=args.model if args.maxtext is None else f"{args.model}, weights {args.maxtext}",
         revision=provenance.commit(args.model, args.revision),
         lora=None if args.lora is None else str(args.lora),
         jaxscore=VERSION,
@@ -120,6 +136,24 @@ def run(args: argparse.Namespace) -> int:
         files=[args.output],
         seconds=time.perf_counter() - started,
     )
+
+
+def _of_maxtext(args: argparse.Namespace, folder: Path) -> "Model":
+    """The model of `--maxtext`, with the config of `--model`.
+
+    Raises:
+        InputError: flags that it does not take, or parameters that do not fit the config.
+    """
+    from jaxscore.models.load import load_tensors
+    from jaxscore.models.weights import checkpoint, maxtext
+
+    if args.lora is not None or args.accept_config:
+        raise InputError("--maxtext takes neither --lora nor --accept-config; leave them out")
+    config = checkpoint.read_config(folder)
+    tensors = maxtext.tensors_of_maxtext(maxtext.read_orbax(args.maxtext), config)
+    kinds = {array.dtype.name for array in tensors.values()}
+    exact: Dtype = "bfloat16" if kinds == {"bfloat16"} else "float32"
+    return load_tensors(config, tensors, dtype=exact if args.dtype == "auto" else args.dtype)
 
 
 def _lossless(folder: Path, lora: Path | None) -> Dtype:
