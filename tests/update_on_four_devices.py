@@ -14,7 +14,8 @@ FOLDER = cases.QWEN2
 
 def sharded(devices, factor=1.0):
     """The tensors, each split along its first axis that divides."""
-    mesh = Mesh(np.array(devices), ("fsdp",))
+    mesh = jax.make_mesh((len(devices),), ("fsdp",), devices=devices)  # its axes are explicit
+    mesh = Mesh(np.array(devices), ("fsdp",)) if len(devices) < 4 else mesh
 
     def place(array):
         axes = [size % len(devices) == 0 for size in array.shape]

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jaxscore.device import decoder
 from jaxscore.device.dots import to_storage
@@ -147,12 +147,25 @@ def _whole(sharding: Sharding) -> Sharding:
     return sharding
 
 
+def with_auto_axes(array: Any) -> Any:
+    """The array with a sharding that the compiler may change.
+
+    With explicit axes, the default of `jax.make_mesh`, an operation with an ambiguous result fails.
+    """
+    own = getattr(array, "sharding", None)
+    if not isinstance(own, NamedSharding):
+        return array
+    mesh = Mesh(own.mesh.devices, own.mesh.axis_names)
+    return array if mesh == own.mesh else jax.device_put(array, NamedSharding(mesh, own.spec))
+
+
 def _beside(array: Any, target: Sharding) -> Any:
     """An array on the devices of a sharding, in the same order, so that one program takes both.
 
-    An array of these devices stays as it is. Others are gathered where they are and then copied
+    An array of these devices stays where it is. Others are gathered where they are and then copied
     from device to device.
     """
+    array = with_auto_axes(array)
     own = getattr(array, "sharding", None)
     if own is None or (_devices(own) is not None and _devices(own) == _devices(target)):
         return array

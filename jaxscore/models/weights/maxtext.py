@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights.array_tensors import with_auto_axes
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 MLP = {"wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
@@ -90,7 +91,7 @@ def tensors_of_maxtext(
     key = json.dumps(config, sort_keys=True, default=str)
     convert = functools.partial(_converted, json.loads(key), interleaved)
     if any(isinstance(array, jax.Array) for array in flat.values()):
-        return dict(_program(key, interleaved)(flat))
+        return dict(_program(key, interleaved)(jax.tree.map(with_auto_axes, flat)))
     return convert(flat)
 
 
