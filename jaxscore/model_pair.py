@@ -214,6 +214,11 @@ class DivergenceScorer(Scorer):
             "a DivergenceScorer takes checkpoints; see DivergenceScorer.from_pretrained"
         )
 
+    @classmethod
+    def from_function(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refused, as `from_tensors`."""
+        cls.from_tensors()
+
     def update(self, values: Any) -> NoReturn:
         """Refused.
 

@@ -200,8 +200,9 @@ def test_models_that_take_no_other_weights(adapter):
     pair = DivergenceScorer.from_pretrained("demo", "demo", reference_dtype="bfloat16")
     with pytest.raises(InputError, match="takes no other weights"):
         pair.update({})
-    with pytest.raises(InputError, match="takes checkpoints"):
-        DivergenceScorer.from_tensors({}, {}, "demo")
+    for make in (DivergenceScorer.from_tensors, DivergenceScorer.from_function):
+        with pytest.raises(InputError, match="takes checkpoints"):
+            make({}, {}, "demo")
 
 
 def test_configs_and_tokenizers_in_other_forms(scorers):
