@@ -132,7 +132,9 @@ def keys_of(path: Any) -> Path:
 
 def counts(config: DecoderConfig) -> dict[str, int]:
     """How many there are of what the rules split, of those that this model has."""
-    out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, VOCABULARY: config.vocab_size}
+    out = {VOCABULARY: config.vocab_size}
+    if any(map(config.has_attention, range(config.n_layers))):
+        out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, **out}
     if config.per_layer_width:
         out[PER_LAYER_ROWS] = config.per_layer_rows or config.vocab_size
     if config.other_heads is not None:
@@ -191,7 +193,8 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
             f"{type(config.recurrent.mixer).__name__} are not split over devices; {MODEL} can be 1"
         )
     if not divides(config, model):
-        sizes = [n for n in range(1, config.n_heads + 1) if divides(config, n)]
+        most = min(n for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
+        sizes = [n for n in range(1, most + 1) if divides(config, n)]
         found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
         raise ValueError(
             f"{MODEL}={model} does not split this model evenly, which has {found}; "
