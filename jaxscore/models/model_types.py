@@ -21,8 +21,8 @@ WITHOUT_4 = frozenset(
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
-    "bamba deepseek_v2 ernie4_5_moe falcon_h1 gpt_bigcode gpt_oss granitemoehybrid llama4_text "
-    "mamba2 qwen3_next recurrent_gemma".split()
+    "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gpt_bigcode gpt_oss granitemoehybrid "
+    "jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma".split()
 )
 
 PAGE = "jaxscore/models/README.md"

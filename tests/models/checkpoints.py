@@ -36,6 +36,10 @@ NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
     "deepseek_v2": "transformers 4.57 forgets mscale_all_dim in the scale of its scores",
     "ernie4_5_moe": "transformers 4.57 has a router that fails in bfloat16",
     "falcon_h1": "transformers 4.57 ignores time_step_limit",
+    **dict.fromkeys(
+        ("falcon_mamba", "jamba", "mamba"),
+        "transformers 4.57 has hidden_act in the gate too, where 5 has SiLU",
+    ),
     "gpt_bigcode": "transformers 4.57 compiles a function by torch.jit.script, which is deprecated",
     "gpt_oss": "transformers 4.57 reads neither swiglu_limit nor swiglu_alpha",
     "granitemoehybrid": "transformers 4.57 norms all groups together",
