@@ -21,8 +21,8 @@ WITHOUT_4 = frozenset(
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
-    "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gpt_bigcode gpt_oss granitemoehybrid "
-    "jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma".split()
+    "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gemma3n_text gpt_bigcode gpt_oss "
+    "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -158,9 +158,9 @@ _WRAPPED = {
 INDEXER = "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
-    "axk2": "gates in its norms, and an indexer that chooses keys",
+    "axk2": "gates of low rank in its norms and on its attention, and an indexer that chooses keys",
     "blt": "patches of bytes",
-    "deepseek_v4": "several residual streams, and keys compressed over stretches of tokens",
+    "deepseek_v4": "streams with learned mixing, and keys compressed over stretches of tokens",
     "diffllama": "differences of two attentions",
     "doge": "a learned mask of keys",
     "dory": "learned scales within its gates",
