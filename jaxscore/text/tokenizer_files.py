@@ -64,8 +64,8 @@ def _special(**tokens: str) -> dict[str, str]:
 
 # A llama's class that is given a prefix space builds itself from a SentencePiece file instead.
 _LLAMA = TokenizerClass(
-    "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe llama llama4 llama4_text ministral "
-    "mistral mistral3 mixtral persimmon phi3 phimoe",
+    "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe jamba llama llama4 llama4_text "
+    "ministral mistral mistral3 mixtral persimmon phi3 phimoe",
     _special(bos="<s>", eos="</s>", unk="<unk>"),
     adds=(True, False),
     prefix_space=False,
@@ -91,7 +91,9 @@ CLASSES = {
         "dbrx exaone4 flex_olmo gpt2 gpt_bigcode gpt_neo gptj minimax olmo3 opt starcoder2", _END
     ),
     "GPTNeoXTokenizer": TokenizerClass(
-        "falcon_mamba gpt_neox mamba mpt olmo olmo2 olmoe stablelm", _END, adds=(False, False)
+        "falcon_mamba gpt_neox mamba mamba2 mpt olmo olmo2 olmoe stablelm",
+        _END,
+        adds=(False, False),
     ),
     "GemmaTokenizer": TokenizerClass(
         "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma",
