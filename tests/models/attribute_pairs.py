@@ -10,6 +10,7 @@ refuses by name, or torch's class fails at, every config that could hold it.
 import functools
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +78,8 @@ NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     ),
 }
 
+TRIES = 10  # of which the row that covers most is taken
+
 Level = tuple[str, int]  # an attribute, and the index of one of its values
 Pair = frozenset[Level]
 Row = tuple[int, ...]  # for each attribute the index of its value
@@ -138,11 +141,27 @@ def cover(kind: str) -> Cover:
     for case in CASES:
         if case.kind == kind:
             starts.append(tuple(level(name, known[name], case.config) for name in names))
-    left = set(_all_pairs(known))
+    every = sorted(_all_pairs(known), key=sorted)
     covered: set[Pair] = set()
     refused: dict[Pair, str] = {}
     rows: list[Row] = []
-    for pair in sorted(left, key=sorted):
+
+    def filled(row: Row, pair: Pair) -> Row:
+        """The row with the values of other attributes that cover most, chosen one by one."""
+        free = [k for k, name in enumerate(names) if name not in dict(pair)]
+        draw.shuffle(free)
+        for k in free:
+            options = [(*row[:k], n, *row[k + 1 :]) for n in range(len(known[names[k]]))]
+            options.sort(key=lambda one: -len(_pairs_of(names, one, k) - covered))
+            row = next((one for one in options if not refusal(one)), row)
+        return row
+
+    alone = {pair for pair in filter(_meet, every) if not refusal(_with(names, starts[0], pair))}
+    for pair in sorted(alone, key=sorted):
+        rows.append(_with(names, starts[0], pair))
+        covered |= _pairs_of(names, rows[-1])
+    n_alone = len(rows)
+    for pair in every:
         if pair in covered:
             continue
         candidates = (_with(names, row, pair) for row in itertools.chain(starts, rows))
@@ -150,23 +169,26 @@ def cover(kind: str) -> Cover:
         if row is None:
             refused[pair] = refusal(_with(names, starts[0], pair))
             continue
-        free = [k for k, name in enumerate(names) if name not in dict(pair)]
-        draw.shuffle(free)
-        for k in free:
-            options = [(*row[:k], n, *row[k + 1 :]) for n in range(len(known[names[k]]))]
-            options.sort(key=lambda one: -len(_pairs_of(names, one, k) - covered))
-            row = next((one for one in options if not refusal(one)), row)
-        rows.append(row)
-        covered |= _pairs_of(names, row)
+        tries = [filled(row, pair) for _ in range(TRIES)]
+        rows.append(max(tries, key=lambda one: len(_pairs_of(names, one) - covered)))
+        covered |= _pairs_of(names, rows[-1])
     for pair in covered & set(refused):
         del refused[pair]
-    alone: set[Pair] = set()
-    for pair in sorted(filter(_meet, covered), key=sorted):
-        row = _with(names, starts[0], pair)
-        if not refusal(row):
-            alone.add(pair)
-            rows += [] if row in rows else [row]
+    rows = _needed(names, rows, n_alone)
     return Cover([_config(kind, known, row) for row in rows], covered, alone, refused)
+
+
+def _needed(names: list[str], rows: list[Row], n_fixed: int) -> list[Row]:
+    """The first rows, and of the others those that hold a pair alone."""
+    held = Counter(pair for row in rows for pair in _pairs_of(names, row))
+    needed = []
+    for row in rows[n_fixed:]:
+        pairs = _pairs_of(names, row)
+        if all(held[pair] > 1 for pair in pairs):
+            held.subtract(pairs)
+        else:
+            needed.append(row)
+    return [*rows[:n_fixed], *needed]
 
 
 def _meet(pair: Pair) -> bool:
