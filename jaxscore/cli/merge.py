@@ -1,16 +1,16 @@
 """`jaxscore merge`: the outputs of all shards of a folder as one, with one report."""
 
 import argparse
+import contextlib
 import dataclasses
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.shard_files import LISTING, OF_THE_RUN, below, read_json
+from jaxscore.cli.shard_files import LISTING, OF_THE_RUN, Shard, below, manifests, read_json
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
@@ -19,10 +19,10 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.compression import form_of, open_binary
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, write_array
-from jaxscore.io.records import TOGETHER
+from jaxscore.io.records import TOGETHER, csv_line
 from jaxscore.io.run_files import manifest_path
-from jaxscore.io.tables import DELIMITERS
-from jaxscore.systems.evaluation import Evaluation, failed_records
+from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.registry import declaration
 from jaxscore.systems.system import System
 
@@ -41,7 +41,15 @@ output, in the order of the inputs' names:
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
 """
-Write = Callable[[Mapping[str, Any]], None]
+# Facts of a model on which shards may differ: they move no more than last bits.
+OF_THE_DEVICE = frozenset({"platform", "device_kind", "shards"})
+# Names of facts in messages.
+TITLES = {
+    "model": "model's weights",
+    "jax": "version of jax",
+    "numbers": "version of jaxscore's numerics (numbers)",
+    "transformers": "version of transformers",
+}
 
 
 class Finished(NamedTuple):
@@ -64,7 +72,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     """Read all shards, write them as one, and report what is missing."""
-    shards, missing = _finished(args.folder)
+    listed = _listed(args.folder)
+    shards, missing = _finished(args.folder, listed)
     system = declaration(shards[0].manifest["command"])
     flags = shards[0].manifest["flags"]
     settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
@@ -74,15 +83,20 @@ def run(args: argparse.Namespace) -> int:
     has_report = system.merge is not None and form_of(args.output) not in DELIMITERS
     has_files = has_report and _is_set(settings, system.has_report_files)
     has_page = has_report and _is_set(settings, system.reports_with or True)
-    reports = outputs.ReportFiles(args, has_page=has_page, has_files=has_files)
-    with atomic(args.output) as file, reports.opened() as write_reports:
-        records = _merged(shards, args.output, file, system)
+    taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
+    taken.append(below(args.folder, LISTING))
+    reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
+    with (
+        atomic(args.output) as file,
+        contextlib.closing(_merged(shards, args.output, file, system)) as records,
+        reports.opened() as write_reports,
+    ):
         if has_report and system.merge is not None:
             found: Evaluation = system.merge(records, settings)
             if system.work is not None:  # whose records have their places in the run
                 write_array(file, found.items)
         else:
-            found = _counted(records)
+            found = _counted(records, shards)
         details = _details([shard.manifest.get("details") or {} for shard in shards])
         found = dataclasses.replace(found, details={**details, **found.details})
         made = {"model": flags["model"], **settings.record(), "shards": len(shards)}
@@ -103,41 +117,54 @@ def _is_set(settings: Any, condition: str | bool) -> bool:
     return getattr(settings, condition) is not None
 
 
-def _finished(folder: Path) -> tuple[list[Finished], list[str]]:
+def _listed(folder: Path) -> list[Shard]:
+    """All shards that the folder lists, by name; the source of each is its output.
+
+    Raises:
+        InputError: the folder has no list of shards.
+    """
+    if (listing := read_json(below(folder, LISTING))) is None:
+        raise InputError(
+            f"{remote.displayed(folder)}: found no {LISTING}, expected a folder that "
+            "--output FOLDER/ wrote"
+        )
+    outputs_of = {name: below(folder, listing[name]) for name in sorted(listing)}
+    return [Shard(output, name, output, None) for name, output in outputs_of.items()]
+
+
+def _finished(folder: Path, listed: Sequence[Shard]) -> tuple[list[Finished], list[str]]:
     """The finished shards, and the names of the others, each by name.
 
     Raises:
-        InputError: the folder has no list of shards, none is finished, or they are of two runs.
+        InputError: none is finished, or they are of two runs.
     """
-    where = remote.displayed(folder)
-    if (listing := read_json(below(folder, LISTING))) is None:
-        raise InputError(
-            f"{where}: found no {LISTING}, expected a folder that --output FOLDER/ wrote"
-        )
     shards, missing = [], []
-    for name in sorted(listing):
-        output = below(folder, listing[name])
-        is_there = remote.address_of(output) is not None or output.is_file()
-        manifest = read_json(manifest_path(output)) if is_there else None
+    for shard, manifest in manifests(listed):
         if manifest is None:
-            missing.append(name)
+            missing.append(shard.name)
         else:
-            shards.append(Finished(name, output, manifest))
+            shards.append(Finished(shard.name, shard.source, manifest))
     if not shards:
-        raise InputError(f"{where}: none of its {len(listing)} shards is finished")
-    for shard in shards[1:]:
-        _check_same(shards[0], shard)
+        raise InputError(
+            f"{remote.displayed(folder)}: none of its {len(listed)} shards is finished"
+        )
+    for other in shards[1:]:
+        _check_same(shards[0], other)
     return shards, missing
 
 
 def _check_same(first: Finished, other: Finished) -> None:
-    """Refuse shards that were made with different flags or models."""
+    """Refuse shards that were made with different flags, models or versions."""
     before, now = first.manifest, other.manifest
     pairs: list[tuple[str, Any, Any]] = [("command", before.get("command"), now.get("command"))]
     names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
     pairs += [(name, before["flags"].get(name), now["flags"].get(name)) for name in names]
-    weights, others = ((manifest.get("model") or {}).get("model") for manifest in (before, now))
-    pairs.append(("model's weights", weights, others))
+    one_model, other_model = (manifest.get("model") or {} for manifest in (before, now))
+    for name in sorted((one_model.keys() | other_model.keys()) - OF_THE_DEVICE):
+        title = TITLES.get(name, name)
+        pairs.append((title, one_model.get(name), other_model.get(name)))
+    version = run_files.RECORD_VERSION
+    pairs.append((version, before.get(version, 1), now.get(version, 1)))
     for name, one, two in pairs:
         if one != two:
             raise InputError(
@@ -154,7 +181,7 @@ def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
 
 def _merged(
     shards: Sequence[Finished], output: Path, file: Any, system: System
-) -> Iterator[Mapping[str, Any]]:
+) -> Generator[Mapping[str, Any]]:
     """Write all records to the output, and yield each; those of a `Work` are only yielded.
 
     Raises:
@@ -178,15 +205,14 @@ def _merged(
             for record in _records(shards):
                 write(record)
                 yield record
+    elif kind in DELIMITERS:
+        yield from _merged_rows(shards, file, DELIMITERS[kind])
     else:
-        for place, shard in enumerate(shards):
+        for shard in shards:
             with remote.fetched(shard.output) as path, open_binary(path) as lines:
-                if kind in DELIMITERS and place:
-                    next(lines, None)  # the names of the columns
                 for line in lines:
                     file.buffer.write(line)
-                    if kind not in DELIMITERS:
-                        yield json.loads(line)
+                    yield json.loads(line)
 
 
 def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
@@ -196,38 +222,103 @@ def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
             yield from read_array(path)
 
 
+def _merged_rows(
+    shards: Sequence[Finished], file: Any, delimiter: str
+) -> Iterator[Mapping[str, Any]]:
+    """Write the rows of all CSV or TSV files as one run would, and yield each.
+
+    Raises:
+        InputError: a shard has other columns than the first one.
+    """
+    names: list[str] | None = None
+    for shard in shards:
+        with remote.fetched(shard.output) as path:
+            for _, row in read_csv(path):
+                if names is None:
+                    names = list(row)
+                    file.write(csv_line(names, delimiter))
+                elif names != list(row):
+                    raise _other_columns(shard, ", ".join(row), shards[0], ", ".join(names))
+                file.write(csv_line(row.values(), delimiter))
+                yield row if row["error"] else {k: v for k, v in row.items() if k != "error"}
+
+
 def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[str, Any]]:
-    """Write the rows of all tables in groups as one run would, and yield each."""
+    """Write the rows of all tables in groups as one run would, and yield each.
+
+    Raises:
+        InputError: a shard has other columns, or other types of them, than the first one.
+    """
     import pyarrow
     from pyarrow import parquet
 
-    writer = waiting = None
-    for shard in shards:
-        with remote.fetched(shard.output) as path, parquet.ParquetFile(path) as table:
-            schema = table.schema_arrow
-            if writer is None:
-                writer, waiting = parquet.ParquetWriter(file.buffer, schema), schema.empty_table()
-            for batch in table.iter_batches(batch_size=TOGETHER):
-                for row in batch.to_pylist():
-                    if row["error"] is None:
-                        del row["error"]
-                    yield row
-                waiting = pyarrow.concat_tables([waiting, pyarrow.table(batch)])
-                while waiting.num_rows >= TOGETHER:
-                    writer.write_table(waiting.slice(0, TOGETHER).combine_chunks())
-                    waiting = waiting.slice(TOGETHER)
-    if writer is not None and waiting is not None:
-        if waiting.num_rows:
+    writer = waiting = first = None
+    try:
+        for shard in shards:
+            with remote.fetched(shard.output) as path, open_batches(path) as (schema, batches):
+                if writer is None:
+                    first, waiting = schema, schema.empty_table()
+                    writer = parquet.ParquetWriter(file.buffer, schema)
+                elif not schema.equals(first):
+                    found, expected = _difference(schema, first)
+                    raise _other_columns(shard, found, shards[0], expected)
+                for batch in batches:
+                    for row in batch.to_pylist():
+                        if row["error"] is None:
+                            del row["error"]
+                        yield row
+                    waiting = pyarrow.concat_tables([waiting, pyarrow.table(batch)])
+                    while waiting.num_rows >= TOGETHER:
+                        writer.write_table(waiting.slice(0, TOGETHER).combine_chunks())
+                        waiting = waiting.slice(TOGETHER)
+        if writer is not None and waiting is not None and waiting.num_rows:
             writer.write_table(waiting.combine_chunks())
-        writer.close()
+    finally:
+        if writer is not None:
+            writer.close()
 
 
-def _counted(records: Iterator[Mapping[str, Any]]) -> Evaluation:
-    """The evaluation of a system whose records do not say its result."""
-    places, kept = itertools.tee(records)
-    failures = failed_records(record for record in kept if "error" in record)
-    n = sum(1 for _ in places)
+def _difference(schema: Any, first: Any) -> tuple[str, str]:
+    """The fields in which two schemas of Arrow differ, as text; all names if only their order."""
+    found, expected = (
+        {field.name: f"{field.name}: {field.type}" for field in one} for one in (schema, first)
+    )
+    names = [name for name in found | expected if found.get(name) != expected.get(name)]
+    if not names:
+        return ", ".join(found), ", ".join(expected)
+    return tuple(  # type: ignore[return-value]
+        ", ".join(fields.get(name, f"no {name}") for name in names) for fields in (found, expected)
+    )
+
+
+def _other_columns(shard: Finished, found: str, first: Finished, expected: str) -> InputError:
+    return InputError(
+        f"{remote.displayed(shard.output)}: found columns {found}, expected those of "
+        f"{remote.displayed(first.output)}, {expected}; give the input of {shard.name} the columns "
+        "and types of the others, and score it again"
+    )
+
+
+def _counted(records: Iterator[Mapping[str, Any]], shards: Sequence[Finished]) -> Evaluation:
+    """The evaluation of a system whose records do not say its result.
+
+    A failure is named by its record's id, or by its shard if the records do not have all of them.
+    """
+    n, failures = 0, []
+    for n, record in enumerate(records, start=1):
+        if "error" in record:
+            failures += failed_records([{"id": f"item {n}", **record}])
+    if len(failures) < _n_failed(shards):
+        failures = [
+            Failure(shard.name, f"{n_failed} failures, named when it was made")
+            for shard in shards
+            if (n_failed := _n_failed([shard]))
+        ]
     return Evaluation(summary={}, n_items=n, headline="no report of all shards", failures=failures)
+
+
+def _n_failed(shards: Sequence[Finished]) -> int:
+    return sum(shard.manifest.get("failed", 0) for shard in shards)
 
 
 def _details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -265,6 +356,6 @@ def _write_manifest(
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
         "missing": list(missing),
-        "failed": len(found.failures),
+        "failed": max(len(found.failures), _n_failed(shards)),
     }
     return run_files.write_manifest(args.output, {**flags, "command": first["command"]}, facts)

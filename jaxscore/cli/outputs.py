@@ -47,8 +47,9 @@ def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> 
 
 
 def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:
-    for place, path in itertools.product((output, manifest_path(output)), inputs):
-        if path is not None and _resolved(place, flag) == _resolved(path, flag):
+    places = {_resolved(place, flag): place for place in (output, manifest_path(output))}
+    for path in inputs:  # `merge` has two for each shard
+        if path is not None and (place := places.get(_resolved(path, flag))) is not None:
             raise InputError(f"{flag} {place} is an input of this run; give another name")
 
 

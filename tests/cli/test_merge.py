@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -142,6 +143,11 @@ def test_parquet_is_merged(run, shards):
     [
         (lambda manifest: manifest["flags"].update(dtype="bfloat16"), "another dtype (bfloat16)"),
         (lambda manifest: manifest["model"].update(model="0"), "another model's weights (0)"),
+        (lambda manifest: manifest["model"].update(dtype="float64"), "another dtype (float64)"),
+        (lambda manifest: manifest["model"].update(jax="0.1"), "another version of jax (0.1)"),
+        (lambda manifest: manifest["model"].update(numbers=0), "numerics (numbers) (0) than"),
+        (lambda manifest: manifest["model"].update(new=1), "another new (1) than"),
+        (lambda manifest: manifest.update(record_version=9), "another record_version (9)"),
     ],
 )
 def test_shards_of_two_runs_are_refused(run, shards, change, message):
@@ -153,8 +159,117 @@ def test_shards_of_two_runs_are_refused(run, shards, change, message):
     path.write_text(json.dumps(manifest))
     ran = run("merge", place / "out", "--output", place / "m.jsonl")
     assert ran.code == 2
+    assert f"{place}/out/b.jsonl: made with" in ran.err
     assert message in ran.err
     assert not (place / "m.jsonl").exists()
+
+
+def test_shards_of_other_devices_are_merged(run, shards):
+    place = shards(SCORED)
+    assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
+    path = place / "out/b.jsonl.run.json"
+    manifest = json.loads(path.read_text())
+    manifest["model"] |= {"platform": "gpu", "device_kind": "H100", "shards": 2}
+    path.write_text(json.dumps(manifest))
+    assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
+
+
+def test_output_that_is_a_shard_is_refused(run, shards):
+    place = shards(SCORED)
+    assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
+    folder = place / "out"
+    (folder / "a.jsonl").unlink()  # one that is not finished is none of another run's either
+    before = {path: path.read_bytes() for path in folder.glob("[ab_]*")}
+    for flags in (
+        ["--output", folder / "a.jsonl"],
+        ["--output", f"{place}/in/../out/b.jsonl"],
+        ["--output", folder / "_shards.json"],
+        ["--output", place / "m.jsonl", "--html", folder / "b.jsonl.run.json"],
+    ):
+        ran = run("merge", folder, *flags)
+        assert (ran.code, f"{flags[-1]} is an input of this run" in ran.err) == (2, True)
+    assert {path: path.read_bytes() for path in folder.glob("[ab_]*")} == before
+
+
+def test_output_without_a_confidence_is_merged_as_failed(run, shards):
+    items = [*OUTPUTS[:2], {"id": "x", "input": "Say x.", "output": ["One.", " long" * 3000]}]
+    place = shards(items)
+    assert run(*command("self-certainty", place / "all.jsonl", place / "one.json")).code == 1
+    assert run(*command("self-certainty", place / "in", f"{place}/out/")).code == 1
+    ran = run("merge", place / "out", "--output", place / "m.json")
+    assert ran.code == 1
+    assert "output 2: " in ran.err
+    assert "positions" in ran.err
+    assert (place / "m.json").read_bytes() == (place / "one.json").read_bytes()
+    assert json.loads((place / "m.json.run.json").read_text())["failed"] == 1
+
+
+def write_tables(folder, rows, ending):
+    """Two tables, of the first row and of the others."""
+    folder.mkdir()
+    for name, part in (("a", rows[:1]), ("b", rows[1:])):
+        table = pyarrow.Table.from_pylist(part)
+        if ending == "parquet":
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+        else:
+            delimiter = {"csv": ",", "tsv": "\t"}[ending]
+            options = pyarrow.csv.WriteOptions(delimiter=delimiter)
+            pyarrow.csv.write_csv(table, folder / f"{name}.{ending}", options)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_failed_items_of_tables_are_counted(run, tmp_path, ending):
+    rows = [
+        {"id": "u", "prompt": "The cat", "chosen": " sat", "rejected": " ran\r\n", "tools": ""},
+        {"id": "v", "prompt": "The cat", "chosen": " sat", "rejected": " ran", "tools": "x"},
+        {"id": "w", "prompt": "The cat", "chosen": " sat", "rejected": " is", "tools": ""},
+    ]
+    write_tables(tmp_path / "in", rows, ending)
+    assert run(*command("preferences", tmp_path / "in", f"{tmp_path}/out/")).code == 1
+    merged = tmp_path / f"m.{ending}"
+    ran = run("merge", tmp_path / "out", "--output", merged)
+    assert ran.code == 1
+    assert "failed: v: it has tools" in ran.err
+    assert "done     3 pairs of 2 files, 1 failed" in ran.out
+    assert json.loads(merged.with_name(f"{merged.name}.run.json").read_text())["failed"] == 1
+
+
+def test_failures_that_no_record_has_are_of_their_shards(run, shards):
+    place = shards(TEXTS)
+    command_of = ("sample", "--model", QWEN, "--quiet", "-n", "1", "--max-new-tokens", "1")
+    (place / "in/a.jsonl").write_text(lines([{"prompt": "Say a."}]))
+    (place / "in/b.jsonl").write_text(lines([{"prompt": "Say b."}]))
+    assert run(*command_of, "--input", place / "in", "--output", f"{place}/out/").code == 0
+    path = next((place / "out").glob("b*.run.json"))
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "failed": 2}))
+    ran = run("merge", place / "out", "--output", place / "m.json")
+    assert ran.code == 1
+    assert "failed: b.jsonl: 2 failures" in ran.err
+    assert json.loads((place / "m.json.run.json").read_text())["failed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "found", "expected"),
+    [("parquet", "n: int64", "n: int32"), ("csv", "id, to", "id, other")],
+)
+def test_tables_with_other_columns_are_refused(run, tmp_path, ending, found, expected):
+    rows = [{"id": "u", "continuation": "The cat"}, {"id": "v", "continuation": "One"}]
+    write_tables(tmp_path / "in", rows, ending)
+    if ending == "parquet":
+        for name, kind in (("a", pyarrow.int32()), ("b", pyarrow.int64())):
+            path = tmp_path / f"in/{name}.parquet"
+            table = pyarrow.parquet.read_table(path)
+            pyarrow.parquet.write_table(table.append_column("n", pyarrow.array([1], kind)), path)
+    assert run(*command("score", tmp_path / "in", f"{tmp_path}/out/", "--no-html")).code == 0
+    if ending == "csv":
+        path = tmp_path / "out/a.csv"
+        path.write_text(path.read_text().replace("id,", "id,other,").replace("u,", "u,,"))
+    ran = run("merge", tmp_path / "out", "--output", tmp_path / f"m.{ending}")
+    assert ran.code == 2
+    assert f"out/b.{ending}: found columns {found}" in ran.err
+    assert f"out/a.{ending}, {expected}" in ran.err
+    assert not (tmp_path / f"m.{ending}").exists()
 
 
 def test_folder_of_no_shards_and_another_form_are_refused(run, shards):

@@ -302,8 +302,10 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
     """What one run over the items of all records would find; see `System.merge`."""
     items = [dict(record) for record in records]
     entries = [Entry(named(f"item {k}", item), k, item) for k, item in enumerate(items, start=1)]
+    work = ConfidenceWork(entries, settings, Output(records=items))
+    work.recall_errors()
     no_model: Any = None  # nothing is left to compute
-    return evaluate(no_model, ConfidenceWork(entries, settings, Output(records=items)), settings)
+    return evaluate(no_model, work, settings)
 
 
 def _score(

@@ -1,6 +1,7 @@
 """Items of `self-certainty` with the confidences that are known, and their records."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ INPUT_FIELD, OTHER_INPUT_FIELD = "model_input", "input"
 OWN_FIELDS = (
     "confidence_list", "processed_index", "confidence_settings", "confidence_errors", *MEASURED,
 )  # fmt: skip
+
+OUTPUT_ERROR = re.compile(r"output \d+: ")
 
 Place = tuple[int, int]  # of an item, and of one of its outputs
 
@@ -97,6 +100,21 @@ class ConfidenceWork(Work[Confidence]):
             value is not None or output in out.errors for output, value in enumerate(out.values)
         )
         return out if is_complete else None
+
+    def recall_errors(self) -> None:
+        """Take each output without a confidence for failed, with the reason in its record.
+
+        A run would score it again, but no model is there to do so.
+        """
+        for known, record in zip(self.known, self.output.records, strict=True):
+            stated = record.get("confidence_errors")
+            reasons = dict(
+                error.removeprefix("output ").split(": ", 1)
+                for error in (stated if isinstance(stated, list) else [])
+                if isinstance(error, str) and OUTPUT_ERROR.match(error)
+            )
+            for output in known.missing:
+                known.errors[output] = reasons.get(str(output + 1), "its record gives no reason")
 
     def made_with(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """See `Work.made_with`."""
