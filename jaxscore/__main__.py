@@ -124,12 +124,22 @@ def _end(code: int) -> NoReturn:
     Taking JAX's modules and arrays apart costs 0.4 s. And a thread that comes back from native code
     meanwhile is unwound through that code, which aborts the process.
     """
-    if sys.getprofile() is not None:  # its results are written later
+    if _is_observed():  # by a profiler, whose results are written later
         sys.exit(code)
     if code in (0, 1):
         atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, InputError):
+            _flush(sys.stdout)
     _flush(sys.stderr)
     os._exit(code)
+
+
+def _is_observed() -> bool:
+    """Whether a profiler, a tracer or a coverage tool runs this process."""
+    if sys.getprofile() is not None or sys.gettrace() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    return monitoring is not None and any(map(monitoring.get_tool, range(6)))
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -359,8 +359,9 @@ class Scorer:
         memory together until it returns.
 
         Args:
-            values: tensors as of `from_tensors`; or all parameters, in the tree of `from_function`
-                or of `scorer.model.params`. They may be donated afterwards.
+            values: tensors as of `from_tensors`; of `from_function` all parameters, in their tree;
+                or, of our own decoder, all of `scorer.model.params`. They may be donated
+                afterwards.
 
         Raises:
             InputError: a value of another shape or dtype, missing or left over, by its name; a
@@ -622,7 +623,7 @@ class Scorer:
         from jaxscore.engine.generation.generator import Generator  # deferred: scoring needs none
 
         if not self.capabilities.generates:
-            raise InputError(f"{self!r} writes no text: a model of functions has no KV cache")
+            raise InputError(f"{self!r} writes no text: it has no KV cache, or is a model pair")
         return Generator(self)
 
     def generate(

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,9 @@ MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) 
 }  # fmt: skip
 
 _lock = threading.Lock()
-# (process, model and its options) -> the model, and a lock, since one thread at a time uses it
-_loaded: dict[tuple[int, str], tuple[Scorer, threading.Lock]] = {}
+# (process, model and its options) -> its files, the model, and a lock, since one thread at a time
+# uses it
+_loaded: dict[tuple[int, str], tuple[list[tuple[str, int, int]], Scorer, threading.Lock]] = {}
 
 
 class Scoring:
@@ -206,10 +208,18 @@ def _load(model: str, options: Mapping[str, Any]) -> tuple[Scorer, threading.Loc
     """The model of this process, loaded at the first call."""
     # A forked process has no threads of its parent's model, and so loads its own.
     key = os.getpid(), json.dumps([model, options], default=str, sort_keys=True)
+    files = _files(Path(model))
     with _lock:
-        if key not in _loaded:
-            _loaded[key] = Scorer.from_pretrained(model, **options), threading.Lock()
-        return _loaded[key]
+        if key not in _loaded or _loaded[key][0] != files:
+            _loaded[key] = files, Scorer.from_pretrained(model, **options), threading.Lock()
+        return _loaded[key][1:]
+
+
+def _files(model: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a local model's files, which training may have replaced."""
+    paths = [model] if model.is_file() else sorted(model.glob("*")) if model.is_dir() else []
+    found = ((path.name, path.stat()) for path in paths)
+    return [(name, status.st_size, status.st_mtime_ns) for name, status in found]
 
 
 def _as_list(values: Any) -> Any:

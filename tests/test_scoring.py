@@ -4,12 +4,14 @@ import datetime
 import decimal
 import json
 import pickle
+import shutil
 
 import datasets
 import numpy as np
 import pandas
 import pyarrow
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import jaxscore
 from jaxscore import InputError, Scoring, evaluate, scoring
@@ -159,3 +161,15 @@ def test_datasets_map(loads):
     assert found["n"] == [1, 2]
     want = score()({"text": rows["text"]})["sum_logprob"]
     np.testing.assert_allclose(found["sum_logprob"], want, atol=1e-4)
+
+
+def test_weights_that_training_replaced_are_loaded_again(tmp_path):
+    """The folder keeps its name, as that of a training run's last checkpoint does."""
+    folder = tmp_path / "last"
+    shutil.copytree(CASES / "models/tiny-gpt2", folder)
+    table = {"continuation": ["The cat sat."]}
+    first = Scoring(str(folder))(table)["sum_logprob"]
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"] * 0.5
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert Scoring(str(folder))(table)["sum_logprob"] != first

@@ -81,7 +81,7 @@ class TurnedAsOne(JoinedHeads):
 
 class JoinedMlp(feed_forward.Mlp):
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, cutoff=None):
         c = self.config
         joined = Linear(2 * self.inner_width, c.mlp_bias, name="gate_up")(x)
         gate, up = jnp.split(joined, 2, axis=-1)

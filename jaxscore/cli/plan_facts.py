@@ -103,7 +103,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             "model": costs.key_value_bytes(config, itemsize, 1),
             "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
-        **({} if config.recurrent is None else {"state_bytes_a_path": costs.state_bytes(config)}),
+        **({} if config.recurrent is None else {"state_bytes_a_path": _states(config, mesh.model)}),
         "flops": _flops(config, shapes, [program.length for program in found]),
         "batch_tokens": args.batch_tokens,
         "programs": [program.describe(params_bytes, memory) for program in found],
@@ -114,6 +114,10 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
     }
+
+
+def _states(config: DecoderConfig, shards: int) -> dict[str, int]:
+    return {"model": costs.state_bytes(config, 1), "device": costs.state_bytes(config, shards)}
 
 
 def _flops(config: DecoderConfig, shapes: Params, lengths: Sequence[int]) -> dict[str, Any]:

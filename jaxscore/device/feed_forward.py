@@ -76,7 +76,9 @@ class XIelu(nn.Module):
 
 
 def keep_largest(gate: Array, cutoff: Array, axis: str | None) -> Array:
-    """Excess of gates over so many standard deviations above a token's mean, NaN for all of them.
+    """Excess of gates over so many standard deviations above a token's mean.
+
+    A NaN cutoff leaves the gates unchanged.
 
     Args:
         axis: mesh axis over which the channels are split.

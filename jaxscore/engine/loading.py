@@ -19,8 +19,8 @@ from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 
-NUMBERS = 5  # raised with every change that moves a score, so that no journal mixes versions
-IN_MEMORY = "memory "  # what the identity of weights begins with that no file has
+NUMBERS = 6  # raised with every change that moves a score, so that no journal mixes versions
+IN_MEMORY = "memory "  # prefix of the identity of weights that no file has
 
 
 class Loaded(NamedTuple):

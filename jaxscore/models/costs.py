@@ -3,14 +3,18 @@
 A product of n parameters with a token takes 2n FLOPs: a multiplication and an addition each.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import AbstractMesh, PartitionSpec
 
+from jaxscore.device.backends import Build
 from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder import empty_states
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.layers import SCALE
+from jaxscore.device.mesh_shape import MODEL
 
 EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "unembedding"
 PART_OF = {  # first key of a parameter's path
@@ -123,9 +127,13 @@ def unembedding_flops(config: DecoderConfig) -> int:
     return 2 * config.vocab_size * (config.embedding_width or config.width)
 
 
-def state_bytes(config: DecoderConfig) -> int:
-    """Bytes of the states of all recurrent layers that a prefix cache or a slot holds."""
-    states = jax.eval_shape(lambda: empty_states(config, 1))
+def state_bytes(config: DecoderConfig, model: int) -> int:
+    """Bytes of the states that a prefix cache or a slot holds on one of `model` shards."""
+    run = functools.partial(empty_states, config, 1, Build(shards=model))
+    if model > 1:
+        mesh = AbstractMesh((model,), (MODEL,))
+        run = jax.shard_map(run, mesh=mesh, in_specs=(), out_specs=PartitionSpec(), check_vma=False)
+    states = jax.eval_shape(run)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states))
 
 

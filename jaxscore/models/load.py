@@ -1,6 +1,7 @@
 """Load a checkpoint: choose the implementation and the dtype."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jaxscore.models.choices import (
 from jaxscore.models.config import accepted_keys
 from jaxscore.models.config.check import FLAG
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.families.family import bare_name
 from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.weights import checkpoint, quantization
 from jaxscore.models.weights.array_tensors import MEMORY, array_tensors
@@ -83,7 +85,8 @@ def load(
 
         kind = raw["model_type"]
         family = FAMILIES.get(kind)
-        tensors = lora.merged(tensors, lora.read(adapter), kind, family)
+        bare = str if family is None else functools.partial(bare_name, family)
+        tensors = lora.merged(tensors, lora.read(adapter), kind, bare)
     if implementation != "transformers":
         model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice)
     elif quantize is not None:

@@ -54,6 +54,7 @@ def _together(p: Model, q: Model) -> Model:
         cached=None,
         write=None,
         params={"p": p.params, "q": q.params},
+        replace_params=None,
         max_positions=shorter.max_positions,
         limit_reason=shorter.limit_reason,
         width=max(p.width, q.width),

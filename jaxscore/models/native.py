@@ -132,7 +132,8 @@ def _new_params(
     values: Mapping[str, Any],
 ) -> decoder.Params:
     """`Model.replace_params`; `current` has the shapes and placement of the parameters."""
-    if isinstance(values, Mapping) and set(values) == set(current):
+    is_mapping = isinstance(values, Mapping)
+    if is_mapping and any(isinstance(value, Mapping) for value in values.values()):
         return copied_tree(values, current)
     if config.stored:
         raise InputError(

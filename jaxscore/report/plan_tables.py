@@ -56,8 +56,8 @@ def _parts(report: dict[str, Any]) -> str:
     sizes = format_bytes(kept["model"]), format_bytes(kept["device"])
     rows.append(("keys and values per token", "", *sizes))
     if (states := report.get("state_bytes_a_path")) is not None:
-        size = format_bytes(states)
-        rows.append(("states per prefix or slot", "", size, size))
+        sizes = format_bytes(states["model"]), format_bytes(states["device"])
+        rows.append(("states per prefix or slot", "", *sizes))
     return table(rows)
 
 

@@ -62,8 +62,8 @@ def test_what_is_said_of_a_target(run, tmp_path, target, flag):
         "peak_bytes": program["peak_bytes_a_device"], "fits": True, "collectives": [],
     }  # fmt: skip
     assert report["layer"] == [
-        {"rows": 1, "length": 64, "seconds": None, "mfu": None, "operations_left_out": 0,
-         "collectives": [], "kernels": []}
+        {"rows": 1, "length": 64, "is_recurrent": False, "seconds": None, "mfu": None,
+         "operations_left_out": 0, "collectives": [], "kernels": []}
     ]  # fmt: skip
     [vocabulary] = report["vocabulary"]
     assert (vocabulary["queries"], vocabulary["seconds"]) == (64, None)

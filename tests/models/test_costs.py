@@ -141,7 +141,7 @@ def test_bytes_of_states():
     mixer = GatedDelta(16, 32, 128, 128, 4, "silu", 1.0, 1e-6)
     config = llamalike(width=2560, n_layers=24, windows=(0,) * 24)
     config = dataclasses.replace(config, recurrent=Recurrent(tuple(range(24)), mixer))
-    assert costs.state_bytes(config) == 24 * (32 * 128 * 128 + 3 * 8192) * 4
+    assert costs.state_bytes(config, 1) == 24 * (32 * 128 * 128 + 3 * 8192) * 4
     assert costs.key_value_bytes(config, 4, 1) == 0
 
 

@@ -30,9 +30,9 @@ BLOCK_BYTES = 2**15  # of a block of keys: several such lie in shared memory, 16
 HEADS = 2  # most query heads in a product
 NARROWEST = 16  # heads are padded to a power of two from here on
 STAGES = 2
-# Warps of a program, for heads up to a width. The registers of 4 are too few for wider heads: with
-# 256 channels 34 kB were spilled on an A100 (compiled, not run).
-WARPS = {64: 4, 1024: 8}
+# Warps of a program whose heads have up to WIDEST channels, and of others. The registers of 4 are
+# too few for wide heads: with 256 channels 34 kB were spilled on an A100 (compiled, not run).
+WARPS, WIDEST, WIDE_WARPS = 4, 64, 8
 
 
 class Sizes(NamedTuple):
@@ -94,7 +94,7 @@ def block_size(width: int, dtype: Any) -> int:
 
 def _warps(width: int) -> int:
     """Warps of a program for heads of a padded width."""
-    return next(warps for widest, warps in WARPS.items() if width <= widest)
+    return WARPS if width <= WIDEST else WIDE_WARPS
 
 
 def _run(

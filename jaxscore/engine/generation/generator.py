@@ -53,12 +53,17 @@ class Generator:
     """
 
     def __init__(self, scorer: EngineOwner) -> None:
-        self.scorer, self.encoder, self.model = scorer, scorer.encoder, scorer.model
+        self.scorer, self.encoder = scorer, scorer.encoder
         tokenizer = self.encoder.tokenizer
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.eos_ids = self.model.eos_ids or default
         self._engine, self._decoder = scorer.engine, TextDecoder(tokenizer)
         self._scheduler = Scheduler(self._engine, self._decoder)
+
+    @property
+    def model(self) -> Model:
+        """The scorer's model, whose weights `Scorer.update` replaces."""
+        return self.scorer.model
 
     @property
     def side_by_side(self) -> int:

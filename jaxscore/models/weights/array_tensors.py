@@ -209,7 +209,9 @@ def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
         found = names.pop(name)
         if not isinstance(found, np.ndarray | jax.Array):
             raise InputError(f"{what}: {name} is {type(found).__name__}, expected an array")
-        if found.shape != leaf.shape or found.dtype != leaf.dtype:
+        # A device holds float64 as float32.
+        dtype = jax.dtypes.canonicalize_dtype(found.dtype)
+        if found.shape != leaf.shape or dtype != leaf.dtype:
             raise InputError(
                 f"{what}: {name} is {found.dtype} {list(found.shape)}, expected {leaf.dtype} "
                 f"{list(leaf.shape)}"

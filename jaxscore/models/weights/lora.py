@@ -11,7 +11,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import regex
 
 from jaxscore.errors import InputError
 from jaxscore.io.printable import one_line
-from jaxscore.models.families.family import Family, bare_name
 from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
@@ -126,24 +125,23 @@ def read(folder: Path) -> Adapter:
     return Adapter(weights, one_line(base) if isinstance(base, str) else None, deltas)
 
 
-def merged(tensors: Tensors, adapter: Adapter, model_type: str, family: Family | None) -> Tensors:
+def merged(
+    tensors: Tensors, adapter: Adapter, model_type: str, bare: Callable[[str], str]
+) -> Tensors:
     """The tensors with the adapter merged in at each look-up.
 
     Args:
         model_type: of the config.
-        family: parts of whose names checkpoint and adapter may spell otherwise; None without one.
+        bare: a tensor's name without what checkpoint and adapter may spell differently.
 
     Raises:
         InputError: a module of the adapter that no tensor of the model matches.
     """
 
-    def bare(name: str) -> str:
-        return name if family is None else bare_name(family, name)
-
     stored = {bare(name): name for name in tensors.stored}
     deltas: dict[str, tuple[Delta, bool]] = {}
     for module, delta in adapter.deltas.items():
-        name = stored.get(f"{bare(module)}.weight")
+        name = stored.get(bare(f"{module}.weight"))
         if name is None:
             raise InputError(
                 f"{adapter.weights}: module {module} is none of the model's, which has "

@@ -185,5 +185,5 @@ def test_a_platform_runs_the_form_that_it_names(monkeypatch, platform):
         form = lambda *a, name=name, **k: taken.append(name) or a[:2]  # noqa: E731
         monkeypatch.setitem(fast.ATTENTION, name, form)
     backend = BACKENDS[platform]
-    fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32, backend=backend)
+    fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.bfloat16, backend=backend)
     assert taken == [backend.attention]

@@ -1,5 +1,6 @@
 """LoRA adapters: what PEFT itself merges, or a refusal."""
 
+import functools
 import json
 import re
 import warnings
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.families.family import bare_name
 from jaxscore.models.load import load
 from jaxscore.models.weights import lora
 from jaxscore.models.weights import tensor_files as files
@@ -383,7 +385,9 @@ def test_files_that_are_not_there(copied, tmp_path):
 def test_merged_tensors_are_computed_when_they_are_looked_up_and_not_held(made):
     base, adapter, _, _ = made("two modules")
     plain = files.open_tensors(base)
-    merged = lora.merged(plain, lora.read(adapter), "llama", FAMILIES["llama"])
+    merged = lora.merged(
+        plain, lora.read(adapter), "llama", functools.partial(bare_name, FAMILIES["llama"])
+    )
     named = re.compile(r"model\.layers\.\d+\.self_attn\.[qv]_proj\.weight")
     assert merged.changed == {name for name in plain.stored if named.fullmatch(name)}
     assert set(merged.arrays) == set(plain.arrays)
