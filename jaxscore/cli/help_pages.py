@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
                     continue
                 if (address := remote.address_of(path)) is not None:
                     try:
-                        check_local(remote.mask(address))
+                        check_local(address)
                     except InputError as problem:
                         self.error(f"argument {self._flag(dest)}: {problem}")
                 if dest not in OUTPUTS and (str(path) == "-" or descriptor(path) == 0):

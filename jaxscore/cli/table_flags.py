@@ -42,6 +42,7 @@ def add_input(
         required=True,
         type=Path,
         nargs="+",
+        action="extend",
         metavar="FILE",
         help=help,
     )

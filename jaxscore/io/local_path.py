@@ -10,6 +10,9 @@ from jaxscore.errors import InputError
 
 # At least two characters before the colon: `C:` is a drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)]+")
+# User and password of an address; the second form has a password with a slash or question mark.
+USER = re.compile(r"[^/?]*@|[^/:?]*:(?!\d*(?:[/?]|$)).*@")
 
 
 class Folder(type(Path())):  # type: ignore[misc]
@@ -29,8 +32,22 @@ def local_path(text: str) -> Path:
     return Folder(text) if text.endswith("/") else Path(text)
 
 
+def mask(text: str) -> str:
+    """A text whose addresses have no user, password or query, which may be a signature."""
+
+    def masked(found: re.Match[str]) -> str:
+        scheme, _, rest = found[0].partition("://")
+        rest = USER.sub("", rest, count=1) if USER.match(rest) else rest
+        place, query, _ = rest.partition("?")
+        return f"{scheme}://{place}{'?...' if query else ''}"
+
+    return URL.sub(masked, text)
+
+
 def check_local(text: str, expected: str = "a local path") -> None:
     """Refuse an address such as `gs://bucket/file`; a colon elsewhere is part of a name.
+
+    The message has no password or signature.
 
     Args:
         expected: what the message asks for instead.
@@ -43,8 +60,8 @@ def check_local(text: str, expected: str = "a local path") -> None:
         if found[1].lower() in ("http", "https", "hf"):
             remedy = "download it and give the local path"
         raise InputError(
-            f"{text}: found an address of scheme {found[1]}://, which is not handled, expected "
-            f"{expected}; {remedy}"
+            f"{mask(text)}: found an address of scheme {found[1]}://, which is not handled, "
+            f"expected {expected}; {remedy}"
         )
 
 

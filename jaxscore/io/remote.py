@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import temporary_folder
-from jaxscore.io.local_path import ADDRESS, Folder, cache_folder, check_local
+from jaxscore.io.local_path import ADDRESS, Folder, cache_folder, check_local, mask
 from jaxscore.io.streams import descriptor
 
 T = TypeVar("T")
@@ -46,7 +46,6 @@ PAUSE = 0.5  # seconds before the second try; doubled before each further one
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
 LONGEST_REASON = 300  # characters of a store's own message
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)]+")
 _parents: dict[Path, str] = {}  # local folder -> the address that it stands for
 _files: dict[Path, str] = {}  # local path -> its address as the user gave it
 
@@ -121,18 +120,6 @@ def displayed(text: object) -> str:
 
     rest = rf"/(?!\.jaxscore)((?:{re.escape(STDIN)})?)"
     return re.sub(rf"({re.escape(root)}/[^/\s]+){rest}", address, out)
-
-
-def mask(text: str) -> str:
-    """A text whose addresses have no user, password or query, which may be a signature."""
-
-    def masked(found: re.Match[str]) -> str:
-        scheme, _, rest = found[0].partition("://")
-        host, slash, path = rest.partition("/")
-        path, query, _ = path.partition("?")
-        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{'?...' if query else ''}"
-
-    return URL.sub(masked, text)
 
 
 def _scheme(address: str) -> str:

@@ -55,6 +55,16 @@ def written(output):
     )
 
 
+def test_repeated_input_adds_to_the_first(run, data, tmp_path):
+    output = tmp_path / "out"
+    more = ["--input", data / "b.jsonl.gz"]
+    assert run(*words(data / "a.jsonl", output, *more)).code == 0
+    assert written(output) == ["a.jsonl", "b.jsonl.gz"]
+    flags = ["--model", QWEN, "--output", tmp_path / "o.jsonl"]
+    ran = run("score", "--input", data / "a.jsonl", *flags, *more)
+    assert (ran.code, "found several files" in ran.err) == (2, True)
+
+
 @contextlib.contextmanager
 def without_model(monkeypatch):
     def fail(*_: object) -> None:

@@ -27,6 +27,25 @@ def test_an_address_is_refused_by_its_scheme(scheme):
 
 
 @pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("ftp://u:pw@host/x.jsonl", "ftp://host/x.jsonl"),
+        ("ftp://u:p/w@host/x.jsonl", "ftp://host/x.jsonl"),
+        ("https://host?sig=SECRET", "https://host?..."),
+    ],
+)
+def test_a_refused_address_shows_no_secret(address, shown, capsys):
+    with pytest.raises(InputError) as refusal:
+        local_path(address)
+    assert str(refusal.value).startswith(f"{shown}: found an address")
+    with pytest.raises(SystemExit):
+        main(["score", "--model", MODEL, "--input", address, "--output", "out.jsonl"])
+    said = capsys.readouterr().err
+    assert shown in said
+    assert not any(secret in said for secret in ("u:p", "SECRET"))
+
+
+@pytest.mark.parametrize(
     "name", ["C:\\runs\\out.jsonl", "C://out", "12:30.jsonl", "gs:", "a:b/c", "./gs://out", "-", ""]
 )
 def test_a_colon_alone_makes_no_address(name):

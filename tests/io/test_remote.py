@@ -83,6 +83,9 @@ def test_addresses_have_no_secrets_for_people():
     assert remote.mask("s3://key:secret@bucket/x") == "s3://bucket/x"
     assert remote.mask("at https://h/x?sig=1&y=2, 3") == "at https://h/x?... 3"
     assert remote.mask("no address: a?b") == "no address: a?b"
+    assert remote.mask("https://host?sig=SECRET/x@y") == "https://host?..."
+    assert remote.mask("https://host:8080/a@b?sig=1") == "https://host:8080/a@b?..."
+    assert remote.mask("s3://key:sec/ret?@bucket/x") == "s3://bucket/x"
     path = remote.stage("https://user:secret@host/a/b.jsonl?X-Amz-Signature=abc")
     assert path.name == "b.jsonl"
     shown = remote.displayed(f"{path}:3: bad, {path.parent / 'c'}")
