@@ -142,12 +142,13 @@ def torch_greedy(model, ids, n):
     return out[0, len(ids) :].tolist()
 
 
+@pytest.mark.slow_after(4)  # each step is a program of its own
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_have_the_hidden_states_of_scoring(tmp_path, kind):
     """Three rows go on from a prefill, one token at a time, each from states of its own."""
     saved(tmp_path, kind)
     model = loaded(tmp_path)
-    draw, n, steps = np.random.default_rng(2), 20, 5
+    draw, n, steps = np.random.default_rng(2), 20, 3
     ids = jnp.asarray(draw.integers(0, VOCABULARY, (3, n + steps)), jnp.int32)
     at = jnp.broadcast_to(jnp.arange(n + steps), ids.shape)
 
