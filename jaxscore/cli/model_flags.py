@@ -247,6 +247,9 @@ def load_scorer(
 ) -> "Scorer":
     """Load the model, or the pair with --reference, as the flags say; `args.scorer` if it is set.
 
+    The scorer of the shard before is reused if it has the same model; all shards have the same
+    flags.
+
     Args:
         output: file or folder beside which the journal lies by default; None for no journal.
         written: other files of this run, which the journal may not replace.
@@ -257,7 +260,10 @@ def load_scorer(
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
     if (part := getattr(args, "part", None)) is not None and part.scorer is not None:
-        return _with_journal_of(args, part.scorer, output, written)
+        if part.model == model:
+            return _with_journal_of(args, part.scorer, output, written)
+        part.scorer.close()
+        part.scorer = None  # its memory is free before the other model is loaded
     check_model(args, model, getattr(args, "revision", None))
     if hasattr(args, "reference"):
         check_model(args, args.reference, args.reference_revision)
@@ -283,6 +289,8 @@ def load_scorer(
         journal=place,
     )
     args.loaded = scorer
+    if part is not None:
+        part.scorer, part.model = scorer, model
     stages.freeze_existing()
     for loaded_model in scorer.models:
         remark_model(args, loaded_model)

@@ -100,6 +100,13 @@ def input_files(args: argparse.Namespace, settings: type) -> list[Path]:
     return [path for path in paths if path is not None]
 
 
+def file_digests(args: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """Digests of the files that `values` reads, by the names of their flags, for the manifest."""
+    files = [field.flag.file for field in fields_of(settings) if field.flag.file is not None]
+    paths = {_dest(file.name): getattr(args, _dest(file.name)) for file in files}
+    return {f"{name}_sha256": file_digest(path) for name, path in paths.items() if path is not None}
+
+
 def about_files(args: argparse.Namespace, settings: type) -> dict[str, Any]:
     """Name and digest of the files whose settings have no other flag, for report and manifest."""
     out: dict[str, Any] = {}

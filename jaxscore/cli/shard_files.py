@@ -3,13 +3,16 @@
 import argparse
 import contextlib
 import glob
+import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli import messages
+from jaxscore.cli.outputs import report_paths
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files
 from jaxscore.io.atomic import atomic
@@ -19,10 +22,13 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import is_stream
 from jaxscore.io.tables import is_dataset
+from jaxscore.systems.registry import declaration
+from jaxscore.version import NUMBERS
 
 LISTING = "_shards.json"  # file of the output folder: name of each input -> its output
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
 MOST_REQUESTS = 16  # to a store at a time
+DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name
 TABLES = (".csv", ".tsv", ".parquet")
 # Flags that do not decide what a shard's records say.
 OF_THE_RUN = frozenset(
@@ -80,6 +86,33 @@ def _output_name(shard: Shard) -> str | None:
     address = remote.address_of(shard.output)
     parts = shard.output.parts if address is None else address.split("/")
     return "/".join(parts[-n_parts:])
+
+
+def check_apart(shards: Sequence[Shard]) -> None:
+    """Refuse outputs that would replace an input of the same run.
+
+    Raises:
+        InputError: an output, its manifest or its report is an input.
+    """
+    sources = {_place(shard.source) for shard in shards if str(shard.source) != "-"}
+    for shard in shards:
+        if shard.output is None or is_stream(shard.output):
+            continue
+        for path in (shard.output, manifest_path(shard.output), *report_paths(shard.output)):
+            if _place(path) in sources:
+                raise InputError(
+                    f"--output {remote.displayed(path)} is an input of this run; give another "
+                    "name or folder"
+                )
+
+
+def _place(path: Path) -> str:
+    """A text that two paths of one file or address have in common."""
+    if (address := remote.address_of(path)) is None:
+        return os.path.realpath(path)
+    scheme, _, parts = address.partition("://")
+    scheme = {"gcs": "gs"}.get(scheme.lower(), scheme.lower())
+    return f"{scheme}://{'/'.join(filter(None, parts.split('/')))}"
 
 
 def below(folder: Path, name: str) -> Path:
@@ -162,10 +195,16 @@ def identity_of(source: Path) -> Mapping[str, Any] | None:
         return found
     if str(source) == "-" or not (source.is_file() or source.is_dir()):
         return None
-    files = [source] if source.is_file() else [file for file in source.rglob("*") if file.is_file()]
-    facts = [file.stat() for file in files]
-    latest = max((fact.st_mtime_ns for fact in facts), default=0)
-    return {"size": sum(fact.st_size for fact in facts), "mtime_ns": str(latest)}
+    if source.is_file():
+        facts = source.stat()
+        return {"size": facts.st_size, "mtime_ns": str(facts.st_mtime_ns)}
+    facts_of = [(file, file.stat()) for file in sorted(source.rglob("*")) if file.is_file()]
+    listed = [
+        [file.relative_to(source).as_posix(), known.st_size, known.st_mtime_ns]
+        for file, known in facts_of
+    ]
+    digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    return {"size": sum(known.st_size for _, known in facts_of), "files_sha256": digest}
 
 
 def write_listing(folder: Path, shards: Sequence[Shard]) -> None:
@@ -221,16 +260,20 @@ def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, A
             "or --force to replace it"
         )
     before, now = manifest.get("input_identity"), shard.identity
-    if before == now and now is not None:
+    has_version = any(value for name, value in (now or {}).items() if name != "size")
+    if before == now and has_version:
         return True
-    is_as_long = before and now and "mtime_ns" in now and before.get("size") == now["size"]
-    if is_as_long and run_files.file_digest(shard.source) == manifest.get("input_sha256"):
-        return True
-    messages.remark(
-        args,
-        f"{remote.displayed(shard.source)} has changed since {remote.displayed(output)} was "
-        f"written ({_facts(before)}, now {_facts(now)}): scored again",
-    )
+    if before and now and "mtime_ns" in now and before.get("size") == now["size"]:
+        digest = run_files.file_digest(shard.source)
+        if digest is not None and digest == manifest.get("input_sha256"):
+            return True
+    source, written = remote.displayed(shard.source), remote.displayed(output)
+    if has_version:
+        facts = f"{_facts(before)}, now {_facts(now)}"
+        why = f"{source} has changed since {written} was written ({facts})"
+    else:
+        why = f"{source} has no version (ETag or time), and may differ from that of {written}"
+    messages.remark(args, f"{why}: scored again")
     return False
 
 
@@ -254,17 +297,47 @@ def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: P
         if flags.get(name) != before.get(name):
             flag = f"--{name.replace('_', '-')}"
             return f"with {flag} {before.get(name)}, this one has {flags.get(name)}"
-    model = (manifest.get("model") or {}).get("model")  # None of an endpoint
-    if isinstance(model, str) and model != _fingerprint(args):
-        return "with other weights of the same name"
+    for name in sorted(name for name in manifest if name.endswith(DIGEST)):
+        path = getattr(args, name.removesuffix(DIGEST), None)
+        if not isinstance(path, Path) or name == "input_sha256":
+            continue
+        if run_files.file_digest(path) != manifest[name]:
+            return f"with another content of {path}"
+    if manifest.get(run_files.RECORD_VERSION, 1) != declaration(args.command).version:
+        return "with records of another version of jaxscore"
+    return _model_difference(args, manifest)
+
+
+def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> str | None:
+    """What differs between the models of a finished run and of this one, or None if nothing."""
+    made = manifest.get("model")
+    if not isinstance(made, dict):  # of an endpoint
+        return None
+    if made.get("numbers", NUMBERS) != NUMBERS:
+        return "with another version of jaxscore, whose numbers differ"
+    for prefix, flag, name in (
+        ("", "model", manifest.get("model_name") or args.model),
+        ("reference_", "reference", getattr(args, "reference", None)),
+    ):
+        weights = made.get(f"{prefix}model")
+        if isinstance(weights, str) and weights != _fingerprint(args, prefix, name):
+            return f"with other weights of the same name (--{flag} {name})"
     return None
 
 
-def _fingerprint(args: argparse.Namespace) -> str:
-    """Digest of the model of --model, computed once; without JAX."""
-    if not hasattr(args, "fingerprint"):
+def _fingerprint(args: argparse.Namespace, prefix: str, name: str | None) -> str | None:
+    """Digest of a model, computed once; without JAX. None if its name is not known.
+
+    Args:
+        prefix: of the flags beside the name: "" or "reference_".
+    """
+    if name is None:
+        return None
+    known = args.__dict__.setdefault("fingerprints", {})
+    if (prefix, name) not in known:
         from jaxscore.models.weights import checkpoint, fingerprint
 
-        folder = checkpoint.resolve(args.model, getattr(args, "revision", None))
-        args.fingerprint = fingerprint.fingerprint(folder, getattr(args, "lora", None))
-    return str(args.fingerprint)
+        folder = checkpoint.resolve(name, getattr(args, f"{prefix}revision", None))
+        adapter = getattr(args, f"{prefix}lora", None)
+        known[prefix, name] = fingerprint.fingerprint(folder, adapter)
+    return str(known[prefix, name])

@@ -6,17 +6,19 @@ a shard is finished when its manifest says so, and is then skipped before a mode
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxscore.cli import messages
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.journal_copies import copied_journal
 from jaxscore.cli.shard_files import (
     Shard,
+    check_apart,
     identity_of,
     is_finished,
     is_pattern,
@@ -25,7 +27,7 @@ from jaxscore.cli.shard_files import (
     write_listing,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import remote
+from jaxscore.io import remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
 from jaxscore.journal.files import default_path
@@ -33,18 +35,36 @@ from jaxscore.journal.files import default_path
 Command = Callable[[argparse.Namespace], int]
 
 
-class Part(NamedTuple):
+@dataclasses.dataclass
+class Part:
     """What a run knows of the shard that it scores; attribute `part` of the flags.
 
     Attributes:
         prefix: of the ids of items without one.
         identity: size and version of the input.
         scorer: the loaded model of the shard before, or None.
+        model: name of the loaded model.
+        dtype: of the model of the finished shards, or None if there is none.
     """
 
     prefix: str = ""
     identity: Mapping[str, Any] | None = None
     scorer: Any = None
+    model: str = ""
+    dtype: str | None = None
+
+    def check_dtype(self, scorer: Any) -> None:
+        """Refuse to mix shards of two precisions: that of --dtype auto depends on the device.
+
+        Raises:
+            InputError: the loaded model has another dtype than that of the finished shards.
+        """
+        if self.dtype not in (None, scorer.model.dtype):
+            raise InputError(
+                f"the finished outputs were made with weights in {self.dtype}, and --dtype auto "
+                f"is {scorer.model.dtype} on this device; run on the other kind of device, give "
+                "another --output, or --force to replace them"
+            )
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +110,14 @@ def run(command: Command, args: argparse.Namespace) -> int:
             f"--shard {'{}/{}'.format(*args.shard)}: shards are files of a folder; give --output "
             "FOLDER/ with a slash"
         )
+    if args.output is None and _is_copied(given[0]):
+        raise InputError(
+            f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
+            "this one is read from a temporary copy; give --output FILE"
+        )
     shard = Shard(given[0], "", args.output, None)
+    if remote.address_of(shard.source) is not None:
+        check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
         return _run_one(command, args, shard, Part())
     shard = shard._replace(identity=identity_of(shard.source))
@@ -101,26 +128,31 @@ def run(command: Command, args: argparse.Namespace) -> int:
     return _run_one(command, args, shard, Part(identity=shard.identity))
 
 
+def _is_copied(source: Path) -> bool:
+    """Whether an input is remote or standard input, of which a run reads a copy."""
+    return remote.address_of(source) is not None or streams.descriptor(source) is not None
+
+
 def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Part) -> int:
     """An ordinary run, on a local copy of the input if it is remote."""
-    own = argparse.Namespace(**vars(args))
+    own = argparse.Namespace(**{**vars(args), "loaded": None})
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
         if output is not None and remote.address_of(output) is not None:
             upload = remote.Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
-                stack.enter_context(copied_journal(journal, lambda: getattr(own, "loaded", None)))
+                stack.enter_context(copied_journal(journal, lambda: own.loaded))
         try:
+            args.loaded = None  # the part alone has the scorer, and can let it go
             source = stack.enter_context(remote.fetched(shard.source))
             own.input, own.output, own.part = source, output, part
             code = command(own)
         finally:
-            if hasattr(own, "loaded"):
-                args.loaded = own.loaded
+            args.loaded = part.scorer
     if upload is not None:
-        if (scorer := getattr(own, "loaded", None)) is not None:
-            scorer.close()  # the journal, which is removed
+        if own.loaded is not None:
+            own.loaded.close()  # the journal, which is removed
         upload.finish()
         if journal is not None:
             remote.remove(journal)
@@ -131,15 +163,21 @@ def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path
     if remote.address_of(args.output) is not None:
         remote.check_writable(args.output)
     shards = list(shards_of(args, given))
+    check_apart(shards)
     number, count = args.shard or _from_scheduler() or (0, 1)
     write_listing(args.output, shards)
     own = shards[number::count]
-    todo = [shard for shard, manifest in manifests(own) if not is_finished(args, shard, manifest)]
+    todo, dtypes = [], []
+    for shard, manifest in manifests(own):
+        if is_finished(args, shard, manifest):
+            dtypes.append(((manifest or {}).get("model") or {}).get("dtype"))
+        else:
+            todo.append(shard)
     if len(todo) < len(own):
         messages.remark(args, f"{len(own) - len(todo)} of {len(own)} shards are finished")
-    codes, refused = [], 0
+    codes, refused, part = [], 0, Part(dtype=next(filter(None, dtypes), None))
     for shard in todo:
-        part = Part(f"{shard.name}:", shard.identity, getattr(args, "loaded", None))
+        part.prefix, part.identity = f"{shard.name}:", shard.identity
         try:
             # Every shard would print a closing block; its manifest and report have the same.
             with contextlib.redirect_stdout(io.StringIO()):

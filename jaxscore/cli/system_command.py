@@ -88,13 +88,14 @@ def run(system: System, args: argparse.Namespace) -> int:
     )
     about = settings_flags.about_files(args, system.settings)
     endpoint = work = None
+    model_name: str = args.model if system.needs else ""
     if isinstance(settings, PromptSettings):
         endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
     entries, settings, output, reports = _inputs(system, args, settings, inputs)
     files = [output, *reports.paths]
     if system.work is not None:
-        args.model = _model(system, args, entries)
-        entries = work = _work(system, args, entries, settings, output)
+        model_name = _model(system, args, entries)
+        entries = work = _work(system, args, model_name, entries, settings, output)
     is_done = work is not None and work.is_done
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
@@ -105,7 +106,8 @@ def run(system: System, args: argparse.Namespace) -> int:
     ):
         scorer = None
         if system.needs and endpoint is None and not is_done:
-            scorer = model_flags.load_scorer(args, args.model, *files)
+            scorer = model_flags.load_scorer(args, model_name, *files)
+            args.part.check_dtype(scorer)
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None
         report = run_declared(
@@ -126,7 +128,10 @@ def run(system: System, args: argparse.Namespace) -> int:
         print(f"nothing was left to do in {output}")
     if not was_done or file_digest(output) != before:
         earlier = run_files.read_manifest(output) if was_done else None
-        more = {**about, **found.counts}
+        digests = settings_flags.file_digests(args, system.settings)
+        more = {**about, **digests, **found.counts}
+        if system.work is not None and args.model is None:
+            more["model_name"] = model_name
         files.append(outputs.write_manifest(args, scorer, output, report, earlier=earlier, **more))
     for line in found.lines:
         print(line)
@@ -218,6 +223,7 @@ def _model(system: System, args: argparse.Namespace, entries: Sequence[Entry[Any
 def _work(
     system: System,
     args: argparse.Namespace,
+    model_name: str,
     entries: Sequence[Entry[Any]],
     settings: Any,
     output: Path,
@@ -225,7 +231,7 @@ def _work(
     """The entries, with what an earlier run has left of their results in the output."""
     assert system.work is not None
     model = {
-        "model": args.model,
+        "model": model_name,
         "revision": args.revision,
         "lora": None if args.lora is None else str(args.lora),
         "quantize": args.quantize,

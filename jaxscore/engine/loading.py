@@ -18,8 +18,8 @@ from jaxscore.models.model import Model
 from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.version import NUMBERS
 
-NUMBERS = 6  # raised with every change that moves a score, so that no journal mixes versions
 IN_MEMORY = "memory "  # prefix of the identity of weights that no file has
 
 

@@ -29,7 +29,7 @@ NO_FLAGS = {
     "part",
     "remote",
     "is_array",
-    "fingerprint",
+    "fingerprints",
 }  # attributes of argparse's result beside flags
 
 

@@ -1,15 +1,17 @@
 """Many input files: shards, workers, and what is finished."""
 
+import argparse
 import contextlib
 import gzip
 import io
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import model_flags
+from jaxscore.cli import model_flags, shard_files, shards
 from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
@@ -65,6 +67,13 @@ def test_repeated_input_adds_to_the_first(run, data, tmp_path):
     assert (ran.code, "found several files" in ran.err) == (2, True)
 
 
+def change_manifest(path, where, entry):
+    manifest = json.loads(path.read_text())
+    part = manifest if where is None else manifest[where]
+    part |= entry
+    path.write_text(json.dumps(manifest))
+
+
 @contextlib.contextmanager
 def without_model(monkeypatch):
     def fail(*_: object) -> None:
@@ -118,16 +127,87 @@ def test_changed_input_is_scored_again_and_a_touched_one_is_not(run, data, tmp_p
     assert len((out / "a.jsonl").read_text().splitlines()) == 1
 
 
-def test_other_weights_of_the_same_name_are_refused(run, data, tmp_path):
+@pytest.mark.parametrize(
+    ("where", "entry", "message"),
+    [
+        ("model", {"model": "0" * 64}, "other weights of the same name (--model"),
+        ("model", {"numbers": 4}, "another version of jaxscore"),
+        (None, {"record_version": 2}, "records of another version"),
+    ],
+)
+def test_finished_run_of_another_model_or_version_is_refused(
+    run, data, tmp_path, where, entry, message
+):
+    assert run(*words(data / "a.jsonl", tmp_path / "out")).code == 0
+    change_manifest(tmp_path / "out/a.jsonl.run.json", where, entry)
+    ran = run(*words(data / "a.jsonl", tmp_path / "out"))
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_two_precisions_of_one_flag_are_not_mixed(run, data, tmp_path):
     out = tmp_path / "out"
     assert run(*words(data / "a.jsonl", out)).code == 0
-    place = out / "a.jsonl.run.json"
-    manifest = json.loads(place.read_text())
-    manifest["model"]["model"] = "0" * 64
-    place.write_text(json.dumps(manifest))
-    ran = run(*words(data / "a.jsonl", out))
-    assert ran.code == 2
-    assert "other weights of the same name" in ran.err
+    change_manifest(out / "a.jsonl.run.json", "model", {"dtype": "bfloat16"})
+    ran = run(*words(data, out))
+    assert ran.code == 1
+    assert "weights in bfloat16, and --dtype auto is float32" in ran.err
+    assert written(out) == ["a.jsonl"]
+
+
+def test_other_weights_of_the_reference_are_refused(run, data, tmp_path):
+    command = ("divergence", "--model", QWEN, "--reference", QWEN, "--reference-dtype", "bfloat16",
+               "--quiet", "--no-html", "--input", data / "a.jsonl", "--output",
+               f"{tmp_path}/out/")  # fmt: skip
+    assert run(*command).code == 0
+    assert "1 were finished" in run(*command).out
+    change_manifest(tmp_path / "out/a.jsonl.run.json", "model", {"reference_model": "0" * 64})
+    ran = run(*command)
+    assert (ran.code, "other weights of the same name (--reference" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("flag", ["--fewshot", "--system-file"])
+def test_other_content_of_a_file_that_a_flag_names_is_refused(run, data, tmp_path, flag):
+    file = tmp_path / "file"
+    example = '{"context": "The dog", "continuation": " ran"}\n'
+    file.write_text(example if flag == "--fewshot" else "Be brief.")
+    command = words(data / "a.jsonl", tmp_path / "out", flag, file)
+    assert run(*command).code == 0
+    assert "1 were finished" in run(*command).out
+    file.write_text(example.replace("dog", "cow") if flag == "--fewshot" else "Be long.")
+    ran = run(*command)
+    assert (ran.code, f"another content of {file}" in ran.err) == (2, True), ran.err
+
+
+def test_folder_of_a_data_set_is_scored_again_if_one_file_changes(run, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("1")
+    before = shard_files.identity_of(folder)
+    assert shard_files.identity_of(folder) == before
+    newest = (folder / "b").stat().st_mtime_ns
+    (folder / "a").write_text("2")
+    os.utime(folder / "a", ns=(1, newest - 1))
+    assert shard_files.identity_of(folder) != before
+
+
+def finished(identity, manifest):
+    """Whether a finished output of this manifest holds for an input of this identity."""
+    args = argparse.Namespace(force=False, quiet=True, command="score")
+    shard = shard_files.Shard(Path("none"), "x", Path("x"), identity)
+    manifest = {"command": "score", "flags": {"quiet": True}, **manifest}
+    return shard_files.is_finished(args, shard, manifest)
+
+
+def test_input_without_a_version_is_never_finished():
+    assert finished({"size": 3, "ETag": "x"}, {"input_identity": {"size": 3, "ETag": "x"}})
+    assert not finished({"size": 3}, {"input_identity": {"size": 3}})
+    assert not finished({"size": 3, "ETag": ""}, {"input_identity": {"size": 3, "ETag": ""}})
+
+
+def test_missing_digests_are_not_equal():
+    before, now = {"size": 3, "mtime_ns": "1"}, {"size": 3, "mtime_ns": "2"}
+    assert not finished(now, {"input_identity": before, "input_sha256": None})
 
 
 @pytest.mark.parametrize(
@@ -260,3 +340,53 @@ def test_fault_of_standard_input_is_named(run, tmp_path, monkeypatch):
     ran = run("score", "--model", QWEN, "--input", "-", "--output", tmp_path / "out.jsonl")
     assert ran.code == 2
     assert "error: -:1: not JSON" in ran.err
+
+
+@pytest.mark.parametrize("words", [("-",), ("s3://bucket/x.json",)])
+def test_copied_input_without_output_is_refused(run, words):
+    for command in (["self-certainty"], ["usc-generate", "-n", 2]):
+        ran = run(*command, "--model", QWEN, "--input", *words)
+        assert ran.code == 2
+        assert f"--input {words[0]}: the default output lies beside the input" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("s3://bucket/x.jsonl", "s3://bucket/x.jsonl"),
+        ("s3://bucket/x.jsonl", "S3://bucket//x.jsonl"),
+        ("gs://bucket/x.jsonl.run.json", "gcs://bucket/x.jsonl"),
+        ("s3://bucket/d/x.jsonl", "s3://bucket/d/"),
+    ],
+)
+def test_remote_output_that_is_the_input_is_refused(run, monkeypatch, source, output):
+    monkeypatch.setattr(shard_files, "identity_of", lambda _: {"size": 3, "ETag": "x"})
+    monkeypatch.setattr(shards, "write_listing", pytest.fail)
+    ran = run("score", "--model", QWEN, "--input", source, "--output", output)
+    assert ran.code == 2
+    assert "is an input of this run" in ran.err
+
+
+def test_output_that_is_the_input_of_another_shard_is_refused(run, data):
+    for name in ("t.txt", "t.txt.jsonl"):
+        (data / name).write_text('{"continuation": "x"}')
+    ran = run(*words([data / "t.txt", data / "t.txt.jsonl"], data))
+    assert ran.code == 2
+    assert (data / "t.txt.jsonl").read_text() == '{"continuation": "x"}'
+
+
+def test_shards_that_name_different_models_are_scored_by_their_own(run, tmp_path, monkeypatch):
+    source = tmp_path / "in"
+    source.mkdir()
+    for name, model in (("a.json", QWEN), ("b.json", "demo"), ("c.json", "demo")):
+        item = {"input": "Say one.", "output": ["One."], "generator": model}
+        (source / name).write_text(json.dumps([item]))
+    command = ("self-certainty", "--quiet", "--input", source, "--output", f"{tmp_path}/out/")
+    assert run(*command).code == 0
+    manifests = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/*.run.json"))]
+    assert [manifest["flags"]["model"] for manifest in manifests] == [None] * 3
+    weights = [manifest["model"]["model"] for manifest in manifests]
+    assert weights[0] != weights[1] == weights[2]
+    with without_model(monkeypatch):
+        again = run(*command)
+    assert (again.code, "3 were finished" in again.out) == (0, True), again.err
