@@ -145,7 +145,8 @@ class Scoring:
             raise InputError(f"no system {self._system!r}; expected one of {', '.join(SYSTEMS)}")
         declared = declaration(self._system)
         needs = {*declared.needs}
-        if declared.array is not None or not needs or needs - {"scores", "is_local"}:
+        has_rows = declared.array is None and declared.select is None
+        if not has_rows or not needs or needs - {"scores", "is_local"}:
             raise InputError(
                 f"system {self._system} gives no row per item of one model; expected one such as "
                 "score, choose, perplexity or preferences"

@@ -139,6 +139,8 @@ def test_other_systems(loads, scorers):
         (lambda: Scoring(MODEL, "scores"), "no system 'scores'"),
         (lambda: Scoring(MODEL, "paths"), "system paths gives no row per item"),
         (lambda: Scoring(MODEL, "divergence"), "system divergence gives no row per item"),
+        (lambda: Scoring(MODEL, "probsem"), "system probsem gives no row per item"),
+        (lambda: Scoring(MODEL, "chronologic"), "system chronologic gives no row per item"),
         (lambda: Scoring(MODEL, boundry="joint"), "is it boundary"),
         (lambda: Scoring(MODEL, boundary="x"), "boundary"),
         (lambda: Scoring(MODEL, journal="j"), "no setting 'journal'"),

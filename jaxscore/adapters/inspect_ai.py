@@ -79,10 +79,15 @@ class JaxscoreAPI(ModelAPI):
         if used := [name for name in NOT_APPLIED if getattr(config, name, None)]:
             raise InputError(f"{used[0]} is not applied here; leave it out")
         loop, service = asyncio.get_running_loop(), self._service
+        n_prompt_top, most = config.prompt_logprobs, service.settings.max_logprobs
+        if n_prompt_top is not None and not 0 <= n_prompt_top <= most:
+            raise InputError(
+                f"prompt_logprobs is {n_prompt_top}, expected a whole number from 0 to {most}"
+            )
         try:
             raw = orjson.dumps(_body(input, config), option=orjson.OPT_NON_STR_KEYS)
             request = await loop.run_in_executor(service.chat_threads, read_chat, service, raw)
-            request = dataclasses.replace(request, n_prompt_top=config.prompt_logprobs)
+            request = dataclasses.replace(request, n_prompt_top=n_prompt_top)
             choices = await compute_choices(service, request)
         except ApiError as problem:
             if problem.code == CONTEXT_LENGTH:

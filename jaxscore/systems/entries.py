@@ -33,6 +33,8 @@ class Entry(Generic[T]):
         item: None if the object cannot be used; the object if the system's item is a TypedDict.
         error: why not.
         extra: its other fields, which its record repeats.
+        given: all fields of an object that cannot be used, without `id` and those that have the
+            name of a result.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Entry(Generic[T]):
     item: T | None = None
     error: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def value(self) -> T:
@@ -223,7 +226,10 @@ def read_entry(
             raise InputError(f"{where}: {taken_field(clashing[0])}")
         return Entry(name, id, _item(system.item, value, where), None, extra)
     except InputError as problem:
-        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "))
+        given = {}
+        if system.has_ids and isinstance(value, dict):
+            given = {field: v for field, v in value.items() if field not in {"id", *reserved}}
+        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=given)
 
 
 def read_item(system: System, value: Any, number: int, where: str) -> Any:

@@ -127,3 +127,10 @@ def test_a_conversation_that_does_not_fit(model):
 def test_what_is_not_applied_is_refused_by_name(model, given, part):
     with pytest.raises(InputError, match=part):
         ask(model, **given)
+
+
+@pytest.mark.parametrize("n", [-1, 21])
+def test_too_many_log_probabilities_of_the_prompt_are_refused(model, n):
+    config = GenerateConfig.model_construct(prompt_logprobs=n)  # new versions check it themselves
+    with pytest.raises(InputError, match=f"prompt_logprobs is {n}, expected .* from 0 to 20"):
+        asyncio.run(model.api.generate(list(TALK), [], "none", config))

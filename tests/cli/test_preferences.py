@@ -10,6 +10,8 @@ from tests.cli.conftest import QWEN, strict
 LINES = (
     {"id": "a", "prompt": "The cat", "chosen": " sat", "rejected": " ran", "source": {"n": 1}},
     {"prompt": "One", "chosen": " two", "rejected": 7},
+    {"prompt": "One", "chosen": " two", "rejected": " six", "tools": "x"},
+    {"id": "d", "prompt": "One", "chosen": " two", "rejected": " six", "n_chosen": 9, "m": None},
 )
 FIELDS = ["id", "ref_chosen_logps", "ref_rejected_logps", "n_chosen", "n_rejected"]
 
@@ -26,12 +28,16 @@ def test_the_documented_files(run, place):
     code, out, err = run(*flags(folder, "in.jsonl", "out.jsonl"))
     assert code == 1
     assert "in.jsonl:2: " in err
-    assert "done     2 pairs, 1 failed in " in out
+    assert "done     4 pairs, 3 failed in " in out
     assert "result   mean log-probability of chosen less rejected " in out
-    first, second = [strict(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    first, *failed = [strict(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert list(first) == [*FIELDS, "prompt", "chosen", "rejected", "source"]
     assert {name: first[name] for name in LINES[0]} == LINES[0]
-    assert list(second) == ["id", "error"]
+    for record, given in zip(failed, LINES[1:], strict=True):
+        assert list(record)[:2] == ["id", "error"]
+        kept = {name: value for name, value in given.items() if name != "n_chosen"}
+        assert {name: record[name] for name in kept} == kept
+        assert record.keys() == kept.keys() | {"id", "error"}
     assert first["ref_chosen_logps"] < 0
     manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
     assert (manifest["command"], manifest["flags"]["max_length"]) == ("preferences", 1024)

@@ -38,7 +38,8 @@ output, in the same order:
   Beside OUT lies OUT.run.json: what made it, and how many pairs failed.
 
 exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
-           2 unusable input.
+           2 unusable input. A failed line holds the fields of its input line
+           too, except those with the name of a result.
 """
 # Fields of TRL's data sets that change what the chat template writes, or are no text.
 NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
@@ -163,7 +164,8 @@ def _checked(entries: Iterable[Entry[Item]]) -> Iterator[Entry[Item]]:
         found = next((name for name in NOT_APPLIED if entry.extra.get(name)), None)
         if entry.item is not None and found is not None:
             error = f"it has {found}, which are not applied here; leave them out"
-            entry = dataclasses.replace(entry, item=None, error=error)
+            given = {**vars(entry.item), **entry.extra}
+            entry = dataclasses.replace(entry, item=None, error=error, given=given)
         yield entry
 
 
@@ -174,8 +176,9 @@ def _record(entry: Entry[Item], scored: Scored) -> dict[str, Any]:
         own["n_chosen"], own["n_rejected"] = scored.counts
     else:
         own["error"] = scored.error
-    item = {} if entry.item is None else vars(entry.item)
-    return own | {k: v for k, v in item.items() if v is not None} | dict(entry.extra)
+    fields = entry.given if entry.item is None else {**vars(entry.item), **entry.extra}
+    # A null is kept, except that of a prompt, which may be left out.
+    return own | {k: v for k, v in fields.items() if v is not None or k != "prompt"}
 
 
 def _remarks(n_cut: int, n_unequal: int, max_length: int) -> list[str]:
