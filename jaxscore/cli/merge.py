@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.shard_files import LISTING, OF_THE_RUN, Shard, below, manifests, read_json
+from jaxscore.cli.shard_files import (
+    LISTING,
+    OF_THE_RUN,
+    Shard,
+    below,
+    listings,
+    manifests,
+    read_json,
+)
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
@@ -84,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     has_files = has_report and _is_set(settings, system.has_report_files)
     has_page = has_report and _is_set(settings, system.reports_with or True)
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
-    taken.append(below(args.folder, LISTING))
+    taken += listings(args.folder)
     reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
     with (
         atomic(args.output) as file,
@@ -123,9 +131,12 @@ def _listed(folder: Path) -> list[Shard]:
     Raises:
         InputError: the folder has no list of shards.
     """
-    if (listing := read_json(below(folder, LISTING))) is None:
+    listing: dict[str, str] = {}
+    for path in listings(folder):
+        listing |= read_json(path) or {}
+    if not listing:
         raise InputError(
-            f"{remote.displayed(folder)}: found no {LISTING}, expected a folder that "
+            f"{remote.displayed(folder)}: found no {LISTING}*.json, expected a folder that "
             "--output FOLDER/ wrote"
         )
     outputs_of = {name: below(folder, listing[name]) for name in sorted(listing)}

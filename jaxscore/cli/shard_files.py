@@ -25,7 +25,8 @@ from jaxscore.io.tables import is_dataset
 from jaxscore.systems.registry import declaration
 from jaxscore.version import NUMBERS
 
-LISTING = "_shards.json"  # file of the output folder: name of each input -> its output
+LISTING = "_shards"  # start of the names of lists in the output folder: input -> its output
+SIGNS = "*?["  # of a pattern
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
 MOST_REQUESTS = 16  # to a store at a time
 DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name
@@ -50,20 +51,27 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
     """All shards, by name.
 
     Raises:
-        InputError: there is no file, or two have one name.
+        InputError: there is no file, or two have one name or one output.
     """
     found: Found = {}
     for path in given:
-        for name, file in _files(path).items():
+        for name, file in _files(path, args.output).items():
             if name in found:
                 raise InputError(
                     f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
                     "output; give their common folder, or run twice"
                 )
             found[name] = file
+    names: dict[str, str] = {}  # of outputs -> of their inputs
     for name in sorted(found):
         source, identity = found[name]
         output = _output(args, name, source)
+        other = names.setdefault(_place(output), name)
+        if other != name:
+            raise InputError(
+                f"--input: {other} and {name} have one output, {remote.displayed(output)}; rename "
+                "one of them, or give them to two runs with an --output each"
+            )
         yield Shard(source, name, output, identity or identity_of(source))
 
 
@@ -108,8 +116,11 @@ def check_apart(shards: Sequence[Shard]) -> None:
 
 def _place(path: Path) -> str:
     """A text that two paths of one file or address have in common."""
-    if (address := remote.address_of(path)) is None:
-        return os.path.realpath(path)
+    address = remote.address_of(path)
+    return os.path.realpath(path) if address is None else _normal(address)
+
+
+def _normal(address: str) -> str:
     scheme, _, parts = address.partition("://")
     scheme = {"gcs": "gs"}.get(scheme.lower(), scheme.lower())
     return f"{scheme}://{'/'.join(filter(None, parts.split('/')))}"
@@ -124,35 +135,33 @@ def below(folder: Path, name: str) -> Path:
 Found = dict[str, tuple[Path, Mapping[str, Any] | None]]
 
 
-def _files(path: Path) -> Found:
-    """The files that one word of --input means: name -> path, and identity if it is known."""
+def _files(path: Path, output: Path) -> Found:
+    """The files that one word of --input means: name -> path, and identity if it is known.
+
+    Names are below the folder, or below the part of a pattern before its first sign, whichever
+    files there are. What lies below the output is left out.
+    """
     address = remote.address_of(path)
-    if address is not None and (is_pattern(path) or isinstance(path, Folder)):
-        files = remote.find(address)
-        parent = address.rstrip("/").split("/")
-        if is_pattern(path):
-            parent = _common([file.address.split("/")[:-1] for file in files])
-        else:
-            files = [file for file in files if _is_taken(file.address.rpartition("/")[2])]
-        found: Found = {
-            "/".join(file.address.split("/")[len(parent) :]): (
-                remote.stage(file.address),
-                file.identity,
-            )
-            for file in files
-        }
-    elif address is not None or path.is_file() or str(path) == "-":
-        return {"stdin.jsonl" if str(path) == "-" else path.name: (path, None)}
-    elif path.is_dir() and is_dataset(path):
+    if address is not None:
+        if not is_pattern(path) and not isinstance(path, Folder):
+            return {path.name: (path, None)}
+        found, top = _remote_files(path, address), _normal("/".join(_top(path)))
+    elif str(path) == "-":
+        return {"stdin.jsonl": (path, None)}
+    elif path.is_file() or (path.is_dir() and is_dataset(path)):
         return {path.name: (path, None)}
-    elif path.is_dir():
-        files_below = [file for file in sorted(path.rglob("*")) if _is_taken(file.name)]
-        found = {str(file.relative_to(path)): (file, None) for file in files_below}
+    elif is_pattern(path):
+        found, top = _matches(path), os.path.realpath(Path(*_top(path)))
     else:
-        matches = sorted(glob.glob(str(path), recursive=True)) if is_pattern(path) else []
-        files_there = [Path(match) for match in matches if Path(match).is_file()]
-        top = _common([list(file.parts[:-1]) for file in files_there])
-        found = {"/".join(file.parts[len(top) :]): (file, None) for file in files_there}
+        files = ((file.relative_to(path).as_posix(), file) for file in sorted(path.rglob("*")))
+        found = {name: (file, None) for name, file in files if file.is_file()}
+        top = os.path.realpath(path)
+    if not is_pattern(path):
+        found = {name: file for name, file in found.items() if _is_taken(name)}
+    start, own = f"{top.rstrip('/')}/", f"{_place(output)}/"
+    if own.startswith(start) and own != start:
+        own = own.removeprefix(start)
+        found = {name: file for name, file in found.items() if not name.startswith(own)}
     if not found:
         raise InputError(
             f"--input {remote.displayed(path)}: found no file, expected files, patterns such as "
@@ -161,26 +170,43 @@ def _files(path: Path) -> Found:
     return found
 
 
-def _common(folders: Sequence[list[str]]) -> list[str]:
-    """The parts that all folders begin with."""
-    if not folders:
-        return []
-    first, last = min(folders), max(folders)
-    n = next((k for k, part in enumerate(first) if last[k : k + 1] != [part]), len(first))
-    return first[:n]
+def _remote_files(path: Path, address: str) -> Found:
+    n_parts = len(_top(path))
+    return {
+        "/".join(file.address.split("/")[n_parts:]): (remote.stage(file.address), file.identity)
+        for file in remote.find(address)
+    }
+
+
+def _matches(pattern: Path) -> Found:
+    matches = map(Path, sorted(glob.glob(str(pattern), recursive=True)))
+    n_parts = len(_top(pattern))
+    return {"/".join(file.parts[n_parts:]): (file, None) for file in matches if file.is_file()}
+
+
+def _top(path: Path) -> tuple[str, ...]:
+    """Parts of a folder, or of a pattern before the first part with a sign."""
+    address = remote.address_of(path)
+    parts = path.parts if address is None else tuple(address.rstrip("/").split("/"))
+    if not is_pattern(path):
+        return parts
+    return parts[: next(k for k, part in enumerate(parts) if set(part) & set(SIGNS))]
 
 
 def _is_taken(name: str) -> bool:
-    """Whether a file of a folder is an input: of a known form, not hidden, no manifest."""
+    """Whether a file below a folder is an input: of a known form, not hidden, no manifest."""
     return (
         form_of(Path(name)) in FORMS
-        and not name.startswith((".", "_"))
+        and not any(part.startswith((".", "_")) for part in name.split("/"))
         and not name.endswith((MANIFEST, ".report.json", "_report.json"))
     )
 
 
 def is_pattern(path: Path) -> bool:
-    return any(sign in str(path) for sign in "*?[") and not path.exists()
+    text = remote.address_of(path) or str(path)
+    if text.lower().startswith(("http:", "https:")):
+        text = text.partition("?")[0]  # of a query, not of a pattern
+    return any(sign in text for sign in SIGNS) and not path.exists()
 
 
 def identity_of(source: Path) -> Mapping[str, Any] | None:
@@ -207,20 +233,35 @@ def identity_of(source: Path) -> Mapping[str, Any] | None:
     return {"size": sum(known.st_size for _, known in facts_of), "files_sha256": digest}
 
 
-def write_listing(folder: Path, shards: Sequence[Shard]) -> None:
-    """Add the names of all shards to the list in the output folder, for `merge`."""
+def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) -> None:
+    """Write the names of all shards to a list in the output folder, for `merge`.
+
+    Each --input has a list of its own, so that runs of different inputs replace none, and one
+    without an input that is gone replaces that of the run before.
+    """
     if not processes.is_first():
         return
-    path = below(folder, LISTING)
-    before = read_json(path) or {}
-    names = before | {shard.name: _output_name(shard) for shard in shards}
-    if names == before:
+    words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in given))
+    digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:8]
+    path = below(folder, f"{LISTING}-{digest}.json")
+    names = {shard.name: _output_name(shard) for shard in shards}
+    if names == read_json(path):
         return
     if remote.address_of(path) is not None:
         remote.write_bytes(path, json_text(names).encode())
     else:
         with atomic(path) as file:
             file.write(json_text(names))
+
+
+def listings(folder: Path) -> list[Path]:
+    """The lists of shards in an output folder."""
+    address = remote.address_of(folder)
+    if address is None:
+        return sorted(folder.glob(f"{LISTING}*.json"))
+    return [
+        remote.stage(file.address) for file in remote.find(f"{address.rstrip('/')}/{LISTING}*.json")
+    ]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

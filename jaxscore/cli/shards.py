@@ -165,7 +165,7 @@ def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path
     shards = list(shards_of(args, given))
     check_apart(shards)
     number, count = args.shard or _from_scheduler() or (0, 1)
-    write_listing(args.output, shards)
+    write_listing(args.output, given, shards)
     own = shards[number::count]
     todo, dtypes = [], []
     for shard, manifest in manifests(own):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from jaxscore.cli import model_flags, shard_files, shards
+from jaxscore.errors import InputError
+from jaxscore.io import remote
 from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
@@ -67,6 +69,10 @@ def test_repeated_input_adds_to_the_first(run, data, tmp_path):
     assert (ran.code, "found several files" in ran.err) == (2, True)
 
 
+def listed(output):
+    return [json.loads(path.read_text()) for path in sorted(output.glob("_shards*.json"))]
+
+
 def change_manifest(path, where, entry):
     manifest = json.loads(path.read_text())
     part = manifest if where is None else manifest[where]
@@ -92,7 +98,7 @@ def test_folder_gives_one_output_per_file_and_a_rerun_loads_no_model(
     assert (ran.code, ran.err) == (0, "")
     assert "done     3 of 3 files, 0 were finished, 0 failed" in ran.out
     assert written(out) == list(NAMES)
-    assert json.loads((out / "_shards.json").read_text()) == {name: name for name in NAMES}
+    assert listed(out) == [{name: name for name in NAMES}]
     text = gzip.decompress((out / "b.jsonl.gz").read_bytes())
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["id"] for line in lines] == ["b.jsonl.gz:1", "b.jsonl.gz:2"]
@@ -390,3 +396,64 @@ def test_shards_that_name_different_models_are_scored_by_their_own(run, tmp_path
     with without_model(monkeypatch):
         again = run(*command)
     assert (again.code, "3 were finished" in again.out) == (0, True), again.err
+
+
+def names_of(source, output, *, is_array=False):
+    """Names of the shards -> their outputs' names, without a run."""
+    args = argparse.Namespace(output=remote.stage(str(output)), is_array=is_array)
+    sources = source if isinstance(source, list) else [source]
+    found = shard_files.shards_of(args, [remote.stage(str(path)) for path in sources])
+    return {shard.name: shard.output.name for shard in found}
+
+
+@pytest.mark.parametrize(
+    ("names", "is_array"), [(("a.txt", "a.txt.jsonl"), False), (("a.json", "a.json.gz"), True)]
+)
+def test_inputs_of_one_output_are_refused(tmp_path, names, is_array):
+    for name in names:
+        (tmp_path / name).write_text("x")
+    with pytest.raises(InputError, match=f"{names[0]} and {names[1]} have one output"):
+        names_of(tmp_path, tmp_path / "out", is_array=is_array)
+
+
+@pytest.mark.parametrize("others", [(), ("d2/x.jsonl",)])
+def test_names_do_not_depend_on_the_other_files(tmp_path, others):
+    for name in ("d1/x.jsonl", *others):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x")
+    assert list(names_of(tmp_path / "*/x.jsonl", tmp_path / "out")) == ["d1/x.jsonl", *others]
+
+
+def test_pattern_of_folders_in_a_store(monkeypatch):
+    found = [remote.RemoteFile("s3://b/data/d1/x.jsonl", {"size": 1, "ETag": "x"})]
+    monkeypatch.setattr(remote, "find", {"s3://b/data/*/x.jsonl": found}.__getitem__)
+    assert list(names_of("s3://b/data/*/x.jsonl", "s3://b/out/")) == ["d1/x.jsonl"]
+    assert not shard_files.is_pattern(remote.stage("https://host/x.jsonl?sign=1"))
+
+
+def test_folder_leaves_out_outputs_hidden_folders_and_folders_named_as_files(tmp_path):
+    for name in ("a.jsonl", "out/b.jsonl", "out2/c.jsonl", ".git/d.json", "x/_temporary/e.csv",
+                 "s.parquet/part.parquet"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    expected = ["a.jsonl", "out2/c.jsonl", "s.parquet/part.parquet"]
+    assert list(names_of(tmp_path, tmp_path / "out")) == expected
+    assert "out/b.jsonl" not in names_of(tmp_path / "**/*.jsonl", tmp_path / "out")
+    assert list(names_of(tmp_path / "out", tmp_path)) == ["b.jsonl"]
+
+
+def test_folder_of_a_store_leaves_out_outputs(monkeypatch):
+    names = ("a.jsonl", "out/b.jsonl", ".x/c.jsonl")
+    found = [remote.RemoteFile(f"s3://b/d/{name}", {"size": 1, "ETag": "x"}) for name in names]
+    monkeypatch.setattr(remote, "find", lambda _: found)
+    assert list(names_of("s3://b/d/", "s3://b/d/out/")) == ["a.jsonl"]
+
+
+def test_listing_has_no_deleted_input_and_keeps_those_of_other_runs(run, data, tmp_path):
+    out = tmp_path / "out"
+    assert run(*words(data / "*.jsonl*", out)).code == 0
+    assert run(*words(data / "sub", out)).code == 0
+    (data / "b.jsonl.gz").unlink()
+    assert run(*words(data / "*.jsonl*", out)).code == 0
+    names = {name: output for listing in listed(out) for name, output in listing.items()}
+    assert names == {"a.jsonl": "a.jsonl", "c.csv": "c.csv"}
