@@ -204,6 +204,23 @@ def test_output_without_a_confidence_is_merged_as_failed(run, shards):
     assert json.loads((place / "m.json.run.json").read_text())["failed"] == 1
 
 
+def test_graded_outputs_are_merged(run, shards):
+    gold: list[object] = ["2", "no", "3", {}]
+    items = [
+        {"id": f"{k}", "input": f"Say {k}.", "output": [f"Answer: {k}", "Answer: 2"], "gold": right}
+        for k, right in enumerate(gold)
+    ]
+    place = shards(items)
+    flags = ("--gold", "gold", "--answer-rule", "answer")
+    assert (
+        run(*command("self-certainty", place / "all.jsonl", place / "one.json", *flags)).code == 1
+    )
+    assert run(*command("self-certainty", place / "in", f"{place}/out/", *flags)).code == 1
+    assert run("merge", place / "out", "--output", place / "m.json").code == 1
+    assert (place / "m.json").read_bytes() == (place / "one.json").read_bytes()
+    assert b'"right": [' in (place / "m.json").read_bytes()
+
+
 def write_tables(folder, rows, ending):
     """Two tables, of the first row and of the others."""
     folder.mkdir()

@@ -304,6 +304,10 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
     entries = [Entry(named(f"item {k}", item), k, item) for k, item in enumerate(items, start=1)]
     work = ConfidenceWork(entries, settings, Output(records=items))
     work.recall_errors()
+    if work.right is not None:
+        for place, inputs in enumerate(work.inputs):
+            for name in work.right.fields(place):  # computed again from all records
+                inputs.given.pop(name, None)
     no_model: Any = None  # nothing is left to compute
     return evaluate(no_model, work, settings)
 
