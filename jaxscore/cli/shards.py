@@ -8,10 +8,11 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.cli import messages
 from jaxscore.cli.help_pages import REMOTE
@@ -27,7 +28,7 @@ from jaxscore.cli.shard_files import (
     write_listing,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import remote, streams
+from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
 from jaxscore.journal.files import default_path
@@ -45,6 +46,8 @@ class Part:
         scorer: the loaded model of the shard before, or None.
         model: name of the loaded model.
         dtype: of the model of the finished shards, or None if there is none.
+        ignores_output: whether results in an earlier output are computed again; one of a store
+            goes on from its journal alone.
     """
 
     prefix: str = ""
@@ -52,6 +55,7 @@ class Part:
     scorer: Any = None
     model: str = ""
     dtype: str | None = None
+    ignores_output: bool = False
 
     def check_dtype(self, scorer: Any) -> None:
         """Refuse to mix shards of two precisions: that of --dtype auto depends on the device.
@@ -121,11 +125,47 @@ def run(command: Command, args: argparse.Namespace) -> int:
     if args.output is None or remote.address_of(args.output) is None:
         return _run_one(command, args, shard, Part())
     shard = shard._replace(identity=identity_of(shard.source))
-    [(_, manifest)] = manifests([shard])
-    if is_finished(args, shard, manifest):
+    [state] = _states(args, [shard])
+    if state.is_finished:
         print(f"nothing was left to do in {remote.displayed(args.output)}")
-        return 0
+        return int(state.has_failed)
     return _run_one(command, args, shard, Part(identity=shard.identity))
+
+
+class State(NamedTuple):
+    """What a shard's manifest says.
+
+    Attributes:
+        is_finished: by this run, as of `shard_files.is_finished`.
+        is_outdated: it was finished, with another input.
+        has_failed: whether items of a finished shard failed.
+        dtype: of its model, or None if it has none.
+    """
+
+    is_finished: bool
+    is_outdated: bool
+    has_failed: bool
+    dtype: str | None
+
+
+def _states(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
+    """The state of each shard, as the first process finds it.
+
+    Raises:
+        InputError: one is finished by another run, or the processes have other inputs.
+    """
+    processes.verify_same("inputs", json.dumps([shard.name for shard in shards]).encode())
+    states = []
+    for shard, manifest in manifests(shards) if processes.is_first() else ():
+        found = manifest or {}
+        is_done = is_finished(args, shard, manifest)
+        dtype = (found.get("model") or {}).get("dtype")
+        is_outdated = manifest is not None and not is_done
+        states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
+    return [
+        State(*row)
+        for row in json.loads(processes.broadcast_from_first(json.dumps(states).encode()))
+    ]
 
 
 def _is_copied(source: Path) -> bool:
@@ -133,8 +173,19 @@ def _is_copied(source: Path) -> bool:
     return remote.address_of(source) is not None or streams.descriptor(source) is not None
 
 
-def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Part) -> int:
-    """An ordinary run, on a local copy of the input if it is remote."""
+def _run_one(
+    command: Command,
+    args: argparse.Namespace,
+    shard: Shard,
+    part: Part,
+    *,
+    is_outdated: bool = False,
+) -> int:
+    """An ordinary run, on a local copy of the input if it is remote.
+
+    Args:
+        is_outdated: whether the output was finished with another input.
+    """
     own = argparse.Namespace(**{**vars(args), "loaded": None})
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
@@ -143,6 +194,7 @@ def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Par
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
                 stack.enter_context(copied_journal(journal, lambda: own.loaded))
+        part.ignores_output = args.force or is_outdated or upload is not None
         try:
             args.loaded = None  # the part alone has the scorer, and can let it go
             source = stack.enter_context(remote.fetched(shard.source))
@@ -155,33 +207,43 @@ def _run_one(command: Command, args: argparse.Namespace, shard: Shard, part: Par
             own.loaded.close()  # the journal, which is removed
         upload.finish()
         if journal is not None:
-            remote.remove(journal)
+            try:
+                remote.remove(journal)
+            except InputError as problem:  # the output is finished all the same
+                messages.remark(args, f"the copy of the journal is left behind: {problem}")
     return code
 
 
 def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path]) -> int:
+    if (page := getattr(args, "html", None)) is not None:
+        raise InputError(
+            f"--html {page}: each file has a page of its own, and each would replace this one; "
+            "leave it out, and give it to jaxscore merge"
+        )
     if remote.address_of(args.output) is not None:
         remote.check_writable(args.output)
     shards = list(shards_of(args, given))
     check_apart(shards)
-    number, count = args.shard or _from_scheduler() or (0, 1)
+    is_one_run = getattr(args, "distributed", False)  # all its processes score each shard
+    number, count = args.shard or (None if is_one_run else _from_scheduler()) or (0, 1)
     write_listing(args.output, given, shards)
     own = shards[number::count]
-    todo, dtypes = [], []
-    for shard, manifest in manifests(own):
-        if is_finished(args, shard, manifest):
-            dtypes.append(((manifest or {}).get("model") or {}).get("dtype"))
-        else:
-            todo.append(shard)
-    if len(todo) < len(own):
-        messages.remark(args, f"{len(own) - len(todo)} of {len(own)} shards are finished")
-    codes, refused, part = [], 0, Part(dtype=next(filter(None, dtypes), None))
-    for shard in todo:
+    states = _states(args, own)
+    n_finished = sum(state.is_finished for state in states)
+    if n_finished:
+        messages.remark(args, f"{n_finished} of {len(own)} shards are finished")
+    dtypes = [state.dtype for state in states if state.is_finished and state.dtype is not None]
+    codes, refused, part = [], 0, Part(dtype=next(iter(dtypes), None))
+    for shard, state in zip(own, states, strict=True):
+        if state.is_finished:
+            if state.has_failed:
+                print(f"shard    {shard.name}, finished before with failed items")
+            continue
         part.prefix, part.identity = f"{shard.name}:", shard.identity
         try:
             # Every shard would print a closing block; its manifest and report have the same.
             with contextlib.redirect_stdout(io.StringIO()):
-                codes.append(_run_one(command, args, shard, part))
+                codes.append(_run_one(command, args, shard, part, is_outdated=state.is_outdated))
         except InputError as problem:
             if len(own) == 1:
                 raise
@@ -191,13 +253,13 @@ def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path
         print(f"shard    {shard.name}{', with failed items' if codes[-1] else ''}")
     others = f", shard {number}/{count}" if count > 1 else ""
     print(
-        f"done     {len(codes)} of {len(own)} files{others}, {len(own) - len(todo)} were finished, "
+        f"done     {len(codes)} of {len(own)} files{others}, {n_finished} were finished, "
         f"{refused} failed"
     )
     print(f"files    {remote.displayed(args.output)}/")
     if refused:
-        return 1 if codes or len(todo) < len(own) else 2
-    return max(codes, default=0)
+        return 1 if codes or n_finished else 2
+    return max([*codes, *(int(state.has_failed) for state in states)], default=0)
 
 
 def _from_scheduler() -> tuple[int, int] | None:

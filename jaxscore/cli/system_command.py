@@ -110,6 +110,8 @@ def run(system: System, args: argparse.Namespace) -> int:
             args.part.check_dtype(scorer)
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None
+        if work is not None and not was_done:  # whose output grows while it runs
+            run_files.remove_manifest(output)
         report = run_declared(
             system,
             endpoint or scorer,
@@ -122,12 +124,15 @@ def run(system: System, args: argparse.Namespace) -> int:
         for record in report.items:
             write(record)
         write_reports(report)
+        if work is None:
+            run_files.remove_manifest(output)
     found = report.evaluation
     messages.print_findings(report)
     if was_done:
         print(f"nothing was left to do in {output}")
-    if not was_done or file_digest(output) != before:
-        earlier = run_files.read_manifest(output) if was_done else None
+    earlier = run_files.read_manifest(output) if was_done else None
+    is_unmarked = args.part.identity is not None and earlier is None  # a shard without a manifest
+    if not was_done or is_unmarked or file_digest(output) != before:
         digests = settings_flags.file_digests(args, system.settings)
         more = {**about, **digests, **found.counts}
         if system.work is not None and args.model is None:
@@ -238,7 +243,8 @@ def _work(
         "reproducible": args.reproducible or None,
     }
     dtype = None if args.dtype == "auto" else args.dtype  # auto depends on the device
-    earlier = Output(output, read_previous_output(output), model, dtype)
+    records = [] if args.part.ignores_output else read_previous_output(output)
+    earlier = Output(output, records, model, dtype)
     with _naming(args.input):
         work: Work[Any] = system.work(entries, settings, earlier)
     for line in work.remarks():

@@ -343,6 +343,12 @@ def check_writable(path: Path) -> None:
         )
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a local file is replaced or written."""
+    facts = path.stat()
+    return facts.st_ino, facts.st_mtime_ns
+
+
 class Upload:
     """Files of one output, from the folder that stands for it to its store.
 
@@ -363,20 +369,33 @@ class Upload:
         self._output, self._manifest = output, manifest
         check_writable(output)
         self._before = {path: identity(path) for path in (output, manifest)}
+        self._stale = {path: _stamp(path) for path in self._files()}  # of a failed upload
 
     def finish(self) -> None:
         """Upload all files, and remove the local ones with their journal.
 
+        The old manifest is removed first: it never lies beside an output of another run.
+
         Raises:
             InputError: the store refuses, or another worker has written the output meanwhile.
         """
-        if processes.is_first():
-            folder = self._output.parent
-            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-            files = [path for path in files if not self._is_hidden(path)]
-            for path in sorted(files, key=lambda path: path == self._manifest):
+        if not processes.is_first():
+            return
+        for path, before in self._before.items():
+            if before is not None and identity(path) != before:
+                raise self._taken(str(address_of(path)))
+        if self._before[self._manifest] is not None:
+            remove(self._manifest)
+            self._before[self._manifest] = None
+        for path in sorted(self._files(), key=lambda path: path == self._manifest):
+            if path in self._before or self._stale.get(path) != _stamp(path):
                 self._put(path)
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self._output.parent, ignore_errors=True)
+
+    def _files(self) -> list[Path]:
+        """The local files without the journal, by name."""
+        files = sorted(self._output.parent.rglob("*"))
+        return [path for path in files if path.is_file() and not self._is_hidden(path)]
 
     def _is_hidden(self, path: Path) -> bool:
         """Whether it is a journal or a temporary file."""
@@ -395,14 +414,10 @@ class Upload:
         def put() -> None:
             nonlocal tried
             is_again, tried = tried, True
-            try:
-                store.put_file(str(path), place, mode="create" if is_new else "overwrite")
-            except FileExistsError:
-                # An upload whose answer was lost, or one that was cut, is of this run.
-                if not is_again:
-                    raise
-                if store.cat_file(place) != path.read_bytes():
-                    store.put_file(str(path), place)
+            is_begun = is_again and self._is_begun(path)
+            store.put_file(
+                str(path), place, mode="create" if is_new and not is_begun else "overwrite"
+            )
             if (found := store.info(place).get("size")) != size:
                 raise OSError(f"found {found} bytes in the store, expected {size}")
 
@@ -410,6 +425,21 @@ class Upload:
             _persist(address, put)
         except FileExistsError:
             raise self._taken(address) from None
+
+    def _is_begun(self, path: Path) -> bool:
+        """Whether the store has what a try of this run left: all of the file, or its beginning.
+
+        Raises:
+            FileExistsError: another worker has written it between two tries.
+        """
+        before = self._before.get(path)
+        if path not in self._before or (found := read_bytes(path)) is None:
+            return False
+        if path.read_bytes().startswith(found):
+            return True
+        if before is None or identity(path) != before:
+            raise FileExistsError(str(path))
+        return False
 
     def _taken(self, address: str) -> InputError:
         return InputError(

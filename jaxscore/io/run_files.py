@@ -17,6 +17,7 @@ from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.io.remote import displayed
+from jaxscore.io.streams import is_stream
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
 RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
@@ -161,6 +162,12 @@ def read_manifest(output: Path) -> dict[str, Any] | None:
     except InputError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def remove_manifest(output: Path) -> None:
+    """Remove an output's manifest before the output is replaced: no other run's lies beside it."""
+    if processes.is_first() and not is_stream(output):
+        manifest_path(output).unlink(missing_ok=True)
 
 
 def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:

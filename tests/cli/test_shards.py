@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import model_flags, shard_files, shards
+from jaxscore.cli import distributed_flags, model_flags, shard_files, shards, system_command
 from jaxscore.errors import InputError
-from jaxscore.io import remote
+from jaxscore.io import processes, remote
 from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
@@ -296,7 +296,10 @@ def test_failed_items_give_exit_code_1_and_a_finished_shard(run, data, tmp_path)
     ran = run(*words(data, tmp_path / "out"))
     assert ran.code == 1
     assert "shard    a.jsonl, with failed items" in ran.out
-    assert "3 were finished" in run(*words(data, tmp_path / "out")).out
+    again = run(*words(data, tmp_path / "out"))
+    assert "3 were finished" in again.out
+    assert "shard    a.jsonl, finished before with failed items" in again.out
+    assert again.code == 1
 
 
 @pytest.mark.parametrize("source", [["a.jsonl", "b.jsonl.gz"], ["*.jsonl*"]])
@@ -457,3 +460,82 @@ def test_listing_has_no_deleted_input_and_keeps_those_of_other_runs(run, data, t
     assert run(*words(data / "*.jsonl*", out)).code == 0
     names = {name: output for listing in listed(out) for name, output in listing.items()}
     assert names == {"a.jsonl": "a.jsonl", "c.csv": "c.csv"}
+
+
+def test_page_of_all_files_is_refused(run, data, tmp_path):
+    command = [word for word in words(data, tmp_path / "out") if word != "--no-html"]
+    ran = run(*command, "--html", tmp_path / "page.html")
+    assert (ran.code, "each would replace this one" in ran.err) == (2, True)
+
+
+ANSWERS = [{"input": f"Say {k}.", "output": ["One.", "Two."]} for k in range(3)]
+
+
+def certainty(source, output, *more):
+    return ("self-certainty", "--model", QWEN, "--quiet", "--input", source,
+            "--output", f"{output}/", *more)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["flags", "input"])
+def test_changed_array_is_computed_without_its_old_output(run, tmp_path, change):
+    source, out = tmp_path / "a.json", tmp_path / "out"
+    source.write_text(json.dumps(ANSWERS))
+    assert run(*certainty(source, out)).code == 0
+    if change == "input":
+        source.write_text(json.dumps([{"input": "Another.", "output": ["Three."]}]))
+    more = ("--reproducible", "--force") if change == "flags" else ()
+    ran = run(*certainty(source, out, *more))
+    assert (ran.code, ran.err) == (0, "")
+    assert len(json.loads((out / "a.json").read_text())) == (3 if change == "flags" else 1)
+
+
+@pytest.mark.parametrize("command", [words, certainty])
+def test_new_output_never_lies_beside_the_old_manifest(run, tmp_path, monkeypatch, command):
+    source, out = tmp_path / "a.json", tmp_path / "out"
+    item = {"context": "A", "continuation": " b"} if command is words else ANSWERS[0]
+    source.write_text(json.dumps([item]))
+    assert run(*command(source, out)).code == 0
+    [manifest] = out.glob("*.run.json")
+
+    def stop(*_: object, **__: object) -> None:
+        raise InputError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system_command.outputs, "write_manifest", stop)
+        assert run(*command(source, out, "--reproducible", "--force")).code == 2
+    assert not manifest.exists()
+    assert run(*command(source, out, "--reproducible")).code == 0
+    assert json.loads(manifest.read_text())["flags"]["reproducible"] is True
+
+
+def test_processes_of_one_run_have_no_shard_of_their_own(run, data, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    assert run(*words(data / "a.jsonl", out)).code == 0
+    monkeypatch.setattr(distributed_flags, "join_run", lambda _: contextlib.nullcontext())
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    monkeypatch.setenv("JOB_COMPLETIONS", "2")
+    monkeypatch.setattr(processes, "is_first", lambda: False)
+    first = [[True, False, False, "float32"]] * 3
+    monkeypatch.setattr(processes, "broadcast_from_first", lambda _: json.dumps(first).encode())
+    with without_model(monkeypatch):
+        ran = run(*words(data, out, "--distributed"))
+    assert "done     0 of 3 files, 3 were finished" in ran.out
+
+
+def test_copy_of_a_journal_that_cannot_be_removed_fails_no_shard(run, tmp_path, monkeypatch):
+    def stop(_: object) -> None:
+        raise InputError("no right to delete")
+
+    def finish(upload):
+        assert upload is not None
+
+    (tmp_path / "a.jsonl").write_text('{"continuation": "a b"}')
+    monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "identity", lambda _: None)
+    monkeypatch.setattr(remote, "read_bytes", lambda _: None)
+    monkeypatch.setattr(remote, "remove", stop)
+    monkeypatch.setattr(remote.Upload, "finish", finish)
+    ran = run("score", "--model", QWEN, "--input", tmp_path / "a.jsonl", "--no-html",
+              "--output", "s3://bucket/a.jsonl")  # fmt: skip
+    assert ran.code == 0
+    assert "the copy of the journal is left behind: no right to delete" in ran.err

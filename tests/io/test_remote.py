@@ -210,3 +210,44 @@ def test_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(fsspec, "filesystem", fail)
     with pytest.raises(InputError, match=r"gs://b/x: Install gcsfs.*extra gcs"):
         remote.identity(remote.stage("gs://b/x"))
+
+
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_file_that_another_worker_wrote_between_two_tries_is_not_replaced(
+    store, monkeypatch, before
+):
+    if before is not None:
+        store.pipe_file("/b/out.jsonl", before)
+    upload = begun("faulty://b/out.jsonl")
+    Faulty.faults[:] = [TimeoutError("slow")]
+    monkeypatch.setattr(
+        remote.time, "sleep", lambda _: store.pipe_file("/b/out.jsonl", b"by others, longer")
+    )
+    with pytest.raises(InputError, match="another worker wrote it"):
+        upload.finish()
+    assert content(store) == {"/b/out.jsonl": b"by others, longer"}
+
+
+def test_old_manifest_is_gone_before_its_output_is_replaced(store):
+    begun("faulty://b/out.jsonl", output=b"old").finish()
+    upload = begun("faulty://b/out.jsonl", output=b"new", manifest=b"[]")
+    Faulty.faults[:] = [None, *[TimeoutError("slow")] * remote.TRIES]
+    with pytest.raises(InputError, match="slow"):
+        upload.finish()
+    assert content(store) == {"/b/out.jsonl": b"new"}
+
+
+def test_files_of_a_failed_upload_do_not_go_up_with_the_next(store):
+    folder = remote.stage("faulty://b/out.jsonl").parent
+    folder.mkdir(parents=True)
+    (folder / "out.jsonl.report.html").write_bytes(b"stale")
+    (folder / "out.jsonl.report.md").write_bytes(b"stale")
+    upload = begun("faulty://b/out.jsonl")
+    (folder / "new").write_bytes(b"of this run")
+    (folder / "new").replace(folder / "out.jsonl.report.md")
+    upload.finish()
+    assert content(store) == {
+        "/b/out.jsonl": b"records",
+        "/b/out.jsonl.report.md": b"of this run",
+        "/b/out.jsonl.run.json": b"{}",
+    }
