@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.cli import messages
 from jaxscore.cli.outputs import report_paths
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files
+from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.compression import compression_of, form_of
 from jaxscore.io.json_output import json_text
@@ -22,14 +21,11 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import is_stream
 from jaxscore.io.tables import is_dataset
-from jaxscore.systems.registry import declaration
-from jaxscore.version import NUMBERS
 
 LISTING = "_shards"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
 MOST_REQUESTS = 16  # to a store at a time
-DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name
 TABLES = (".csv", ".tsv", ".parquet")
 # Flags that do not decide what a shard's records say.
 OF_THE_RUN = frozenset(
@@ -283,102 +279,7 @@ def manifests(shards: Sequence[Shard]) -> list[tuple[Shard, dict[str, Any] | Non
         return list(zip(shards, found, strict=True))
 
 
-def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, Any] | None) -> bool:
-    """Whether a shard's manifest says that this run has finished it.
-
-    Raises:
-        InputError: it is finished by another run: with other flags or another model.
-    """
-    output = shard.output
-    if args.force or output is None or is_stream(output):
-        return False
-    if manifest is None:
-        return False
-    why = _difference(args, manifest, output)
-    if why is not None:
-        raise InputError(
-            f"{remote.displayed(output)}: finished by another run, {why}; give another --output, "
-            "or --force to replace it"
-        )
-    before, now = manifest.get("input_identity"), shard.identity
-    has_version = any(value for name, value in (now or {}).items() if name != "size")
-    if before == now and has_version:
-        return True
-    if before and now and "mtime_ns" in now and before.get("size") == now["size"]:
-        digest = run_files.file_digest(shard.source)
-        if digest is not None and digest == manifest.get("input_sha256"):
-            return True
-    source, written = remote.displayed(shard.source), remote.displayed(output)
-    if has_version:
-        facts = f"{_facts(before)}, now {_facts(now)}"
-        why = f"{source} has changed since {written} was written ({facts})"
-    else:
-        why = f"{source} has no version (ETag or time), and may differ from that of {written}"
-    messages.remark(args, f"{why}: scored again")
-    return False
-
-
-def _facts(identity: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{name} {value}" for name, value in (identity or {}).items()) or "not known"
-
-
 def _manifest(output: Path) -> dict[str, Any] | None:
     """The manifest of a finished output, or None if it is missing or damaged."""
     is_there = remote.address_of(output) is not None or output.exists()
     return read_json(manifest_path(output)) if is_there else None
-
-
-def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: Path) -> str | None:
-    """What a finished run was made with that this one is not, or None if nothing."""
-    flags = run_files.manifest_flags(vars(args))
-    before = manifest.get("flags")
-    if manifest.get("command") != args.command or not isinstance(before, dict):
-        return f"of the command {manifest.get('command')}"
-    for name in sorted((flags.keys() | before.keys()) - OF_THE_RUN):
-        if flags.get(name) != before.get(name):
-            flag = f"--{name.replace('_', '-')}"
-            return f"with {flag} {before.get(name)}, this one has {flags.get(name)}"
-    for name in sorted(name for name in manifest if name.endswith(DIGEST)):
-        path = getattr(args, name.removesuffix(DIGEST), None)
-        if not isinstance(path, Path) or name == "input_sha256":
-            continue
-        if run_files.file_digest(path) != manifest[name]:
-            return f"with another content of {path}"
-    if manifest.get(run_files.RECORD_VERSION, 1) != declaration(args.command).version:
-        return "with records of another version of jaxscore"
-    return _model_difference(args, manifest)
-
-
-def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> str | None:
-    """What differs between the models of a finished run and of this one, or None if nothing."""
-    made = manifest.get("model")
-    if not isinstance(made, dict):  # of an endpoint
-        return None
-    if made.get("numbers", NUMBERS) != NUMBERS:
-        return "with another version of jaxscore, whose numbers differ"
-    for prefix, flag, name in (
-        ("", "model", manifest.get("model_name") or args.model),
-        ("reference_", "reference", getattr(args, "reference", None)),
-    ):
-        weights = made.get(f"{prefix}model")
-        if isinstance(weights, str) and weights != _fingerprint(args, prefix, name):
-            return f"with other weights of the same name (--{flag} {name})"
-    return None
-
-
-def _fingerprint(args: argparse.Namespace, prefix: str, name: str | None) -> str | None:
-    """Digest of a model, computed once; without JAX. None if its name is not known.
-
-    Args:
-        prefix: of the flags beside the name: "" or "reference_".
-    """
-    if name is None:
-        return None
-    known = args.__dict__.setdefault("fingerprints", {})
-    if (prefix, name) not in known:
-        from jaxscore.models.weights import checkpoint, fingerprint
-
-        folder = checkpoint.resolve(name, getattr(args, f"{prefix}revision", None))
-        adapter = getattr(args, f"{prefix}lora", None)
-        known[prefix, name] = fingerprint.fingerprint(folder, adapter)
-    return str(known[prefix, name])

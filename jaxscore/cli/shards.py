@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli import messages
+from jaxscore.cli.finished_shards import is_finished
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.journal_copies import copied_journal
 from jaxscore.cli.shard_files import (
     Shard,
     check_apart,
     identity_of,
-    is_finished,
     is_pattern,
     manifests,
     shards_of,
@@ -136,7 +136,7 @@ class State(NamedTuple):
     """What a shard's manifest says.
 
     Attributes:
-        is_finished: by this run, as of `shard_files.is_finished`.
+        is_finished: by this run, as of `finished_shards.is_finished`.
         is_outdated: it was finished, with another input.
         has_failed: whether items of a finished shard failed.
         dtype: of its model, or None if it has none.

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import distributed_flags, model_flags, shard_files, shards, system_command
+from jaxscore.cli import (
+    distributed_flags,
+    finished_shards,
+    model_flags,
+    shard_files,
+    shards,
+    system_command,
+)
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote
 from jaxscore.journal.files import default_path, open_database
@@ -202,7 +209,7 @@ def finished(identity, manifest):
     args = argparse.Namespace(force=False, quiet=True, command="score")
     shard = shard_files.Shard(Path("none"), "x", Path("x"), identity)
     manifest = {"command": "score", "flags": {"quiet": True}, **manifest}
-    return shard_files.is_finished(args, shard, manifest)
+    return finished_shards.is_finished(args, shard, manifest)
 
 
 def test_input_without_a_version_is_never_finished():
