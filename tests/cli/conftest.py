@@ -46,6 +46,13 @@ def place(tmp_path):
     return write
 
 
+def with_input(words, path):
+    """Words of a command line with another --input; a repeated one would be a second file."""
+    words = list(words)
+    words[words.index("--input") + 1] = path
+    return words
+
+
 def strict(text: str) -> Any:
     """JSON as the standard has it: no NaN and no Infinity."""
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from jaxscore.cli import model_flags
-from tests.cli.conftest import QWEN
+from tests.cli.conftest import QWEN, with_input
 from tests.conftest import CASES
 
 GOOD = {"continuation": "The cat"}
@@ -61,9 +61,10 @@ def test_paths_names_a_bad_line_before_it_loads_a_model(run, place, monkeypatch,
 def test_unusable_input_files(run, place, name):
     folder = place()
     assert_refused(run(*command(folder, name)), folder, "in.jsonl: the file is empty, expected one")
-    absent = run(*command(folder, name, "--input", folder / "absent"))
+    absent = run(*with_input(command(folder, name), folder / "absent"))
     assert_refused(absent, folder, f"{folder / 'absent'}: No such file or directory; expected a")
-    assert_refused(run(*command(folder, name, "--input", folder)), folder, "Is a directory")
+    given = with_input(command(folder, name), folder)
+    assert_refused(run(*given), folder, "Is a directory")
     (folder / "in.jsonl").write_bytes(b'{"a": "\xff"}')
     assert_refused(run(*command(folder, name)), folder, "in.jsonl:1: byte 8 is not UTF-8; save")
 

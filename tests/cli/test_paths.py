@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore.systems import scoring_run
 from jaxscore.systems.paths import system as path_system
-from tests.cli.conftest import QWEN, strict
+from tests.cli.conftest import QWEN, strict, with_input
 from tests.conftest import CASES
 
 LINES = (
@@ -283,7 +283,7 @@ def test_a_report_is_not_written_over_an_input(run, place):
     folder = place(*LINES)
     given = (folder / "in.jsonl").rename(folder / "out_report.json")
     before = given.read_bytes()
-    code, out, err = run(*flags(folder, "--input", given))
+    code, out, err = run(*with_input(flags(folder), given))
     assert (code, out) == (2, "")
     assert "out_report.json is an input of this run" in err
     assert [one.name for one in folder.iterdir()] == ["out_report.json"]

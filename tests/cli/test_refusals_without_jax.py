@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.conftest import QWEN
+from tests.cli.conftest import QWEN, with_input
 
 # Runs the command lines that stand on stdin, and says of each what it has imported.
 PROBE = """
@@ -25,10 +25,10 @@ for words in json.load(sys.stdin):
 GIVEN = ["--model", QWEN, "--input", "in.jsonl", "--output", "out.jsonl"]
 REFUSED = {  # name -> words of the command line, and what the message says
     "mistyped command": (["scor"], "is it score?"),
-    "missing input": (["score", *GIVEN, "--input", "none.jsonl"], "none.jsonl: No such file"),
-    "missing folder": (["score", *GIVEN, "--input", "none/a.jsonl"], "the folder none is missing"),
-    "bad first line": (["score", *GIVEN, "--input", "bad.jsonl"], "bad.jsonl:1: not JSON"),
-    "UTF-16": (["score", *GIVEN, "--input", "wide.jsonl"], "found UTF-16, expected UTF-8"),
+    "missing input": (with_input(["score", *GIVEN], "none.jsonl"), "none.jsonl: No such file"),
+    "missing folder": (with_input(["score", *GIVEN], "none/a.jsonl"), "the folder none is missing"),
+    "bad first line": (with_input(["score", *GIVEN], "bad.jsonl"), "bad.jsonl:1: not JSON"),
+    "UTF-16": (with_input(["score", *GIVEN], "wide.jsonl"), "found UTF-16, expected UTF-8"),
     "output in a file": (["score", *GIVEN, "--output", "bad.jsonl/out"], "bad.jsonl is no folder"),
     "output is an input": (["score", *GIVEN, "--output", "in.jsonl"], "is an input of this run"),
     "batch tokens": (["score", *GIVEN, "--batch-tokens", "-5"], "below the shortest row"),

@@ -17,7 +17,7 @@ from jaxscore.io.run_files import file_digest
 from jaxscore.plan import decode_slots
 from jaxscore.systems.sample import prompts
 from jaxscore.types.results import Generated
-from tests.cli.conftest import QWEN, strict
+from tests.cli.conftest import QWEN, strict, with_input
 from tests.conftest import ROOT
 
 ASKED = [{"id": k, "prompt": f"How many days did {name} travel?", "answer": "3"}
@@ -104,8 +104,8 @@ def test_what_is_asked_for_and_what_is_written(run, place, asked):
 def test_a_table(run, place, asked):
     folder = place()
     (folder / "in.csv").write_text("question,answer\nWho?,7\n", encoding="utf-8")
-    words = ("--input", folder / "in.csv", "--column", "prompt=question", "--quiet")
-    assert run(*flags(folder, *words))[0] == 0
+    words = flags(folder, "--column", "prompt=question", "--quiet")
+    assert run(*with_input(words, folder / "in.csv"))[0] == 0
     assert [one.prompt for one in asked] == ["Who?"] * 4
     [record] = result(folder)
     assert {"id": 2, "prompt": "Who?", "answer": "7"}.items() <= record.items()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxscore.cli import model_flags
-from tests.cli.conftest import QWEN, strict
+from tests.cli.conftest import QWEN, strict, with_input
 from tests.hostile.inputs import TEXTS
 
 ITEMS = [
@@ -106,7 +106,6 @@ def test_items_without_gold_and_with_gold_that_cannot_be_used(run, folder):
         (("--gold", "h"), 'in.json: no item has gold in field "h"; the first item has the fields'),
         (("--gold", ""), "setting gold is '', expected the name of a field"),
         (("--gold", "g", "--alignment", "upstream"), "take alignment formula"),
-        (("--gold", "g", "--input", "out_report.json"), "out_report.json is an input of this run"),
     ],
 )
 def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
@@ -117,6 +116,16 @@ def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert part in err
+    assert sorted(one.name for one in folder.iterdir()) == ["in.json", "out_report.json"]
+
+
+def test_an_input_that_is_the_report_of_the_output(run, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "out_report.json").write_text(json.dumps(ITEMS), encoding="utf-8")
+    words = flags(folder, "--output", "out.json", "--gold", "g")
+    code, out, err = run(*with_input(words, "out_report.json"))
+    assert (code, out) == (2, "")
+    assert "out_report.json is an input of this run" in err
     assert sorted(one.name for one in folder.iterdir()) == ["in.json", "out_report.json"]
 
 
