@@ -45,9 +45,9 @@ def test_a_list_flag_that_is_repeated_adds(name):
         assert [str(value) for value in found] == ",".join(words).split(","), flag
 
 
-def test_the_last_input_holds():
+def test_repeated_inputs_add_up():
     words = ["score", "--model", "m", "--output", "o", "--input", "a", "--input", "b", "c"]
-    assert [path.name for path in cli.parse(words).input] == ["b", "c"]
+    assert [path.name for path in cli.parse(words).input] == ["a", "b", "c"]
 
 
 def test_the_completion_script_completes_commands_and_flags(capsys):
