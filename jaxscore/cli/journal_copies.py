@@ -24,7 +24,7 @@ def copied_journal(path: Path, loaded: Callable[[], Any]) -> Iterator[None]:
     """Fetch the copy of an earlier worker, and copy the journal while the block runs.
 
     Args:
-        path: of the journal, in the folder that stands for the output's address.
+        path: of the journal, in the local folder of the output's address.
         loaded: gives the scorer, or None while no model is loaded.
 
     Raises:

@@ -58,7 +58,7 @@ class Streams(nn.Module):
     def correct(
         self, predicted: Float[Array, "N R L D"], activated: Float[Array, "R L D"]
     ) -> tuple[Float[Array, "N R L D"], Float[Array, "R L D"]]:
-        """Streams after the layer, and what its per-layer embedding gates.
+        """Streams after the layer, and the input that its per-layer embedding gates.
 
         Args:
             predicted: from `predict`.

@@ -87,7 +87,7 @@ def load_tensors(
     mesh: str | None,
     reproducible: bool,
 ) -> Loaded:
-    """Take a model of memory; arguments as in `Scorer.from_tensors`.
+    """Build a model from tensors in memory; arguments as in `Scorer.from_tensors`.
 
     Raises:
         InputError: the config, the tensors or the tokenizer cannot be used.

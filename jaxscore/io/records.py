@@ -111,7 +111,7 @@ class ParquetWriter:
     Columns have the names of the fields. `error` is the reason of a failed item. Missing fields
     and NaN in arrays are null.
 
-    Beside rows of a user's table stand their own columns, with their types, before those of the
+    Rows of a user's table keep their own columns, with their types, before those of the
     records. Without them `id` is text, and `extra` has all other fields as JSON text.
 
     Example:

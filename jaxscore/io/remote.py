@@ -46,7 +46,7 @@ PAUSE = 0.5  # seconds before the second try; doubled before each further one
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
 LONGEST_REASON = 300  # characters of a store's own message
-_parents: dict[Path, str] = {}  # local folder -> the address that it stands for
+_parents: dict[Path, str] = {}  # local folder -> the address that it represents
 _files: dict[Path, str] = {}  # local path -> its address as the user gave it
 
 
@@ -64,7 +64,7 @@ def is_address(text: str) -> bool:
 
 
 def stage(address: str) -> Path:
-    """The local path that stands for an address; nothing is read or written.
+    """The local path of an address; nothing is read or written.
 
     Raises:
         InputError: the scheme is not handled, or the address names no file or folder.
@@ -94,7 +94,7 @@ def schemes() -> str:
 
 
 def address_of(path: Path) -> str | None:
-    """The address that a path stands for, or None for a local path."""
+    """The address of a staged path, or None for a local path."""
     if path in _files:
         return _files[path]
     folder = next((folder for folder in path.parents if folder in _parents), None)
@@ -104,7 +104,7 @@ def address_of(path: Path) -> str | None:
 
 
 def displayed(text: object) -> str:
-    """A text for people, with addresses in place of the local paths that stand for them.
+    """A message with addresses in place of their local paths.
 
     The journal, in `.jaxscore`, is on this machine alone and keeps its path.
     """
@@ -296,7 +296,7 @@ def _download(address: str, copy: Path) -> None:
 
 
 def restore(path: Path) -> None:
-    """Copy a file from the address that its path stands for, unless it is here or not there.
+    """Copy a file from its path's address, unless it is here or not there.
 
     Raises:
         InputError: the store does not answer.
@@ -309,7 +309,7 @@ def restore(path: Path) -> None:
 
 
 def send(source: Path, path: Path) -> None:
-    """Upload a local file to the address that another path stands for, whatever is there.
+    """Upload a local file to another path's address, and replace what is there.
 
     Raises:
         InputError: the store refuses.
@@ -350,7 +350,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 class Upload:
-    """Files of one output, from the folder that stands for it to its store.
+    """Files of one output, from its local folder to its store.
 
     A file that was missing when the run began is only created, so that of two workers with the
     same output one is refused. That and the order, manifest last, hold what a manifest says.
@@ -360,7 +360,7 @@ class Upload:
         """Look at what the store has.
 
         Args:
-            output: a path that stands for an address.
+            output: the local path of an address.
             manifest: of the output, which lies beside it.
 
         Raises:

@@ -61,7 +61,7 @@ def build(
     Args:
         params: tree of NumPy or JAX arrays.
         name: of the model, for reports.
-        is_owned: nobody else changes `params`, so they are not copied on their device.
+        is_owned: `params` have no other owner, so they are not copied on their device.
 
     Raises:
         InputError: parameters that are no arrays, functions whose results have other shapes than
