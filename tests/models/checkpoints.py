@@ -98,8 +98,9 @@ def redrawn(model: torch.nn.Module, kind: str) -> torch.nn.Module:
     """The model of a family with other weights."""
     with torch.no_grad():
         for name, value in model.named_parameters():
-            # Cohere's norms of queries and keys have a scale for each head.
-            if value.ndim > 1 and "_norm" not in name:
+            # Cohere's norms of queries and keys have a scale for each head. Dbrx's module of
+            # attention has "norm" in its own name.
+            if value.ndim > 1 and "_norm" not in name.split(".")[-2]:
                 value.normal_(std=0.25)
             else:
                 # Those of a delta rule are stored as they are.

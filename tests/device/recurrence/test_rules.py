@@ -80,7 +80,11 @@ def run(rule, index):
 @pytest.mark.parametrize(("size", "width"), SIZES)
 @pytest.mark.parametrize("of_channels", [False, True])
 def test_gated_delta_agrees_with_a_loop(kind, size, width, of_channels):
-    """Alike keys with a rate near 2 amplify every rounding; a decay of -100 forgets everything."""
+    """Similar keys with a rate near 2 amplify every rounding; a decay of -100 forgets everything.
+
+    The inverse of a chunk adds signed terms of up to its number of slots, so the error of float32
+    grows with that number: 1e-6 of the largest output at 4 slots, 2.2e-5 at 64.
+    """
     end = trees()[kind]
     parent, _, index = index_of(end, size, width)
     rule = run(gated_delta, index)
@@ -96,7 +100,7 @@ def test_gated_delta_agrees_with_a_loop(kind, size, width, of_channels):
             end.size, is_identical=is_identical, rate=rate, decay=decay, of_channels=of_channels
         )
         want = reference.gated_delta(*inputs, parent)[0]
-        atol = 2e-5 * max(1, np.abs(want).max())
+        atol = 5e-7 * size * max(1, np.abs(want).max())
         np.testing.assert_allclose(rule(inputs), want, atol=atol, rtol=0)
 
 
