@@ -40,7 +40,8 @@ class Capabilities:
         has_other_layouts: the rounding-error audit works.
         has_distribution: scores have token ids, entropy and self-certainty. Otherwise the ids
             are -1 and the numbers NaN.
-        shares_prefixes: text that requests share is computed once.
+        shares_prefixes: text that requests share is computed once, unless the model is loaded as
+            `reproducible`.
         truncates: `score` takes `truncate="left"`.
         boundaries: policies of `jaxscore.text.encoder` that `score` takes.
         vocab_size: number of token ids, or None if unknown.

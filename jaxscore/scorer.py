@@ -113,7 +113,7 @@ class Scorer:
             is_local=True,
             has_other_layouts=True,
             has_distribution=True,
-            shares_prefixes=True,
+            shares_prefixes=self.model.shares_text,
             truncates=True,
             boundaries=BOUNDARIES,
             vocab_size=self.model.vocab_size,

@@ -140,6 +140,20 @@ def test_scores_are_those_of_the_model_itself(kind, takes_mask):
     assert len(scorer.engine.programs.compiled) == 1
 
 
+def test_shared_text_is_computed_once_with_the_mask_alone():
+    """The capability is what the counters say, and a sample with a blank needs it."""
+    laid_out = {}
+    for takes_mask in (False, True):
+        scorer = scorer_of(linen(), takes_mask=takes_mask)
+        assert scorer.capabilities.shares_prefixes == takes_mask
+        scorer.score([("The cat sat down and", f" {k} words") for k in range(4)])
+        laid_out[takes_mask] = scorer.statistics.tokens_laid_out
+        items = [{"question": "Who?", "paths": [["Is it Oslo?", "Oslo"]]}]
+        found = evaluate("paths", scorer, items).to_dict()["answer_blank"]
+        assert ("results" in found) == takes_mask
+    assert laid_out[True] < laid_out[False] / 2
+
+
 def test_systems_take_such_a_model_and_it_writes_no_text():
     scorer = scorer_of(linen(), name="mine")
     report = evaluate("perplexity", scorer, [{"text": "A dog is no cat."}])

@@ -97,7 +97,7 @@ class Worker:
             most_rows(scorer.model),
             settings.max_queue_tokens,
             settings.gather,
-            shares_prefixes=not scorer.reproducible,
+            shares_prefixes=scorer.capabilities.shares_prefixes and not scorer.reproducible,
         )
         metrics.watch_queue(lambda: self.scheduler.n_prompts, lambda: self.scheduler.n_tokens)
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()

@@ -23,7 +23,7 @@ from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest, failed
 
-NO_BLANKS = "an endpoint computes whole prompts for it"
+NO_BLANKS = "the model would compute whole prompts again"
 NO_BLANKS_REMARK = f"not tried with a blank before the answers: {NO_BLANKS}; see --answer-separator"
 
 

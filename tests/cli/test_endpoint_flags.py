@@ -176,7 +176,7 @@ def test_paths(both, place, more):
     report = strict((folder / "s_report.json").read_text(encoding="utf-8"))
     assert report["settings"]["endpoint"].startswith("http://127.0.0.1")
     assert report["boundary_audit"] is None
-    why = "answer_separator is given" if more else "an endpoint computes whole prompts for it"
+    why = "answer_separator is given" if more else "the model would compute whole prompts again"
     assert report["answer_blank"] == {"not_scored": why}
     assert report["remarks"] == ([] if more else [NO_BLANKS_REMARK])
     assert report["settings"]["answer_separator"] == (more[1] if more else None)
