@@ -2,9 +2,12 @@
 
 The cases of families.py vary attributes one by one, or many at once. What goes wrong only if two
 meet is found by covering arrays of strength two (Cohen et al. 1997, "The AETG system"). The values
-are those of the cases and of the family's base. Two attributes of one mechanism also meet over the
-base alone, so that no third one hides what they do together. A pair is set apart if the family
-refuses by name, or torch's class fails at, every config that could hold it.
+are those of the cases and of the family's base. Pairs that a case holds are compared by
+test_parity.py, which also shows that PyTorch answers to each attribute there. Of the others, two
+attributes of one mechanism meet over the base alone, so that no third one hides what they do
+together. Each value stands in one config at least, since these have prefix caches and short chunks.
+A pair is set apart if the family refuses by name, or torch's class fails at, every config that
+could hold it.
 """
 
 import functools
@@ -81,7 +84,7 @@ NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
 TRIES = 10  # of which the row that covers most is taken
 
 Level = tuple[str, int]  # an attribute, and the index of one of its values
-Pair = frozenset[Level]
+Pair = frozenset[Level]  # or one level alone
 Row = tuple[int, ...]  # for each attribute the index of its value
 
 
@@ -89,8 +92,8 @@ class Cover(NamedTuple):
     """Configs over a family's base, and the pairs that they hold.
 
     Attributes:
-        covered: pairs that stand together in one of `configs`.
-        alone: those of them that also stand there with all else as in the base.
+        covered: pairs that stand together in one of `configs` or of the cases.
+        alone: pairs that stand in one of `configs` with all else as in the base.
         refused: pairs that no config holds, each with the reason.
     """
 
@@ -142,7 +145,9 @@ def cover(kind: str) -> Cover:
         if case.kind == kind:
             starts.append(tuple(level(name, known[name], case.config) for name in names))
     every = sorted(_all_pairs(known), key=sorted)
-    covered: set[Pair] = set()
+    every += [frozenset({(name, n)}) for name in names for n in range(len(known[name]))]
+    in_cases = {pair for row in starts for pair in _pairs_of(names, row) if len(pair) == 2}
+    covered = set(in_cases)
     refused: dict[Pair, str] = {}
     rows: list[Row] = []
 
@@ -156,7 +161,11 @@ def cover(kind: str) -> Cover:
             row = next((one for one in options if not refusal(one)), row)
         return row
 
-    alone = {pair for pair in filter(_meet, every) if not refusal(_with(names, starts[0], pair))}
+    alone = {
+        pair
+        for pair in every
+        if _meet(pair) and pair not in covered and not refusal(_with(names, starts[0], pair))
+    }
     for pair in sorted(alone, key=sorted):
         rows.append(_with(names, starts[0], pair))
         covered |= _pairs_of(names, rows[-1])
@@ -164,7 +173,8 @@ def cover(kind: str) -> Cover:
     for pair in every:
         if pair in covered:
             continue
-        candidates = (_with(names, row, pair) for row in itertools.chain(starts, rows))
+        third = (_with(names, row, level) for row in starts for level in every if len(level) == 1)
+        candidates = (_with(names, row, pair) for row in itertools.chain(starts, rows, third))
         row = next((one for one in candidates if not refusal(one)), None)
         if row is None:
             refused[pair] = refusal(_with(names, starts[0], pair))
@@ -174,13 +184,15 @@ def cover(kind: str) -> Cover:
         covered |= _pairs_of(names, rows[-1])
     for pair in covered & set(refused):
         del refused[pair]
-    rows = _needed(names, rows, n_alone)
+    rows = _needed(names, rows, n_alone, in_cases)
+    covered = {pair for pair in covered if len(pair) == 2}
     return Cover([_config(kind, known, row) for row in rows], covered, alone, refused)
 
 
-def _needed(names: list[str], rows: list[Row], n_fixed: int) -> list[Row]:
-    """The first rows, and of the others those that hold a pair alone."""
+def _needed(names: list[str], rows: list[Row], n_fixed: int, in_cases: set[Pair]) -> list[Row]:
+    """The first rows, and of the others those that hold a pair that neither rows nor cases hold."""
     held = Counter(pair for row in rows for pair in _pairs_of(names, row))
+    held.update(in_cases)
     needed = []
     for row in rows[n_fixed:]:
         pairs = _pairs_of(names, row)
@@ -194,7 +206,7 @@ def _needed(names: list[str], rows: list[Row], n_fixed: int) -> list[Row]:
 def _meet(pair: Pair) -> bool:
     """Whether two values, neither of them the base's, are of one mechanism."""
     names = {name for name, _ in pair}
-    return all(n for _, n in pair) and any(names <= group for group in MECHANISMS)
+    return len(names) == 2 and all(n for _, n in pair) and any(names <= g for g in MECHANISMS)
 
 
 def all_pairs(kind: str) -> set[Pair]:
@@ -209,11 +221,11 @@ def _all_pairs(known: dict[str, list[Any]]) -> Iterator[Pair]:
 
 
 def _pairs_of(names: list[str], row: Row, at: int | None = None) -> set[Pair]:
-    """The pairs of a row; those of one attribute alone if `at` is its index."""
+    """The pairs and levels of a row; those of one attribute alone if `at` is its index."""
     levels = list(zip(names, row, strict=True))
     if at is not None:
-        return {frozenset({levels[at], one}) for k, one in enumerate(levels) if k != at}
-    return set(map(frozenset, itertools.combinations(levels, 2)))
+        return {frozenset({levels[at], level}) for level in levels}
+    return set(map(frozenset, itertools.combinations_with_replacement(levels, 2)))
 
 
 def _with(names: list[str], row: Row, pair: Pair) -> Row:

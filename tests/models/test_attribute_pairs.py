@@ -13,11 +13,12 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
-from tests.conftest import ROOT, optimised_code
+from tests.conftest import optimised_code
 from tests.device.tries import device_paths
 from tests.models import attribute_pairs as pairs
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
+from tests.models.families import CASES
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
@@ -29,7 +30,8 @@ def test_every_pair_is_covered_or_refused_by_name():
     for kind in FAMILIES:
         found = pairs.cover(kind)
         held = set()
-        for config in found.configs:
+        cases = [case.config for case in CASES if case.kind == kind]
+        for config in [*found.configs, {}, *cases]:
             levels = [
                 (name, pairs.level(name, known, config))
                 for name, known in pairs.values(kind).items()
@@ -42,18 +44,6 @@ def test_every_pair_is_covered_or_refused_by_name():
             named = {"rotary channels of a head", *(name for name, _ in pair)}
             named |= {str(pairs.values(kind)[name][level]) for name, level in pair}
             assert any(re.search(rf"\b{word}\b", said) for word in named), (kind, pair, said)
-
-
-def test_the_page_says_how_many_pairs_there_are():
-    page = " ".join((ROOT / "jaxscore/models/README.md").read_text(encoding="utf-8").split())
-    covers = [pairs.cover(kind) for kind in FAMILIES]
-    n_covered = sum(len(one.covered) for one in covers)
-    n_refused = sum(len(one.refused) for one in covers)
-    n_configs = sum(len(one.configs) for one in covers)
-    assert f"{n_covered:,} pairs in {n_configs} checkpoints" in page
-    n_alone = sum(len(one.alone) for one in covers)
-    assert f"{n_alone} of them alone" in page
-    assert f"{n_refused} further pairs are refused" in page
 
 
 @pytest.mark.slow_after(1)
