@@ -4,6 +4,7 @@ One program has all kinds of layers and branches in each layer. Parameters are s
 keys and values leave a layer in arrays as large as the largest kind's.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,8 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import Build
 from jaxscore.device.decoder_config import NO_MIXER, RECURRENT, DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
-from jaxscore.device.layers import Layout, PerLayer
+from jaxscore.device.feed_forward import MlpHalf
+from jaxscore.device.layers import Layout, Linear, PerLayer
 from jaxscore.device.recurrence.mixers import RecurrentHalf, empty_states
 from jaxscore.device.self_attention import AttentionHalf, KeyValue
 
@@ -128,7 +130,26 @@ def attention_half(
     kept = None if layout.paths is None else layout.paths.kept
     no_states = () if kept is None else empty_states(config, len(kept), build)
 
+    def inputs_of(here: DecoderConfig) -> PerLayer:
+        """Inputs of a layer with attention, cut to the sizes of its kind."""
+        caches = own.caches
+        if len(cached_layers(config)) < config.n_layers:
+            nth = places["cached"][layer]
+            caches = tuple(c._replace(key=c.key[nth], value=c.value[nth]) for c in caches)
+        caches = tuple(_trim_cache(cache, here, build) for cache in caches)
+        return trim_rotary(own._replace(caches=caches), here)
+
+    def with_block() -> Any:
+        nth = places["all"][layer]
+        given, keys_values = apply_block(params, config, build, nth, x, layout, inputs_of(config))
+        stored = to_cache(keys_values, config, build, layout.dtype)
+        read, nth = x + given, places["recurrent"][layer]
+        added, after = _recurrence(params, config, build, weights, nth, read, layout, states)
+        return added, stored, tuple(sources), after
+
     def branch(kind: int, shares: bool) -> Callable[[], Any]:
+        if config.shared_blocks is not None:
+            return with_block
         here = config.kinds()[kind]
         stack = params["attentions"][KINDS[kind]]
 
@@ -139,17 +160,11 @@ def attention_half(
         def run() -> Any:
             names = [name for name in stack if not (shares and name in KEY_PARAMETERS)]
             attention = {name: of_layer(name, stack[name]) for name in names}
-            caches = own.caches
-            if len(cached_layers(config)) < config.n_layers:
-                nth = places["cached"][layer]
-                caches = tuple(c._replace(key=c.key[nth], value=c.value[nth]) for c in caches)
-            caches = tuple(_trim_cache(cache, here, build) for cache in caches)
-            mine = trim_rotary(own._replace(caches=caches), here)
             half = AttentionHalf(here, build)
             tree = {"params": weights | {"attention": attention}}
             slot = places["source"][layer]
             shared = tuple(array[slot] for array in sources[kind]) if shares else None
-            added, keys_values = half.apply(tree, x, layout, mine, shared)
+            added, keys_values = half.apply(tree, x, layout, inputs_of(here), shared)
             after = list(sources)
             if sources_of(config, kind) and not shares:
                 # A layer without sharers has an out-of-bounds slot, which `drop` ignores.
@@ -168,7 +183,7 @@ def attention_half(
         return added, to_cache((none, none), config, build, layout.dtype), tuple(sources), after
 
     def recurrence() -> Any:
-        nth = places["all"][layer]
+        nth = places["recurrent"][layer]
         return without_keys(*_recurrence(params, config, build, weights, nth, x, layout, states))
 
     own_branches = {
@@ -208,6 +223,35 @@ def _recurrence(
     return added, kept
 
 
+def block_config(config: DecoderConfig) -> DecoderConfig:
+    """Config of the halves of `SharedBlocks`."""
+    return dataclasses.replace(config, recurrent=None, mlp_layers=None)
+
+
+def apply_block(
+    params: Any,
+    config: DecoderConfig,
+    build: Build,
+    nth: Array,
+    x: Array,
+    layout: Layout,
+    own: PerLayer,
+) -> tuple[Array, KeyValue]:
+    """Output of the shared block of the `nth` layer that uses one, and its keys and values."""
+    assert config.shared_blocks is not None
+    assert layout.embedded is not None
+    here = block_config(config)
+    at = nth % config.shared_blocks.n_blocks
+    block = from_storage(jax.tree.map(lambda leaf: leaf[at], params["blocks"]))
+    mine = from_storage(jax.tree.map(lambda leaf: leaf[nth], params["block_uses"]))
+    tree = {"params": {name: part | mine.get(name, {}) for name, part in block.items()}}
+    both = jnp.concatenate([x, layout.embedded], axis=-1)
+    mixed, keys_values = AttentionHalf(here, build).apply(tree, both, layout, own)
+    given, _ = MlpHalf(here, build).apply(tree, mixed)
+    into = Linear(config.width, False, config.quantized)
+    return into.apply({"params": mine["into"]}, given), keys_values
+
+
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
     """A layer's cache cut to the sizes of its kind."""
     heads, width = _own_shape(here, build)
@@ -217,7 +261,8 @@ def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
 
 def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bool]]]:
     """Per layer: its index within its kind, its index among layers of that kind with own keys, its
-    slot in `empty_sources`, its index in KV caches, its kind, and whether it shares keys."""
+    slot in `empty_sources`, its indices in KV caches and among recurrent layers, its kind, and
+    whether it shares keys."""
     n = config.n_layers
     shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]
@@ -230,6 +275,13 @@ def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bo
         slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])
         for i in range(n)
     ]
-    places = {"all": everyone, "keys": with_keys, "source": source, "cached": cached}
+    recurrent = () if config.recurrent is None else config.recurrent.layers
+    places = {
+        "all": everyone,
+        "keys": with_keys,
+        "source": source,
+        "cached": cached,
+        "recurrent": [sum(j in recurrent for j in range(i)) for i in range(n)],
+    }
     in_order = {name: jnp.asarray(values, jnp.int32) for name, values in places.items()}
     return in_order, list(zip(kinds, shares, strict=True))

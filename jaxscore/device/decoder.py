@@ -138,7 +138,7 @@ def _run(
     embed = params["embed"]
     axis = build.vocabulary_axis(config)
     x = _embed(embed, config, ids, position, axis)
-    layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
+    layout = Layout(position, subtree_end, compute_dtype(embed["token"]), embedded=x)
     states: Any = ()
     if config.recurrent is not None:
         states = caches[-1].states if caches else ()

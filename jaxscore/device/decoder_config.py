@@ -209,6 +209,7 @@ class StateSpace(NamedTuple):
         least_step, most_step: bounds of a token's step size.
         norm: the output is normed within each group after its gate ("gated"), or before it
             ("first"), or not at all ("").
+        norm_eps: of this norm; None is the decoder's.
         factors: on the gate, x, B, C and step size as they leave their products.
     """
 
@@ -225,6 +226,7 @@ class StateSpace(NamedTuple):
     norm: Literal["", "gated", "first"] = "gated"
     out_bias: bool = False
     factors: tuple[float, float, float, float, float] = (1.0,) * 5
+    norm_eps: float | None = None
 
 
 class SelectiveScan(NamedTuple):
@@ -279,6 +281,21 @@ class Recurrent(NamedTuple):
     def has_state(self) -> bool:
         """Whether layers carry a state, so that tokens are computed in chunks."""
         return not isinstance(self.mixer, ShortConvolution)
+
+
+class SharedBlocks(NamedTuple):
+    """Blocks of attention and MLP that recurrent layers share (arXiv 2405.16712, section 2).
+
+    A block reads the residual stream beside the embedding, and its MLP reads what its attention
+    gives. Its output, times a matrix of the layer, is added to what the recurrence reads.
+
+    Attributes:
+        layers: that use a block; the n-th of them uses block n % n_blocks.
+        n_blocks: number of blocks.
+    """
+
+    layers: tuple[int, ...]
+    n_blocks: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -364,6 +381,10 @@ class DecoderConfig:
             most; and a factor on values.
         other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
         recurrent: see `Recurrent`; None if all layers have attention.
+        shared_blocks: see there; the sizes of attention and of the MLP are those of the blocks.
+        qkv_rank, mlp_rank: products of this rank are added to those of queries, keys and values,
+            and to those inward of an MLP; 0 is none. In shared blocks each layer has its own
+            (arXiv 2411.15242, section 2.1).
         query_gate: attention's output is multiplied by the sigmoid of a further product, of the
             size of the queries, or with one number for each head where `gate_per_head`.
         keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
@@ -450,6 +471,9 @@ class DecoderConfig:
     values_are_keys: bool = False
     other_heads: OtherHeads | None = None
     recurrent: Recurrent | None = None
+    shared_blocks: SharedBlocks | None = None
+    qkv_rank: int = 0
+    mlp_rank: int = 0
     query_gate: bool = False
     gate_per_head: bool = False
     keys_of: tuple[int, ...] = ()
@@ -506,6 +530,8 @@ class DecoderConfig:
     def kind_of(self, layer: int) -> int:
         """Index of the kind of a layer in `kinds`; RECURRENT or NO_MIXER if it has no attention."""
         recurrent = self.recurrent
+        if self.shared_blocks is not None and layer in self.shared_blocks.layers:
+            return 0
         if self.mlp_layers is not None and layer in self.mlp_layers:
             return NO_MIXER
         if recurrent is not None and not recurrent.beside and layer in recurrent.layers:
@@ -538,6 +564,9 @@ class DecoderConfig:
             if self.norm_place == "mixed":
                 place: NormPlace = "before" if kind == RECURRENT else "after"
                 here = dataclasses.replace(here, norm_place=place)
+        if self.shared_blocks is not None:
+            uses = None if kind == RECURRENT else SharedBlocks((0,), 1)
+            here = dataclasses.replace(here, shared_blocks=uses)
         if self.other_heads is not None:  # whose tables are filled up to the widest heads'
             pairs = here.head_width // 2
             tables = (Rotary(one.frequencies[:pairs], one.factor) for one in self.rotary)

@@ -104,8 +104,14 @@ class Mlp(nn.Module):
     def __call__(self, x: Array, cutoff: Array | None = None) -> Array:
         c, build = self.config, self.build
 
+        width = self.inner_width // build.shards
+        low = Linear(c.mlp_rank, False, c.quantized, name="low_in")(x) if c.mlp_rank else None
+
         def inward(name: str) -> Array:
-            return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
+            y = Linear(width, c.mlp_bias, c.quantized, name=name)(x)
+            if low is not None:
+                y += Linear(width, False, c.quantized, name=f"{name}_low")(low)
+            return y
 
         if c.gated:
             gate = inward("gate")

@@ -14,7 +14,7 @@ from jaxscore.device.altup import Streams
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
-from jaxscore.device.layers import Layout, Norm, PerLayer
+from jaxscore.device.layers import Layout, Linear, Norm, PerLayer
 from jaxscore.device.recurrence.mixers import mixer_module, single_tokens
 from jaxscore.device.self_attention import Attention, AttentionHalf
 
@@ -88,7 +88,9 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         params["streams"] = {
             name: {"weight": normal(next(keys), shape)} for name in ("into", "out_of")
         }
-    if attention_kinds.stacked_by_kind(c):
+    if c.shared_blocks is not None:
+        params |= _blocks(next(keys), c, layout, own)
+    elif attention_kinds.stacked_by_kind(c):
         params["attentions"] = _attentions(next(keys), c, x, layout, own)
     if c.recurrent is not None:
         mixer = functools.partial(mixer_module(c).init, x=x, layout=layout)
@@ -132,6 +134,37 @@ def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Para
         if c.quantized:
             made[name]["channel_scale"] = jnp.ones(shape[:-1])
     return made
+
+
+def _blocks(key: jax.Array, c: DecoderConfig, layout: Layout, own: PerLayer) -> Params:
+    """Random shared blocks, and what each layer that uses one has of its own."""
+    assert c.shared_blocks is not None
+    here, x = attention_kinds.block_config(c), jnp.zeros((1, 1, c.width))
+    both = jnp.concatenate([x, x], axis=-1)
+
+    def block(key: jax.Array) -> Params:
+        made = AttentionHalf(here).init(key, both, layout, attention_kinds.trim_rotary(own, here))
+        half: Params = made["params"] | MlpHalf(here).init(key, x)["params"]
+        return half
+
+    def of_use(key: jax.Array) -> Params:
+        low = {
+            name: {part: tree for part, tree in half.items() if "low" in part.split("_")}
+            for name, half in block(key).items()
+        }
+        into = Linear(c.width, False, c.quantized).init(key, x)["params"]
+        return {name: half for name, half in low.items() if half} | {"into": into}
+
+    def shared(key: jax.Array) -> Params:
+        return {
+            name: {part: tree for part, tree in half.items() if "low" not in part.split("_")}
+            for name, half in block(key).items()
+        }
+
+    return {
+        "blocks": jax.vmap(shared)(jax.random.split(key, c.shared_blocks.n_blocks)),
+        "block_uses": jax.vmap(of_use)(jax.random.split(key, len(c.shared_blocks.layers))),
+    }
 
 
 def _attentions(

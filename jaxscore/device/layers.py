@@ -21,13 +21,15 @@ SCALE = "channel_scale"  # name of the scale beside an int8 weight in the tree
 class Layout:
     """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype.
 
-    `paths` is the `recurrence.paths.PathIndex` of models with recurrent layers.
+    `paths` is the `recurrence.paths.PathIndex` of models with recurrent layers, `embedded` the
+    embeddings [R, L, D] of those with shared blocks.
     """
 
     position: jax.Array
     subtree_end: jax.Array
     dtype: Any
     paths: Any = None
+    embedded: jax.Array | None = None
 
 
 class PerLayer(NamedTuple):

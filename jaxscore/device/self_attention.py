@@ -224,6 +224,9 @@ class Attention(nn.Module):
 
         def project(name: str, count: int, width: int = c.head_width) -> Array:
             y = Linear(count * width, c.qkv_bias, c.quantized, name=name)(x)
+            if c.qkv_rank:
+                low = Linear(c.qkv_rank, False, c.quantized, name=f"{name}_low_in")(x)
+                y += Linear(count * width, False, c.quantized, name=f"{name}_low")(low)
             return y.reshape(*x.shape[:2], count, width)
 
         def normed(name: str, y: Array) -> Array:

@@ -58,7 +58,8 @@ def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:
 
 
 LATENT = "(layers/attention|attentions/main)/latent"
-MAIN_MLP = "(layers/mlp|mlps/main)"
+ATTENTION = "(layers|blocks|block_uses)/attention"
+MAIN_MLP = "(layers/mlp|mlps/main|blocks/mlp|block_uses/mlp)"
 
 # (all of a parameter's path, its axes). The first counts that matches in both, and there is none
 # for whatever is left: a new parameter has to be thought about.
@@ -66,10 +67,11 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("embed/token", (VOCABULARY, None)),
     ("embed/(position|into/weight)|out_of/weight", (None, None)),
     ("(embed/norm|final_norm)/(scale|bias)", (None,)),
-    ("layers/(attention|mlp)(_after)?_norm/(scale|bias)", (None, None)),
-    *_product("layers/attention/(q|gate)", None, HEADS, None),
-    *_product("layers/attention/[kv]", None, KV_HEADS, None),
-    *_product("layers/attention/out", None, None, HEADS),
+    ("(layers|blocks)/(attention|mlp)(_after)?_norm/(scale|bias)", (None, None)),
+    *_product(f"{ATTENTION}/(q|gate)(_low)?", None, HEADS, None),
+    *_product(f"{ATTENTION}/[kv](_low)?", None, KV_HEADS, None),
+    *_product(f"{ATTENTION}/out", None, None, HEADS),
+    *_product("block_uses/(attention/[qkv]_low_in|mlp/low_in|into)", None, None, None),
     ("layers/attention/sinks", (None, HEADS)),
     *_product(f"{LATENT}/(query_in|key_value)", None, None, None),
     (f"{LATENT}/(query_)?norm/scale", (None, None)),
@@ -96,7 +98,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
     ("(layers/attention|attentions/main)/q_norm/(scale|bias)", (None, HEADS, None)),
     ("(layers/attention|attentions/main)/k_norm/(scale|bias)", (None, KV_HEADS, None)),
-    *_product(f"{MAIN_MLP}/(gate|up)", None, INNER, None),
+    *_product(f"{MAIN_MLP}/(gate|up)(_low)?", None, INNER, None),
     *_product(f"{MAIN_MLP}/down", None, None, INNER),
     *_product("mlps/other/(gate|up)", None, OTHER_INNER, None),
     *_product("mlps/other/down", None, None, OTHER_INNER),
@@ -142,7 +144,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
     if config.other_mlp is not None:
         out[OTHER_INNER] = config.other_mlp.width
     out |= recurrent_counts(config) or {}
-    if not config.mlp_kinds()["main"]:
+    if not config.mlp_kinds()["main"] and config.shared_blocks is None:
         return out
     if config.experts is None:
         return out | {INNER: config.mlp_width}

@@ -22,6 +22,8 @@ PART_OF = {  # first key of a parameter's path
     "layers": LAYERS,
     "attentions": LAYERS,
     "mlps": LAYERS,
+    "blocks": LAYERS,
+    "block_uses": LAYERS,
     "recurrent": LAYERS,
     "streams": LAYERS,
     "experts": EXPERTS,
@@ -67,6 +69,8 @@ def linear_flops(shapes: Any, config: DecoderConfig) -> int:
     """FLOPs per token of all products with weights except the unembedding."""
     weights = _sizes(shapes, only="weight")
     weights.pop("unembed", None)
+    if (blocks := config.shared_blocks) is not None:  # each use is a product of its own
+        weights["blocks"] = weights["blocks"] // blocks.n_blocks * len(blocks.layers)
     return 2 * _active(weights, config)
 
 

@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import (
     Recurrent,
     Rotary,
     SelectiveScan,
+    SharedBlocks,
     ShortConvolution,
     StateSpace,
 )
@@ -170,6 +171,16 @@ CONFIGS = {
     ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),
+    ),
+    "shared blocks": llamalike(
+        n_layers=3,
+        windows=(0,) * 3,
+        mlp_layers=(),
+        recurrent=Recurrent((0, 1, 2), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),
+        shared_blocks=SharedBlocks((0, 2), 1),
+        qkv_rank=3,
+        mlp_rank=2,
+        quantized="float32",
     ),
     "xielu": llamalike(activation="xielu", gated=False),
     "other widths": llamalike(

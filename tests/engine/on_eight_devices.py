@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import (
     GatedUnit,
     Lightning,
     Recurrent,
+    SharedBlocks,
     ShortConvolution,
     StateSpace,
 )
@@ -97,7 +98,17 @@ RECURRENT = {
             StateSpace(8, 6, 1, 10, 4, False, False, "silu", 0.0, 9.0, "first"),
             Beside(0.7, 0.6, 0.9, 0.4),
         ),
-    )
+    ),
+    "shared blocks": llamalike(
+        **EIGHT,
+        n_kv_heads=2,
+        norm_eps=EPS,
+        mlp_layers=(),
+        recurrent=Recurrent((0, 1), MIXERS["state space"]),
+        shared_blocks=SharedBlocks((0, 1), 1),
+        qkv_rank=3,
+        mlp_rank=2,
+    ),
 }
 
 

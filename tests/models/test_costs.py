@@ -11,7 +11,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from jaxscore.device import decoder
-from jaxscore.device.decoder_config import Experts, GatedDelta, Recurrent
+from jaxscore.device.decoder_config import Experts, GatedDelta, Recurrent, SharedBlocks, StateSpace
 from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, parameter_specs
@@ -87,6 +87,20 @@ def test_a_window_bounds_what_is_seen():
     assert costs.attention_flops(config, 5) == 4 * 4 * 8 * 15
     assert costs.attention_flops(config, 50) == 4 * 4 * 8 * (50 + 8 + 50)
     assert costs.attention_flops(config, 200) == 4 * 4 * 8 * (200 + 8 + 100)
+
+
+def test_each_layer_that_uses_a_shared_block_multiplies_by_it():
+    mixer = StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)
+    own = {"n_layers": 3, "windows": (0,) * 3, "mlp_layers": ()}
+    config = llamalike(
+        **own, recurrent=Recurrent((0, 1, 2), mixer), shared_blocks=SharedBlocks((0, 1), 1)
+    )
+    once = dataclasses.replace(config, shared_blocks=SharedBlocks((0,), 1))
+    two, one = (costs.linear_flops(shapes_of(c, FLOAT32), c) for c in (config, once))
+    of_block = (32 + 16 + 16) * 48 + 24 * 32 + 3 * 24 * 40 + 24 * 24
+    assert two - one == 2 * of_block
+    depths = (costs.attention_flops(c, 5) for c in (config, once))
+    assert list(depths) == [2 * 4 * 16 * 5 * 2, 2 * 4 * 16 * 5]
 
 
 def test_experts_that_a_token_runs():

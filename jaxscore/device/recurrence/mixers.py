@@ -251,6 +251,7 @@ class StateSpaceMixer(nn.Module):
             shape=(m.n_groups if is_part else n_groups, width),
             use_bias=False,
             use_scale=True,
+            eps=m.norm_eps,
             split=build.axis if is_part else None,
             groups=m.n_groups,
             name="norm",
