@@ -22,7 +22,7 @@ WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gemma3n_text gpt_bigcode gpt_oss "
-    "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma".split()
+    "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma zamba2".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -131,7 +131,7 @@ BOTH_SIDES = Kind(
     "score it with minicons, which has pseudo-log-likelihoods",
 )
 
-MAMBA, MAMBA2, DELTA = "Mamba", "Mamba-2", "the gated delta rule"
+MAMBA, DELTA = "Mamba", "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "bailing_hybrid": "the delta rule",
@@ -144,7 +144,6 @@ _LAYERS = {
     "rwkv": "WKV",
     "xlstm": "mLSTM",
     "zamba": MAMBA,
-    "zamba2": MAMBA2,
     "zaya": "convolutions before attention",
 }
 # Wrapper -> model type of its text, unless its `text_config` names another one

@@ -37,7 +37,7 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "model folder": (["score", *GIVEN, "--model", "./none"], "model ./none: no such folder"),
     "hub id": (["score", *GIVEN, "--model", "no/such"], "no/such: no such folder, not in"),
     "no config.json": (["score", *GIVEN, "--model", "empty"], "empty/config.json: No such file"),
-    "refused family": (["score", *GIVEN, "--model", "zamba2"], "zamba2"),
+    "refused family": (["score", *GIVEN, "--model", "rwkv"], "rwkv"),
     "adapter": (["score", *GIVEN, "--lora", "none"], "adapter none: no such folder"),
     "journal": (["score", *GIVEN, "--journal", "in.jsonl"], "in.jsonl"),
     "reference": (["divergence", *GIVEN, "--reference", "./none"], "model ./none: no such folder"),
@@ -70,8 +70,8 @@ def refused(tmp_path_factory):
     (folder / "bad.jsonl").write_text("{", encoding="utf-8")
     (folder / "wide.jsonl").write_text(line, encoding="utf-16")
     (folder / "empty").mkdir()
-    (folder / "zamba2").mkdir()
-    (folder / "zamba2/config.json").write_text('{"model_type": "zamba2"}', encoding="utf-8")
+    (folder / "rwkv").mkdir()
+    (folder / "rwkv/config.json").write_text('{"model_type": "rwkv"}', encoding="utf-8")
     commands = [list(map(str, words)) for words, _ in REFUSED.values()]
     ran = subprocess.run(
         [sys.executable, "-c", PROBE], cwd=folder, input=json.dumps(commands),

@@ -20,7 +20,7 @@ from tests.models.case_parts import (
     scaled,
 )
 
-CONV, LINEAR, MLP, MOE = "conv", "linear_attention", "mlp", "moe"
+CONV, HYBRID, LINEAR, MLP, MOE = "conv", "hybrid", "linear_attention", "mlp", "moe"
 LAYERS = {"num_hidden_layers": 3, "layer_types": [CONV, FULL, CONV]}
 MIXED = {"moe_intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 2}
 # Two key heads, each of two value heads, whose widths have no common divisor but 2.
@@ -158,6 +158,18 @@ BASE: dict[str, dict[str, Any]] = {
         "block_types": ["recurrent", "attention"],
         "attention_window_size": 5,
         "lru_width": 40,
+    },
+    "zamba2": {
+        **GATED,
+        "hidden_size": 16,  # wider ones amplify torch's own rounding
+        "num_hidden_layers": 5,
+        "layers_block_type": [LINEAR, HYBRID, LINEAR, HYBRID, HYBRID],
+        "num_mem_blocks": 2,
+        "adapter_rank": 3,
+        "n_mamba_heads": 8,
+        "mamba_ngroups": 2,
+        "mamba_d_state": 10,
+        "chunk_size": 16,
     },
 }
 
@@ -548,6 +560,32 @@ CASES = [
         rms_norm_eps=0.1,
         rope_theta=300.0,
     ),
+    case("zamba2"),
+    case(
+        "zamba2",
+        "rms_norm_eps hidden_act rope_theta",
+        {"use_mem_rope": False},
+        {"time_step_min": 0.001},
+        add_bias_linear=True,
+        use_shared_attention_adapter=True,
+        use_mem_rope=True,
+        num_key_value_heads=4,
+        intermediate_size=None,
+        num_mem_blocks=1,
+        adapter_rank=2,
+        layers_block_type=["mamba", "mamba", "hybrid", "hybrid", "mamba"],
+        mamba_d_conv=3,
+        mamba_d_state=6,
+        mamba_expand=3,
+        mamba_ngroups=1,
+        n_mamba_heads=4,
+        time_step_min=0.3,
+        rms_norm_eps=0.1,
+        hidden_act="silu",
+        rope_theta=300.0,
+    ),
+    case("zamba2", "rope_scaling", use_mem_rope=True, **scaled(SLOW_YARN)),
+    case("zamba2", num_key_value_heads=1, layers_block_type=[HYBRID] * 5, num_mem_blocks=7),
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -614,6 +652,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "sqrt_dim is False"),
     ("recurrent_gemma", {"head_dim": 9}, "head_dim is 9, expected hidden_size"),
     ("recurrent_gemma", {"rope_scaling": DYNAMIC}, "rope_type is 'dynamic'"),
+    ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ("zamba2", {"use_conv_bias": False}, "use_conv_bias is False"),
+    (
+        "zamba2",
+        {"use_long_context": True, "rope_scaling": DYNAMIC},
+        "rope_type is 'dynamic', which is not handled with use_long_context",
+    ),
+    ("zamba2", {"use_shared_attention_adapter": True}, "as many num_key_value_heads, 2, as"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"mamba_d_head": 4}, "expected mamba_expand * hidden_size, 64"),
@@ -653,6 +699,16 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"block_types": []}, "block_types is []"),
     ("recurrent_gemma", {"conv1d_width": 0}, "conv1d_width is 0"),
     ("recurrent_gemma", {"lru_width": 41}, "lru_width 41 is no multiple"),
+    (
+        "zamba2",
+        {"layers_block_type": [LINEAR] * 5, "hybrid_layer_ids": []},
+        "layers_block_type has no 'hybrid'",
+    ),
+    ("zamba2", {"num_hidden_layers": 4}, "expected an entry for each"),
+    ("zamba2", {"layers_block_type": [HYBRID] * 5}, "hybrid_layer_ids is [1, 3, 4], expected"),
+    ("zamba2", {"n_mamba_heads": 5, "mamba_headdim": 6}, "32 is no multiple of 5 heads"),
+    ("zamba2", {"num_mem_blocks": 0}, "num_mem_blocks is 0, expected at least 1"),
+    ("zamba2", {"attention_head_dim": 7}, "attention_head_dim is 7, expected 8"),
 ]
 ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
 INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
@@ -744,5 +800,18 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "recurrent_gemma": {
         "final_w_init_variance_scale": TRAINING,
         "w_init_variance_scale": TRAINING,
+    },
+    "zamba2": {
+        "chunk_size": CHUNKS,
+        "num_logits_to_keep": "of torch's generate",
+        **dict.fromkeys("time_step_floor time_step_max".split(), "of initial values"),
+        "use_mamba_kernels": "the same function by another program",
+        "use_long_context": "max_position_embeddings is 16,384",
+        "use_mem_eff_path": NOT_READ,
+        **dict.fromkeys(
+            "attention_hidden_size attention_head_dim hybrid_layer_ids kv_channels mamba_headdim "
+            "num_query_groups".split(),
+            "follow from other sizes",
+        ),
     },
 }

@@ -44,6 +44,7 @@ KINDS = [
     "mamba2",
     "nemotron_h",
     "recurrent_gemma",
+    "zamba2",
 ]
 LONG = {"max_position_embeddings": 512}
 # Under another name, or without a limit

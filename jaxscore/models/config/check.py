@@ -65,14 +65,15 @@ REALS = frozenset(
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
-    "ffn_hidden_size head_dim intermediate_size linear_key_head_dim linear_num_key_heads "
-    "linear_num_value_heads linear_value_head_dim mamba_d_head mamba_d_ssm moe_intermediate_size "
-    "moe_latent_size num_hidden_layers "
+    "attention_head_dim attention_hidden_size ffn_hidden_size head_dim intermediate_size "
+    "kv_channels linear_key_head_dim linear_num_key_heads "
+    "linear_num_value_heads linear_value_head_dim mamba_d_head mamba_d_ssm mamba_headdim "
+    "moe_intermediate_size moe_latent_size num_hidden_layers "
     "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
-    "num_ln_in_parallel_attn prefix_dense_intermediate_size q_lora_rank qk_head_dim "
-    "sliding_window top_k_experts topk_group v_head_dim word_embed_proj_dim".split(),
+    "num_ln_in_parallel_attn num_query_groups prefix_dense_intermediate_size q_lora_rank "
+    "qk_head_dim sliding_window top_k_experts topk_group v_head_dim word_embed_proj_dim".split(),
     int,
 ) | dict.fromkeys(
     "attn_logit_softcapping clip_qkv final_logit_softcapping rms_norm_eps".split(), float
@@ -80,7 +81,8 @@ KINDS: dict[str, type] = dict.fromkeys(
 KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
 KINDS |= dict.fromkeys(
     "activation_sparsity_pattern attention_layers attention_types attn_layer_indices "
-    "full_attn_idxs indexer_types layer_rope_theta layer_types "
+    "full_attn_idxs hybrid_layer_ids indexer_types layer_rope_theta layer_types "
+    "layers_block_type "
     "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers mtp_layers_block_type "
     "no_rope_layers "
     "ssm_multipliers".split(),

@@ -537,6 +537,35 @@ def _recurrent_gemma(config: Any) -> None:
         config.lru_width = config.hidden_size
 
 
+def _zamba2(config: Any) -> None:
+    """Sizes and layers that files have beside those they follow from."""
+    n_heads, width = max(config.num_attention_heads, 1), config.hidden_size
+    if config.layers_block_type is None:
+        config.layers_block_type = ["linear_attention"] * 54
+        for i in (6, 12, 18, 24, 30, 36, 42, 47, 51):
+            config.layers_block_type[i] = "hybrid"
+    config.layers_block_type = [
+        RENAMED.get(t, t) if isinstance(t, str) else t for t in config.layers_block_type
+    ]
+    config.layer_types = config.layers_block_type
+    if config.intermediate_size is None:
+        config.intermediate_size = 4 * width
+    if config.use_long_context:
+        config.max_position_embeddings = 16_384
+    for name, value in {
+        "attention_hidden_size": 2 * width,
+        "attention_head_dim": 2 * width // n_heads,
+        "hybrid_layer_ids": [i for i, t in enumerate(config.layer_types) if t == "hybrid"],
+        "kv_channels": width // n_heads,
+        "mamba_headdim": int(config.mamba_expand * width) // max(config.n_mamba_heads, 1),
+        "num_query_groups": config.num_attention_heads,
+    }.items():
+        if (found := getattr(config, name, None)) not in (None, value):
+            raise InputError(f"{name} is {found!r}, expected {value!r}")
+        setattr(config, name, value)
+    config.head_dim = config.attention_head_dim
+
+
 def _falcon_h1(config: Any) -> None:
     """Heads that fill the inner width of Mamba."""
     _mamba2(config)
@@ -631,4 +660,5 @@ RULES: dict[str, Callable[[Any], None]] = {
     "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,
+    "zamba2": _zamba2,
 }

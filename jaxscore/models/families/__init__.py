@@ -47,6 +47,7 @@ MODULES = {
     "recurrent_gemma": "recurrent_gemma",
     "shared_experts": "ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
+    "zamba": "zamba2",
 }
 # Modules whose recurrent layers are not split over devices, see `device.sharding.recurrent_counts`
 UNSPLIT = frozenset({"jamba", "mamba"})

@@ -31,7 +31,7 @@ class Source:
         name: of the tensor. `{i}` is the layer and `{j}` the expert or head that the parameter is
             stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
             experts along its first axis. `{pair}` and `{side}` are i // 2 and i % 2, of models
-            that count two layers as one.
+            that count two layers as one, and `{owner}` is the entry of `owners`.
         transposed: the checkpoint stores [in, out]; the parameter is [out, in]. None if its shape
             says so.
         part: rows of a fused tensor; None for all.
@@ -40,6 +40,7 @@ class Source:
         layers: layers that `{i}` runs over; None for all.
         elsewhere: layers in which the tensor has another name, and that name.
         otherwise: where the parameter is if the checkpoint does not have `name`.
+        owners: for each place along the first axis the layer whose module has the tensor.
         entries: number of matrices in a tensor whose name ends in `[{j}]`, if their rows follow
             each other; 0 if they have an axis of their own.
     """
@@ -52,6 +53,7 @@ class Source:
     layers: tuple[int, ...] | None = None
     elsewhere: tuple[tuple[int, ...], str] = ((), "")
     otherwise: "Source | None" = None
+    owners: tuple[int, ...] = ()
     entries: int = 0
 
 

@@ -406,6 +406,8 @@ def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None
     letters, names = _letters(source), []
     for place in itertools.product(*map(range, shape[: len(letters)])):
         at = dict(zip(letters, place, strict=True))
+        if source.owners:
+            at["owner"] = source.owners[at["i"]]
         if source.layers is not None:
             at["i"] = source.layers[at["i"]]
         if "i" in at:

@@ -1,0 +1,124 @@
+"""zamba2: Mamba-2 in all layers; before some of them a block of attention and MLP, of which a few
+are shared."""
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, Recurrent, SharedBlocks
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, hybrid, llama
+from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
+
+MAMBA, HYBRID = "linear_attention", "hybrid"
+LAYER, IN_HYBRID = "layers.{i}.", "layers.{i}.mamba_decoder."
+BLOCK, ADAPTER = "layers.{i}.shared_transformer.", "layers.{owner}.shared_transformer."
+
+
+def _zamba2(config: Any) -> DecoderConfig:
+    # transformers' class does not read the first, and without the second shares no blocks either.
+    fields.require(config, use_conv_bias=True, tie_word_embeddings=True)
+    if config.use_long_context and (kind := config.rope_parameters["rope_type"]) != "default":
+        raise InputError(f"rope_type is {kind!r}, which is not handled with use_long_context")
+    inner, n_heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
+    if n_heads < 1 or inner % n_heads:
+        raise InputError(f"mamba_expand * hidden_size {inner} is no multiple of {n_heads} heads")
+    bias, n_keys = config.add_bias_linear, config.num_key_value_heads
+    if config.use_shared_attention_adapter and n_keys != config.num_attention_heads:
+        raise InputError(
+            f"use_shared_attention_adapter takes as many num_key_value_heads, {n_keys}, as "
+            f"num_attention_heads, {config.num_attention_heads}"
+        )
+    mixer = hybrid.state_space(
+        n_heads,
+        inner // n_heads,
+        config.mamba_ngroups,
+        [config.time_step_min, math.inf],
+        state_width=config.mamba_d_state,
+        taps=config.mamba_d_conv,
+        conv_bias=True,
+        bias=bias,
+        out_bias=bias,
+        activation="silu",
+        norm_eps=1e-5,
+    )
+    return _with_blocks(
+        config,
+        mixer,
+        config.num_mem_blocks,
+        qkv_rank=config.adapter_rank if config.use_shared_attention_adapter else 0,
+        mlp_rank=config.adapter_rank,
+        mlp_bias=bias,
+        **({} if config.use_mem_rope else {"rotary": (), "rotary_of": ()}),
+    )
+
+
+def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConfig:
+    """Decoder of one recurrence, and shared blocks before it in the layers of type HYBRID."""
+    layers = hybrid.layers_of_type(config, HYBRID, MAMBA)
+    width = fields.head_width(config)
+    if not layers:
+        raise InputError(f"layers_block_type has no {HYBRID!r}, which PyTorch's class needs")
+    if count < 1:
+        raise InputError(f"num_mem_blocks is {count}, expected at least 1")
+    return llama.llama_config(
+        config,
+        attention_scale=(width / 2) ** -0.5,
+        recurrent=Recurrent(tuple(range(config.num_hidden_layers)), mixer),
+        mlp_layers=(),
+        shared_blocks=SharedBlocks(layers, min(count, len(layers))),
+        **own,
+    )
+
+
+def _sources(config: DecoderConfig) -> Table:
+    blocks = config.shared_blocks
+    assert blocks is not None
+    own = layer_norms({"attention_norm": "input_layernorm"})
+    own |= hybrid.state_space_sources(config, LAYER + "mamba.")
+    for path, source in own.items():
+        there = source.name.replace(LAYER, IN_HYBRID)
+        own[path] = dataclasses.replace(source, elsewhere=(blocks.layers, there))
+    table = {("embed", "token"): Source("embed_tokens.weight")} | own
+    table |= norm(("final_norm",), "final_layernorm", False)
+    return table | _block_sources(config, blocks)
+
+
+def _block_sources(config: DecoderConfig, blocks: SharedBlocks) -> Table:
+    """A block's tensors are those of the first layer that uses it; each layer's own beside them."""
+    shared = norm(("blocks", "attention_norm"), BLOCK + "input_layernorm", False)
+    shared |= norm(("blocks", "mlp_norm"), BLOCK + "pre_ff_layernorm", False)
+    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        shared |= linear(("blocks", "attention", ours), f"{BLOCK}self_attn.{theirs}", False)
+    shared |= linear(("blocks", "mlp", "down"), BLOCK + "feed_forward.down_proj", config.mlp_bias)
+    gate_up, low = BLOCK + "feed_forward.gate_up_proj", "feed_forward.gate_up_proj_adapter_list"
+    own = linear(("block_uses", "mlp", "low_in"), f"{ADAPTER}{low}.{{i}}.0", False)
+    for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
+        shared |= linear(("blocks", "mlp", name), gate_up, config.mlp_bias, part=part)
+        at_low = "block_uses", "mlp", f"{name}_low"
+        own |= linear(at_low, f"{ADAPTER}{low}.{{i}}.1", False, part=part)
+    for name in "qkv" if config.qkv_rank else "":
+        at, low = ("block_uses", "attention"), f"{ADAPTER}self_attn.linear_{name}_adapter_list"
+        own |= linear((*at, f"{name}_low_in"), f"{low}.{{i}}.0", False)
+        own |= linear((*at, f"{name}_low"), f"{low}.{{i}}.1", False)
+    first = blocks.layers[: blocks.n_blocks]
+    owners = tuple(first[n % blocks.n_blocks] for n in range(len(blocks.layers)))
+    return (
+        {path: dataclasses.replace(source, layers=first) for path, source in shared.items()}
+        | {path: dataclasses.replace(source, owners=owners) for path, source in own.items()}
+        | linear(("block_uses", "into"), LAYER + "linear", False, layers=blocks.layers)
+    )
+
+
+FAMILIES = {
+    "zamba2": llama.family(
+        _zamba2,
+        "adapter_rank add_bias_linear chunk_size layers_block_type mamba_d_conv mamba_d_state "
+        "mamba_expand mamba_ngroups n_mamba_heads num_logits_to_keep num_mem_blocks "
+        "time_step_floor time_step_max time_step_min use_conv_bias use_long_context "
+        "use_mamba_kernels use_mem_eff_path use_mem_rope use_shared_attention_adapter",
+        "attention_hidden_size attention_head_dim hybrid_layer_ids kv_channels mamba_headdim "
+        "num_query_groups",
+        sources=_sources,
+    ),
+}
