@@ -46,6 +46,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 # Modules of transformers' class Conv1D, whose weights are [in, out].
 CONV1D = {"gpt2": ("c_attn", "c_fc", "c_proj")}
+# Modules that several layers share, each of which PEFT adapts on its own
+SHARED = {"zamba2": ".shared_transformer."}
 MOST_SCALE = 1e9  # alpha over rank; usual are 0.5 to 4
 PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes years
 
@@ -142,6 +144,11 @@ def merged(
     deltas: dict[str, tuple[Delta, bool]] = {}
     for module, delta in adapter.deltas.items():
         name = stored.get(bare(f"{module}.weight"))
+        if SHARED.get(model_type, " ") in module:
+            raise InputError(
+                f"{adapter.weights}: module {module} is of a block that several layers share, and "
+                "the adapter is for one of them; train one of the layers' own modules"
+            )
         if name is None:
             raise InputError(
                 f"{adapter.weights}: module {module} is none of the model's, which has "

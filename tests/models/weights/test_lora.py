@@ -117,6 +117,7 @@ for kind in ("phimoe", "hy_v3"):
     EVERY[kind][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
 KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
+EVERY["zamba2"][1]["target_modules"] = ["in_proj", "linear"]  # of shared blocks, see below
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
 for kind in ("falcon_h1", "falcon_mamba", "mamba", "mamba2"):
     EVERY[kind][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
@@ -404,3 +405,10 @@ def test_the_base_model_is_told_and_not_checked(copied):
     reconfigured(adapter, base_model_name_or_path="somebody/something")
     assert lora.read(adapter).base_model == "somebody/something"
     with_adapter(base, adapter)
+
+
+def test_an_adapter_of_a_block_that_layers_share_is_refused(tmp_path):
+    base = saved(tmp_path / "base", "zamba2")
+    adapt(base, tmp_path / "adapter", target_modules=["q_proj"], layers_to_transform=[1])
+    with pytest.raises(InputError, match=r"q_proj is of a block that several layers share"):
+        with_adapter(tmp_path / "base", tmp_path / "adapter")
