@@ -13,7 +13,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.version import VERSION
 
-PER_PROCESS = {"process_id", "quiet", "run"}  # may differ between processes
+PER_PROCESS = {"process_id", "quiet", "run", "words"}  # may differ between processes
 MEETING = ("coordinator", "num_processes", "process_id", "join_timeout")
 
 

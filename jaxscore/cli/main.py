@@ -36,7 +36,7 @@ def hyphenate(argv: Sequence[str]) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the words into `command`, its flags, and `run`, which runs it.
+    """Parse the words into `command`, its flags, `run`, which runs it, and `words`.
 
     Raises:
         SystemExit: with code 0 after a help page, with 2 for bad usage.
@@ -71,7 +71,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         like = near(name, [*listing.NAMES, *listing.PASSED_ON])
         hint = f"is it {like}?" if like else "jaxscore --help lists them"
         _refuse(f"{name}: no such command; {hint}")
-    return listing.parser(name).parse_args(rest)
+    args = listing.parser(name).parse_args(rest)
+    args.words = words
+    return args
 
 
 def _refuse(why: str) -> NoReturn:

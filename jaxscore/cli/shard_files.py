@@ -30,7 +30,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 # Flags that do not decide what a shard's records say.
 OF_THE_RUN = frozenset(
     "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
-    "coordinator num_processes process_id join_timeout".split()
+    "coordinator num_processes process_id join_timeout engine actors".split()
 )
 
 

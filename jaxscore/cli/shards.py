@@ -10,11 +10,11 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.cli import messages
+from jaxscore.cli import messages, model_flags
 from jaxscore.cli.finished_shards import is_finished
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.journal_copies import copied_journal
@@ -71,8 +71,25 @@ class Part:
             )
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare --shard and --force, and let --input and --output be addresses."""
+class Outcome(NamedTuple):
+    """How the run of a shard ended.
+
+    Attributes:
+        code: exit code.
+        problem: why the shard has no output, or None.
+    """
+
+    name: str
+    code: int
+    problem: str | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Declare the flags of many files, and let --input and --output be addresses.
+
+    Args:
+        command: runs on one file.
+    """
     group = parser.add_argument_group("many files")
     group.add_argument(
         "--shard",
@@ -86,7 +103,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace finished outputs that other flags, another model or another input made",
     )
-    parser.set_defaults(**{REMOTE: ("input", "output")})
+    group.add_argument(
+        "--engine",
+        choices=("ray",),
+        help="ray: a pool of Ray Data scores the files, on the cluster of RAY_ADDRESS, otherwise "
+        "on one that this command starts (extra ray)",
+    )
+    group.add_argument(
+        "--actors",
+        type=model_flags.positive,
+        metavar="N",
+        help="with --engine ray: models that are loaded (default: one per accelerator, or one per "
+        "--mesh; without accelerators one per node)",
+    )
+    parser.set_defaults(run_file=command, **{REMOTE: ("input", "output")})
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -98,22 +128,27 @@ def _shard(text: str) -> tuple[int, int]:
     )
 
 
-def run(command: Command, args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run a command on one file, or on each shard of a folder that is this worker's."""
+    _check_engine(args)
     given = args.input if isinstance(args.input, list) else [args.input]
     if isinstance(args.output, Folder) and args.output.name:  # `/` and `./` are no new folder
-        return _run_shards(command, args, given)
+        return _run_shards(args, given)
     if len(given) > 1 or is_pattern(given[0]):
         raise InputError(
             f"--input {' '.join(map(remote.displayed, given))}: found several files or a pattern, "
             "which give one output each; give --output FOLDER/ with a slash, then "
             "jaxscore merge FOLDER/"
         )
-    if args.shard not in (None, (0, 1)):
-        raise InputError(
-            f"--shard {'{}/{}'.format(*args.shard)}: shards are files of a folder; give --output "
-            "FOLDER/ with a slash"
-        )
+    for flag, value in (
+        ("shard", args.shard and "{}/{}".format(*args.shard)),
+        ("engine", args.engine),
+    ):
+        if value not in (None, "0/1"):
+            raise InputError(
+                f"--{flag} {value}: shards are files of a folder; give --output FOLDER/ with a "
+                "slash"
+            )
     if args.output is None and _is_copied(given[0]):
         raise InputError(
             f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
@@ -123,13 +158,13 @@ def run(command: Command, args: argparse.Namespace) -> int:
     if remote.address_of(shard.source) is not None:
         check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
-        return _run_one(command, args, shard, Part())
+        return _run_one(args, shard, Part())
     shard = shard._replace(identity=identity_of(shard.source))
-    [state] = _states(args, [shard])
+    [state] = states_of(args, [shard])
     if state.is_finished:
         print(f"nothing was left to do in {remote.displayed(args.output)}")
         return int(state.has_failed)
-    return _run_one(command, args, shard, Part(identity=shard.identity))
+    return _run_one(args, shard, Part(identity=shard.identity))
 
 
 class State(NamedTuple):
@@ -148,7 +183,7 @@ class State(NamedTuple):
     dtype: str | None
 
 
-def _states(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
+def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
     """The state of each shard, as the first process finds it.
 
     Raises:
@@ -174,7 +209,6 @@ def _is_copied(source: Path) -> bool:
 
 
 def _run_one(
-    command: Command,
     args: argparse.Namespace,
     shard: Shard,
     part: Part,
@@ -199,7 +233,7 @@ def _run_one(
             args.loaded = None  # the part alone has the scorer, and can let it go
             source = stack.enter_context(remote.fetched(shard.source))
             own.input, own.output, own.part = source, output, part
-            code = command(own)
+            code = args.run_file(own)
         finally:
             args.loaded = part.scorer
     if upload is not None:
@@ -214,7 +248,55 @@ def _run_one(
     return code
 
 
-def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path]) -> int:
+def score_shard(
+    args: argparse.Namespace, shard: Shard, part: Part, *, is_outdated: bool = False
+) -> int:
+    """Run the command on one shard of a folder; returns its exit code.
+
+    Raises:
+        InputError: the shard has no output.
+    """
+    part.prefix, part.identity = f"{shard.name}:", shard.identity
+    # Every shard would print a closing block; its manifest and report have the same.
+    with contextlib.redirect_stdout(io.StringIO()):
+        return _run_one(args, shard, part, is_outdated=is_outdated)
+
+
+Pending = Sequence[tuple[Shard, State]]
+
+
+def _outcomes(args: argparse.Namespace, pending: Pending, dtype: str | None) -> Iterator[Outcome]:
+    """Score shards in this process, one after the other."""
+    part = Part(dtype=dtype)
+    for shard, state in pending:
+        try:
+            code = score_shard(args, shard, part, is_outdated=state.is_outdated)
+        except InputError as problem:
+            yield Outcome(shard.name, 2, remote.displayed(problem))
+        else:
+            yield Outcome(shard.name, code)
+
+
+def _check_engine(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict --engine.
+
+    Raises:
+        InputError: naming them.
+    """
+    if args.engine is None:
+        if args.actors is not None:
+            raise InputError(f"--actors {args.actors}: only with --engine ray; give it too")
+        return
+    if getattr(args, "distributed", False):
+        raise InputError(f"--distributed: --engine {args.engine} has processes of its own; drop it")
+    if (journal := getattr(args, "journal", None)) not in (None, "off"):
+        raise InputError(
+            f"--journal {journal}: with --engine {args.engine} each shard has a journal of its "
+            "own; leave it out, or give off"
+        )
+
+
+def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
     if (page := getattr(args, "html", None)) is not None:
         raise InputError(
             f"--html {page}: each file has a page of its own, and each would replace this one; "
@@ -228,29 +310,29 @@ def _run_shards(command: Command, args: argparse.Namespace, given: Sequence[Path
     number, count = args.shard or (None if is_one_run else _from_scheduler()) or (0, 1)
     write_listing(args.output, given, shards)
     own = shards[number::count]
-    states = _states(args, own)
+    states = states_of(args, own)
     n_finished = sum(state.is_finished for state in states)
     if n_finished:
         messages.remark(args, f"{n_finished} of {len(own)} shards are finished")
     dtypes = [state.dtype for state in states if state.is_finished and state.dtype is not None]
-    codes, refused, part = [], 0, Part(dtype=next(iter(dtypes), None))
+    dtype = next(iter(dtypes), None)
     for shard, state in zip(own, states, strict=True):
-        if state.is_finished:
-            if state.has_failed:
-                print(f"shard    {shard.name}, finished before with failed items")
-            continue
-        part.prefix, part.identity = f"{shard.name}:", shard.identity
-        try:
-            # Every shard would print a closing block; its manifest and report have the same.
-            with contextlib.redirect_stdout(io.StringIO()):
-                codes.append(_run_one(command, args, shard, part, is_outdated=state.is_outdated))
-        except InputError as problem:
+        if state.has_failed:
+            print(f"shard    {shard.name}, finished before with failed items")
+    pending = [pair for pair in zip(own, states, strict=True) if not pair[1].is_finished]
+    outcomes = _outcomes
+    if args.engine is not None and pending:
+        from jaxscore.cli.ray_engine import outcomes
+    codes, refused = [], 0
+    for outcome in outcomes(args, pending, dtype):
+        if outcome.problem is not None:
             if len(own) == 1:
-                raise
+                raise InputError(outcome.problem)
             refused += 1
-            messages.print_failures([(shard.name, remote.displayed(problem))])
+            messages.print_failures([(outcome.name, outcome.problem)])
             continue
-        print(f"shard    {shard.name}{', with failed items' if codes[-1] else ''}")
+        codes.append(outcome.code)
+        print(f"shard    {outcome.name}{', with failed items' if outcome.code else ''}")
     others = f", shard {number}/{count}" if count > 1 else ""
     print(
         f"done     {len(codes)} of {len(own)} files{others}, {n_finished} were finished, "

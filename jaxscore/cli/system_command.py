@@ -64,7 +64,7 @@ def add(system: System, subparsers: Any) -> None:
         messages.add_quiet(parser)
     if system.published_flags is not None:
         setattr(system.published_flags.add(parser), ADVANCED, True)
-    shards.add_flags(parser)
+    shards.add_flags(parser, functools.partial(run, system))
     parser.set_defaults(
         run=functools.partial(_run_all, system),
         is_array=array is not None,
@@ -75,7 +75,7 @@ def _run_all(system: System, args: argparse.Namespace) -> int:
     """Run the command on its file, or on its shards."""
     if system.published_flags is not None:
         system.published_flags.check(args)
-    return shards.run(functools.partial(run, system), args)
+    return shards.run(args)
 
 
 def run(system: System, args: argparse.Namespace) -> int:

@@ -24,6 +24,8 @@ RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
 LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
 NO_FLAGS = {
     "run",
+    "run_file",
+    "words",
     "command",
     "loaded",
     "scorer",

@@ -130,6 +130,10 @@ def _is_sqlite(path: Path) -> bool:
     return True
 
 
+class JournalHeld(InputError):
+    """Another run holds the journal."""
+
+
 @contextlib.contextmanager
 def explain_errors(path: Path, remedy: str = "") -> Iterator[None]:
     """Raise errors of SQLite and of the file system as InputError."""
@@ -146,9 +150,9 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
         create: make the file, its folder and the tables if they do not exist.
 
     Raises:
-        InputError: another run holds the file for longer than a second; its file system has no
-            locks; it is no journal, is damaged or has another layout; its folder cannot be
-            written.
+        JournalHeld: another run holds the file for longer than a second.
+        InputError: its file system has no locks; it is no journal, is damaged or has another
+            layout; its folder cannot be written.
     """
     with explain_errors(path, REMEDY if create else ""):
         for _ in range(TRIES):
@@ -163,7 +167,7 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
         _check_locks(path.parent)
     own = ", or give this one a journal of its own with --journal PATH, or --journal off"
     remedy = f"wait for that one{own}" if create else "look again when that one has ended"
-    raise InputError(f"journal {path}: another run holds it; {remedy}")
+    raise JournalHeld(f"journal {path}: another run holds it; {remedy}")
 
 
 def _lock_database(path: Path, create: bool) -> sqlite3.Connection | None:

@@ -1,0 +1,219 @@
+"""`--engine ray`: shards scored by actors that are killed, and on nodes that disappear."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxscore.cli import distributed_flags, ray_engine, shard_files, shards
+from jaxscore.journal import files
+from tests.cli.conftest import QWEN
+from tests.conftest import ROOT
+
+N_SHARDS, N_LINES = 5, 150
+# Of manifests and their flags: what two runs differ in. A shard of a dead actor has other counts.
+OF_A_RUN = ("output", "seconds", "counts", "programs", "versions")
+FLAGS_OF_A_RUN = ("engine", "actors", "output")
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed (extra ray)"
+)
+# A cluster of three nodes on this machine; a line on stdin removes the last one.
+NODES = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+cluster.wait_for_nodes()
+print(cluster.address, flush=True)
+sys.stdin.readline()
+cluster.remove_node(nodes[-1], allow_graceful=False)
+sys.stdin.readline()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder of shards, and one file with all their lines."""
+    folder, draw = tmp_path / "in", random.Random(3)
+    folder.mkdir()
+    for shard in range(N_SHARDS):
+        with (folder / f"{shard}.jsonl").open("w") as file:
+            for k in range(N_LINES):
+                text = " ".join(f"w{draw.randrange(99)}" for _ in range(draw.randrange(1, 80)))
+                line = {"id": f"{shard}-{k}", "context": text, "continuation": f" {text[:20]}"}
+                file.write(json.dumps(line) + "\n")
+    whole = "".join(path.read_text() for path in sorted(folder.iterdir()))
+    (tmp_path / "all.jsonl").write_text(whole)
+    return tmp_path
+
+
+def start(data, source, output, *more, **variables):
+    words = (sys.executable, "-m", "jaxscore", "score", "--model", QWEN, "--reproducible",
+             "--quiet", "--no-html", "--input", source, "--output", output, *more)  # fmt: skip
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    own = {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled", **variables}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        words, cwd=data, env=os.environ | own, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def finish(process):
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return out
+
+
+def actors(data):
+    """Process numbers of actors that have begun with a shard."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_actor = (process / "cmdline").read_bytes().startswith(b"ray::MapWorker")
+            if is_actor and (process / "cwd").resolve() == data.resolve():
+                found.append(int(process.name))
+    return found
+
+
+def wait_for_work(data, process):
+    """Wait until two shards are being scored."""
+    for _ in range(1200):
+        if len(list(data.glob("out/.jaxscore/*.journal"))) >= 2 and len(actors(data)) == 2:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    raise AssertionError("no two shards were begun")
+
+
+def check_same_as_one_local_run(run, data):
+    merged, one, local = data / "merged.jsonl", data / "one.jsonl", data / "local"
+    assert run("merge", data / "out", "--output", merged).code == 0
+    finish(start(data, "all.jsonl", one))
+    assert merged.read_bytes() == one.read_bytes()
+    finish(start(data, "in/0.jsonl", f"{local}/"))
+    manifests = [
+        json.loads((folder / "0.jsonl.run.json").read_text()) for folder in (data / "out", local)
+    ]
+    for manifest in manifests:
+        for name in OF_A_RUN:
+            del manifest[name]
+        for name in FLAGS_OF_A_RUN:
+            del manifest["flags"][name]
+    assert manifests[0] == manifests[1]
+    assert not list(data.rglob("*.tmp"))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_killed_actor_gives_the_bytes_of_one_local_run(run, data):
+    words = ("in/", "out/", "--engine", "ray", "--actors", "2")
+    process = start(data, *words)
+    wait_for_work(data, process)
+    time.sleep(1)
+    killed = actors(data)[0]
+    os.kill(killed, signal.SIGKILL)
+    assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
+    check_same_as_one_local_run(run, data)
+    again = finish(start(data, *words, RAY_ADDRESS="nowhere"))
+    assert f"{N_SHARDS} were finished" in again
+
+
+@needs_ray
+@pytest.mark.slow
+def test_shards_of_a_node_that_disappears_are_scored_by_the_other(run, data):
+    variables = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", NODES]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables) as nodes:
+        try:
+            address = nodes.stdout.readline().strip()
+            process = start(data, "in/", "out/", "--engine", "ray", RAY_ADDRESS=address)
+            wait_for_work(data, process)
+            nodes.stdin.write("\n")
+            nodes.stdin.flush()
+            assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
+        finally:
+            nodes.communicate("\n\n", timeout=60)
+    check_same_as_one_local_run(run, data)
+
+
+def row(data, output):
+    shard = shard_files.Shard(
+        data / "in/0.jsonl", "0.jsonl", data / output / "0.jsonl", {"size": 1}
+    )
+    return {"shard": json.dumps(ray_engine._portable(shard))}
+
+
+@pytest.fixture
+def actor(data, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(ray_engine, "PAUSE", 0.01)
+    words = ("score", "--model", QWEN, "--input", "in/", "--output", "out/", "--no-html")
+    return ray_engine.Actor(words, str(data), None)
+
+
+def called(actor, row):
+    name, code, problem, said = json.loads(actor(row)["outcome"])
+    assert name == "0.jsonl"
+    return code, problem, said
+
+
+def test_actor_scores_a_shard_once(data, actor, monkeypatch):
+    code, problem, _ = called(actor, row(data, "out"))
+    assert (code, "not found on" in problem) == (2, True)
+    (data / "out").mkdir()
+    (data / "out/_shards-0.json").write_text("{}")
+    lines = [{"continuation": " a"}, {"continuation": " too long" * 10_000}]
+    (data / "in/0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, problem, said = called(actor, row(data, "out"))
+    assert (code, problem) == (1, None)
+    assert "in/0.jsonl:2: 50000 tokens" in said
+    monkeypatch.setattr(shards, "score_shard", pytest.fail)  # a later call finds it finished
+    identity = shard_files.identity_of(data / "in/0.jsonl")
+    found = {**json.loads(row(data, "out")["shard"]), "identity": identity}
+    manifest = data / "out/0.jsonl.run.json"
+    made = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**made, "input_identity": identity}))
+    assert called(actor, {"shard": json.dumps(found)}) == (1, None, "")
+
+
+def test_actor_waits_for_the_journal_of_a_lost_process(data, actor, monkeypatch):
+    (data / "out").mkdir()
+    (data / "out/_shards-0.json").write_text("{}")
+    held = [files.JournalHeld("held"), files.JournalHeld("held"), 0]
+
+    def score(*_: object, **__: object) -> int:
+        if isinstance(found := held.pop(0), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(shards, "score_shard", score)
+    assert called(actor, row(data, "out")) == (0, None, "")
+    held += [files.JournalHeld("held")]
+    monkeypatch.setattr(ray_engine, "PATIENCE", -1.0)
+    assert called(actor, row(data, "out")) == (2, "held", "")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--actors", "2"), "only with --engine ray"),
+        (("--engine", "ray", "--journal", "x"), "each shard has a journal of its own"),
+        (("--engine", "ray", "--distributed"), "has processes of its own"),
+        (("--engine", "ray", "--output", "out.jsonl"), "shards are files of a folder"),
+    ],
+)
+def test_flags_that_contradict_the_engine_are_refused(run, data, monkeypatch, more, message):
+    monkeypatch.setattr(distributed_flags, "join_run", lambda _: contextlib.nullcontext())
+    output = f"{data}/out/"
+    ran = run("score", "--model", QWEN, "--input", data / "in", "--output", output, *more)
+    assert (ran.code, message in ran.err) == (2, True), ran.err
