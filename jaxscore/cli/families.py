@@ -19,9 +19,8 @@ and which of its attributes decide.
 without --model, on stdout:
   covered: model_type; what runs, native or transformers (the first one unless
     --model-impl says otherwise), and for a wrapper the family of the text in
-    it; the version of jaxscore that first covers it; the lines of transformers
-    whose PyTorch class it, or one of these texts, is compared with; and the
-    ones whose recurrent layers are not split over devices
+    it; the version of jaxscore that first covers it; and the lines of
+    transformers whose PyTorch class it, or one of these texts, is compared with
   refused, by reason: known model types, with what scores them instead; all
     others are refused as unknown
   architectures of GGUF files that are read, by the name in the file
@@ -73,13 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from jaxscore.models.model_types import (
-        REFUSED,
-        WHY_WITHOUT,
-        WITHOUT_MESH,
-        covered,
-        reason,
-    )
+    from jaxscore.models.model_types import REFUSED, covered, reason
     from jaxscore.models.weights.gguf import architectures
 
     in_gguf = sorted(architectures.ARCHITECTURES)
@@ -101,11 +94,6 @@ def _list(args: argparse.Namespace) -> int:
         runs, texts, lines = map(", ".join, (entry.implementations, entry.texts, entry.lines))
         rows.append((entry.model_type, runs, texts, entry.since, lines))
     print("covered\n" + messages.format_columns(rows))
-    if limited := [entry.model_type for entry in known if entry.refuses]:
-        refuses = f"of these, without {', '.join(WITHOUT_MESH)}, since {WHY_WITHOUT}:"
-        print(
-            "\n" + textwrap.fill(f"{refuses} {', '.join(limited)}", WIDTH, break_on_hyphens=False)
-        )
     for kind in dict.fromkeys(entry.kind for entry in REFUSED.values()):
         entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is kind}
         print("\n" + textwrap.fill(f"refused, {kind.name}: {kind.instead}", WIDTH))

@@ -34,6 +34,7 @@ from jaxscore.device.decoder_config import (
     GatedDelta,
     GatedUnit,
     Lightning,
+    SelectiveScan,
     ShortConvolution,
     StateSpace,
 )
@@ -123,7 +124,8 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("recurrent/(decay_rate|log_rate|skip|slope|step_bias)", (None, RECURRENT_HEADS)),
     ("recurrent/(decay|input)_gate/weight", (None, RECURRENT_HEADS, None, None)),
     ("recurrent/(decay|input)_gate/bias", (None, RECURRENT_HEADS, None)),
-    ("recurrent/log_rate", (None, None, None)),  # of a kind that is not split
+    ("recurrent/selected_(step|b|c)/weight", (None, None, RECURRENT_HEADS)),
+    ("recurrent/log_rate", (None, None, RECURRENT_HEADS)),  # of each channel's numbers
 )
 
 
@@ -143,7 +145,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
         out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
     if config.other_mlp is not None:
         out[OTHER_INNER] = config.other_mlp.width
-    out |= recurrent_counts(config) or {}
+    out |= recurrent_counts(config)
     if not config.mlp_kinds()["main"] and config.shared_blocks is None:
         return out
     if config.experts is None:
@@ -154,11 +156,9 @@ def counts(config: DecoderConfig) -> dict[str, int]:
     return out
 
 
-def recurrent_counts(config: DecoderConfig) -> dict[str, int] | None:
-    """`counts` of the recurrent layers; None if layers of this kind are not split."""
+def recurrent_counts(config: DecoderConfig) -> dict[str, int]:
+    """`counts` of the recurrent layers."""
     match config.recurrent and config.recurrent.mixer:
-        case None:
-            return {}
         case GatedDelta() as mixer:
             return {RECURRENT_HEADS: mixer.n_value_heads, RECURRENT_KEYS: mixer.n_key_heads}
         case GatedUnit() as mixer:
@@ -169,7 +169,9 @@ def recurrent_counts(config: DecoderConfig) -> dict[str, int] | None:
             return {RECURRENT_HEADS: config.width}
         case StateSpace() as mixer:
             return {RECURRENT_HEADS: mixer.n_heads, RECURRENT_KEYS: mixer.n_groups}
-    return None
+        case SelectiveScan() as mixer:
+            return {RECURRENT_HEADS: mixer.inner}
+    return {}
 
 
 def check_divisible(config: DecoderConfig, model: int) -> None:
@@ -188,12 +190,6 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
     Raises:
         ValueError: naming what does not divide and which sizes of `model` do.
     """
-    if model > 1 and recurrent_counts(config) is None:
-        assert config.recurrent is not None
-        raise ValueError(
-            f"{MODEL}={model} does not split this model, since recurrent layers of the kind "
-            f"{type(config.recurrent.mixer).__name__} are not split over devices; {MODEL} can be 1"
-        )
     if not divides(config, model):
         most = min(n for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
         sizes = [n for n in range(1, most + 1) if divides(config, n)]
@@ -206,8 +202,6 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
 
 def divides(config: DecoderConfig, model: int) -> bool:
     """Whether `check_divisible` takes this size of `model`."""
-    if model > 1 and recurrent_counts(config) is None:
-        return False
     even = all(n % model == 0 for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
     even = even and all(
         form.columns % (model * form.smallest_part) == 0
@@ -240,8 +234,6 @@ def parameter_spec(
     name = "/".join(path)
     in_blocks = path[-2:-1] == ("weight",) and path[-1] in FIELDS
     axes = _axes("/".join(path[:-1]) if in_blocks else name, shape)
-    if path[0] == "recurrent" and recurrent_counts(config) is None:
-        return PartitionSpec()
     n = counts(config)
     for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
         # Blocks along a row are of several channels, and `divides` has counted them.

@@ -38,7 +38,6 @@ class Covered(NamedTuple):
         since: version of jaxscore that first covers it.
         lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of
             any of its texts.
-        refuses: what is refused beside scoring, see `WITHOUT_MESH`.
     """
 
     model_type: str
@@ -46,17 +45,11 @@ class Covered(NamedTuple):
     texts: tuple[str, ...]
     since: str
     lines: tuple[str, ...]
-    refuses: tuple[str, ...] = ()
-
-
-# What families with recurrent layers of some kinds refuse, and why
-WITHOUT_MESH = ("--mesh with model above 1",)
-WHY_WITHOUT = "their recurrent layers are not split over devices"
 
 
 def covered() -> Iterator[Covered]:
     """Every model type that loads, by name."""
-    from jaxscore.models.families import FAMILIES, MODULE_OF, UNSPLIT
+    from jaxscore.models.families import FAMILIES
     from jaxscore.models.transformers_flax.guards import GUARDS
     from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS
 
@@ -72,9 +65,7 @@ def covered() -> Iterator[Covered]:
         by_5_only = (WITHOUT_4 | NOT_BY_4).issuperset(texts or (kind,))
         by_5_only |= kind in WRAPPERS_WITHOUT_4
         lines = LINES[1:] if by_5_only else LINES
-        is_unsplit = any(MODULE_OF.get(text) in UNSPLIT for text in texts or (kind,))
-        refuses = WITHOUT_MESH if is_unsplit else ()
-        yield Covered(kind, ("native", *flax), texts, SINCE, lines, refuses)
+        yield Covered(kind, ("native", *flax), texts, SINCE, lines)
 
 
 class Kind(NamedTuple):

@@ -4,7 +4,6 @@ import dataclasses
 import re
 import subprocess
 import sys
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -344,12 +343,6 @@ def shapes(config):
     return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
-class Unknown(NamedTuple):
-    """A kind of recurrent layers that the rules do not name."""
-
-    taps: int
-
-
 def recurrent(mixer, **own):
     return llamalike(recurrent=Recurrent((0,), mixer), **own)
 
@@ -440,8 +433,6 @@ def test_places_of_recurrent_layers():
         "key heads or groups of recurrent layers": 2,
         "vocabulary columns": 50,
     }
-    unknown = recurrent(Unknown(4))
-    assert parameter_spec(("recurrent", "x", "weight"), (1, 7, 5), unknown, 1) == PartitionSpec()
 
 
 def test_one_device_has_everything():
@@ -516,8 +507,6 @@ def test_a_tree_with_a_parameter_without_a_rule():
         ),
         (recurrent(StateSpace(8, 6, 4, 8, 4, True, True, "silu", 0.0, 1e9)), 3, "can be 1, 2, 4$"),
         (recurrent(ShortConvolution(3, bias=False), width=26), 4, "26 heads, .* can be 1, 2$"),
-        # a kind without rules of its own
-        (recurrent(Unknown(4)), 2, "recurrent layers of the kind Unknown are not split .* be 1$"),
     ],
 )
 def test_a_model_that_does_not_split_evenly(config, model, message):

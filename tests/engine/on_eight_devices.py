@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import (
     GatedUnit,
     Lightning,
     Recurrent,
+    SelectiveScan,
     SharedBlocks,
     ShortConvolution,
     StateSpace,
@@ -80,6 +81,7 @@ MIXERS = {
     "gated delta": GatedDelta(2, 8, 8, 6, 4, "silu", 1.0, EPS),
     "Kimi delta": GatedDelta(8, 8, 6, 4, 4, "silu", 1.0, EPS, True, rank=6),
     "gated unit": GatedUnit(48, 8, 4, "gelu_tanh"),
+    "selective scan": SelectiveScan(48, 5, 3, 4, True, True, "silu", "scale", EPS),
     "lightning": Lightning(8, 6, "silu", EPS),
     "state space": StateSpace(8, 8, 2, 10, 4, True, True, "silu", 0.0, 9.0, out_bias=True),
 }

@@ -3,17 +3,13 @@
 import importlib.metadata
 
 import pytest
-from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from jaxscore.device.sharding import recurrent_counts
-from jaxscore.models import native
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, WRAPPERS_WITHOUT_4, covered
 from jaxscore.models.transformers_flax.guards import GUARDS
-from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.wrappers import WRAPPERS
-from tests.models import checkpoints, recurrent_families
+from tests.models import checkpoints
 from tests.releases import of_4
 
 pytestmark = pytest.mark.lines
@@ -58,14 +54,3 @@ def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
     )
     assert by_5_alone == WITHOUT_4 | NOT_BY_4 | wrappers
     assert KNOWN["mistral3"].lines == ("4.57", "5")  # ministral3 by 5 alone, mistral by both
-
-
-@pytest.mark.parametrize("kind", recurrent_families.BASE)
-def test_families_whose_recurrent_layers_are_not_split_say_so(tmp_path, kind):
-    if kind not in CONFIG_MAPPING:
-        pytest.skip("transformers does not have it")
-    base = checkpoints.spelled(recurrent_families.BASE[kind])
-    AutoConfig.for_model(kind, **base).save_pretrained(tmp_path)
-    _, config = native.translate(tmp_path, read_json(tmp_path / "config.json"))
-    assert config.recurrent is not None
-    assert (recurrent_counts(config) is None) == bool(KNOWN[kind].refuses)

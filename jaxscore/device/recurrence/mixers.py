@@ -7,7 +7,7 @@ products of the recurrence are float32.
 What a layer carries from token to token are variables of the collection "states", float32: those
 that the rows continue are given, and those at `PathIndex.kept` tokens are returned if the
 collection is mutable. Their first axis counts start states or kept tokens, the second one heads or
-channels, or the numbers that each channel of a selective scan has. A mixer reads its own with
+channels. A mixer reads its own with
 `start_state` and returns them with `keep_state`; convolutions do so themselves. A step of
 generation is a batch of rows of one token (`single_tokens`).
 
@@ -53,6 +53,7 @@ from jaxscore.device.recurrence.state_space import state_space
 from jaxscore.device.rows import Chunks, Paths
 
 LARGEST_RATE = 8.0  # of log decay in the RG-LRU
+SELECTED = "selected_step", "selected_b", "selected_c"  # products of a selective scan
 UNIT_EPS = 1e-6  # added to the square of a query's or key's length
 
 
@@ -265,19 +266,20 @@ class SelectiveScanMixer(nn.Module):
 
     config: DecoderConfig
     mixer: SelectiveScan
-    build: Build = ON_CPU  # not split
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x: Array, layout: Layout) -> Array:
         c, m = self.config, self.mixer
         index: ChunkIndex = layout.paths.chunks
+        axis, inner = self.build.axis, m.inner // self.build.shards
         x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
 
         def project(name: str) -> Array:
-            return Linear(m.inner, m.bias, c.quantized, name=name)(x_NCD)
+            return Linear(inner, m.bias, c.quantized, name=name)(x_NCD)
 
         def selected(name: str, width: int) -> Array:
-            y = Linear(width, False, name=name)(u)
+            y = Linear(width, False, summed=axis, name=name)(u)
             if not m.norm:
                 return y
             scaled = m.norm == "scale"
@@ -288,14 +290,16 @@ class SelectiveScanMixer(nn.Module):
         u = ACTIVATIONS[m.activation](u)
         steps, b, c_ = (
             selected(name, width)
-            for name, width in (("step_in", m.rank), ("b", m.state_width), ("c", m.state_width))
+            for name, width in zip(SELECTED, (m.rank, m.state_width, m.state_width), strict=True)
         )
-        steps = jax.nn.softplus(Linear(m.inner, True, name="step")(steps))
-        rate = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (m.state_width, m.inner)))
-        out, kept = selective_scan(u, steps, rate, b, c_, index, start_state(self))
-        out += self.param("skip", nn.initializers.ones, (m.inner,)) * u
-        out = Linear(c.width, m.bias, c.quantized, name="out")(out * jax.nn.silu(z))
-        keep_state(self, kept)
+        steps = jax.nn.softplus(Linear(inner, True, name="step")(steps))
+        rate = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (m.state_width, inner)))
+        start = start_state(self)  # channels first, as a mesh splits them
+        start = None if start is None else start.swapaxes(1, 2)
+        out, kept = selective_scan(u, steps, rate, b, c_, index, start)
+        out += self.param("skip", nn.initializers.ones, (inner,)) * u
+        out = Linear(c.width, m.bias, c.quantized, axis, name="out")(out * jax.nn.silu(z))
+        keep_state(self, None if kept is None else kept.swapaxes(1, 2))
         return index.scatter(out).reshape(x.shape)
 
 

@@ -49,8 +49,6 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
     "zamba": "zamba2",
 }
-# Modules whose recurrent layers are not split over devices, see `device.sharding.recurrent_counts`
-UNSPLIT = frozenset({"jamba", "mamba"})
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 
 

@@ -217,7 +217,8 @@ def selective_scan_sources(config: DecoderConfig, name: str) -> Table:
     if mixer.conv_bias:
         table[*RECURRENT, "conv", "bias"] = Source(name + "conv1d.bias")
     rows = parts(1, mixer.rank, mixer.state_width, mixer.state_width)
-    for ours, theirs, part in zip(("step_in", "b", "c"), ("dt", "b", "c"), rows, strict=True):
+    for theirs, part in zip(("dt", "b", "c"), rows, strict=True):
+        ours = f"selected_{'step' if theirs == 'dt' else theirs}"
         table |= linear((*RECURRENT, ours), name + "x_proj", False, part=part)
         if mixer.norm == "scale":
             table |= norm((*RECURRENT, f"{ours}_norm"), f"{name}{theirs}_layernorm", False)
