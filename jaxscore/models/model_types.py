@@ -122,7 +122,7 @@ BOTH_SIDES = Kind(
     "score it with minicons, which has pseudo-log-likelihoods",
 )
 
-MAMBA, DELTA = "Mamba", "the gated delta rule"
+DELTA = "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "bailing_hybrid": "the delta rule",
@@ -134,7 +134,7 @@ _LAYERS = {
     "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",
-    "zamba": MAMBA,
+    "zamba": "Mamba whose heads have step sizes, B and C of their own",
     "zaya": "convolutions before attention",
 }
 # Wrapper -> model type of its text, unless its `text_config` names another one
@@ -150,7 +150,8 @@ TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
     "axk2": "gates of low rank in its norms and on its attention, and an indexer that chooses keys",
     "blt": "patches of bytes",
-    "deepseek_v4": "streams with learned mixing, and keys compressed over stretches of tokens",
+    "deepseek_v4": "streams with learned mixing, keys compressed over stretches of tokens and an "
+    "indexer of those, outputs turned back by position, and experts chosen by token id",
     "diffllama": "differences of two attentions",
     "doge": "a learned mask of keys",
     "dory": "learned scales within its gates",
@@ -161,10 +162,10 @@ _OTHER_LAYERS = {
     "hy_v4": INDEXER,
     "jetmoe": "mixtures of attention heads",
     "laguna": "softplus gates on the output of attention",
-    "minimax_m3_vl_text": "an indexer that chooses blocks of keys",
+    "minimax_m3_vl_text": "an indexer that chooses blocks of keys for each key head",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",
-    "paligemma": "attention to prompts from both sides",
+    "paligemma": "attention to prompts from both sides, of text alone in transformers 4.57 only",
     "reformer": "attention within hashed buckets",
     "xlnet": "attention in permuted orders",
 }
