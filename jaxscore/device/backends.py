@@ -35,6 +35,9 @@ class Backend:
         lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
         position_blocks: scored positions per pass of the implementation of that name: the first
             number while that many are left, then the second.
+        gradient_positions, gradient_columns: positions and most columns per step of the LM head's
+            backward pass; positions as in `position_blocks`. A step adds to a block of the
+            unembedding's gradient, which large blocks of positions read seldom.
         exits_per_step: states of recurrent layers that are computed at once.
         chunks_at_once: chunks of recurrent layers that are computed side by side; None is all.
         integers: bfloat16 arrays are stored as uint16, see `dots.as_integers`.
@@ -48,6 +51,8 @@ class Backend:
     lm_head: LMHeadName
     lm_head_columns: int
     position_blocks: tuple[int, int]
+    gradient_positions: tuple[int, int]
+    gradient_columns: int
     exits_per_step: int
     chunks_at_once: int | None
     integers: bool
@@ -63,6 +68,8 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="position_blocks",
         lm_head_columns=2048,  # best of 512 to 4096, measured
         position_blocks=(512, 128),
+        gradient_positions=(512, 128),
+        gradient_columns=2048,
         exits_per_step=1,
         chunks_at_once=16,
         integers=True,
@@ -75,6 +82,8 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="kernel_tpu",
         lm_head_columns=8192,
         position_blocks=(512, 128),
+        gradient_positions=(2048, 512),  # by the compiler's estimates
+        gradient_columns=4096,
         exits_per_step=8,
         chunks_at_once=None,
         integers=False,
@@ -87,6 +96,8 @@ BACKENDS: dict[Platform, Backend] = {
         lm_head="buckets",
         lm_head_columns=8192,
         position_blocks=(512, 128),
+        gradient_positions=(2048, 512),
+        gradient_columns=4096,
         exits_per_step=8,
         chunks_at_once=None,
         integers=False,

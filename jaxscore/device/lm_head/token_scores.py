@@ -15,6 +15,7 @@ of the unembedding. What lies between sums and scores, the exchange between the 
 vocabulary included, JAX differentiates itself.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from jaxscore.device.lm_head.sums import terms as terms_of_sums
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
 TERMS = ("logprob", "entropy", "self_certainty")
+LANES = 128  # columns that a TPU computes side by side
 
 
 class _Function(NamedTuple):
@@ -255,32 +257,33 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
     """Cotangents of hidden states, weight and bias; see the module."""
     inputs, top = saved
     (_, c0, c1, c2, *_), c_target = cotangents
-    head = inputs.head(function)
     (Q, D), V = inputs.hidden.shape, inputs.weight.shape[0]
-    rows = min(Q, function.backend.position_blocks[0])
+    backend = function.backend
+    even = dataclasses.replace(backend, lm_head_columns=_even_blocks(V, backend.gradient_columns))
+    head = inputs.head(function._replace(backend=even))
     target = inputs.target
     if function.axis is not None:
         target = target - lax.axis_index(function.axis) * V
-    n_blocks: Any = -(-Q // rows)
-    if not function.scores_all:
-        n_blocks = -(-inputs.n_positions // rows)
+    n: Any = Q if function.scores_all else inputs.n_positions
+    loops = _position_loops(Q, n, backend.gradient_positions)
 
     def of_columns(carry: Any, first: Array) -> Any:
-        d_hidden, d_weight, d_bias = carry
+        d_hidden, *wholes = carry
         columns, fresh = block_columns(head, first)
         start, C = columns[0], len(columns)
         weight = from_storage(lax.dynamic_slice_in_dim(head.weight, start, C))
 
-        def of_positions(b: Array, carry: Any) -> Any:
+        def of_positions(first: Any, rows: int, b: Array, carry: Any) -> Any:
             d_hidden, d_part, d_bias_part = carry
-            at = jnp.minimum(b * rows, Q - rows)
+            from_row = first + b * rows
+            at = jnp.minimum(from_row, Q - rows)
 
             def block(x: Array) -> Array:
                 return lax.dynamic_slice_in_dim(x, at, rows)
 
             # A block moved back inside the arrays has entries of the one before.
-            n = at + jnp.arange(rows)
-            own = ((n >= b * rows) & (n < inputs.n_positions))[:, None]
+            row = at + jnp.arange(rows)
+            own = ((row >= from_row) & (row < n))[:, None]
             hidden = jnp.where(own, block(inputs.hidden), 0)
             z = block_logits(hidden, head, start, C)
             below = z - block(top)[:, None]
@@ -295,21 +298,50 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
             more = _dot(dz.astype(weight.dtype), hidden.astype(weight.dtype), ((0,), (0,)))
             return d_hidden, d_part + more, d_bias_part + dz.sum(axis=0)
 
-        zero = vary_like((jnp.zeros((C, D)), jnp.zeros(C)), inputs)
-        d_hidden, *parts = lax.fori_loop(0, n_blocks, of_positions, (d_hidden, *zero))
+        carry = d_hidden, *vary_like((jnp.zeros((C, D)), jnp.zeros(C)), inputs)
+        for from_position, rows, n_blocks in loops:
+            step = functools.partial(of_positions, from_position, rows)
+            carry = lax.fori_loop(0, n_blocks, step, carry)
+        d_hidden, *parts = carry
 
-        def add(whole: Array, part: Array) -> Array:
-            part = lax.dynamic_slice_in_dim(whole, start, C) + part.astype(whole.dtype)
-            return lax.dynamic_update_slice_in_dim(whole, part, start, 0)
+        wholes = [
+            lax.dynamic_update_slice_in_dim(whole, part.astype(whole.dtype), start, 0)
+            for whole, part in zip(wholes, parts, strict=True)
+        ]
+        return (d_hidden, *wholes), None
 
-        return (d_hidden, add(d_weight, parts[0]), add(d_bias, parts[1])), None
-
-    zero = jnp.zeros((Q, D)), jnp.zeros((V, D), inputs.weight.dtype), jnp.zeros(V)
-    out, _ = lax.scan(of_columns, vary_like(zero, inputs), block_starts(head))
+    # The last block comes first: where it was moved back, the one before it overwrites its zeros.
+    carry = jnp.zeros((Q, D)), lax.empty((V, D), inputs.weight.dtype), lax.empty((V,), jnp.float32)
+    out, _ = lax.scan(of_columns, vary_like(carry, inputs), block_starts(head), reverse=True)
     d_bias = None if inputs.bias is None else out[2].astype(inputs.bias.dtype)
     d_hidden = out[0].astype(inputs.hidden.dtype)
     integers: Any = None  # no cotangent
     return (_Inputs(d_hidden, out[1], d_bias, integers, integers),)
+
+
+def _position_loops(Q: int, n: Any, sizes: tuple[int, int]) -> list[tuple[Any, int, Any]]:
+    """First position, positions per block and number of blocks of each loop over n of Q positions.
+
+    As `scores.map_position_blocks`, but a number that is known is one block if it is small.
+    """
+    large, small = min(Q, sizes[0]), min(Q, sizes[1])
+    if isinstance(n, int) and n <= large:
+        return [(0, n, 1)]
+    if large == Q:
+        return [(0, small, -(-n // small))]
+    n_large = n // large
+    rest = n - n_large * large
+    loops = [(0, large, n_large), (n_large * large, small, -(-rest // small))]
+    return [loop for loop in loops if not isinstance(loop[2], int) or loop[2]]
+
+
+def _even_blocks(n_columns: int, most: int) -> int:
+    """Columns per block such that the last block is hardly smaller than the others.
+
+    A block moved back inside the table computes columns of the one before again.
+    """
+    n_blocks = -(-n_columns // most)
+    return min(most, -(-n_columns // (n_blocks * LANES)) * LANES)
 
 
 def _dot(x: Array, y: Array, axes: Any) -> Array:

@@ -31,6 +31,8 @@ def backend(request, monkeypatch):
         lm_head=request.param,
         lm_head_columns=COLUMNS,
         position_blocks=ROWS,
+        gradient_positions=ROWS,
+        gradient_columns=COLUMNS,
         interpreted=True,
     )
     monkeypatch.setattr(module, "current_backend", lambda: small)
