@@ -80,15 +80,16 @@ def token_scores(
     *,
     mask: Bool[Array, "..."] | None = None,
     bias: Float[Array, " V"] | None = None,
-    scale: float = 1.0,
-    softcap: float | None = None,
+    scale: float | Array = 1.0,
+    softcap: float | Array | None = None,
     terms: Sequence[str] = TERMS,
     axis_name: str | None = None,
 ) -> dict[str, Float[Array, "..."]]:
     """Log-probabilities of tokens, entropies and self-certainties, from hidden states.
 
-    A pure function for `jit`, `grad`, `vmap`, `remat` and `shard_map`. It has first derivatives in
-    reverse mode with respect to `hidden`, `unembed` and `bias`. The logits
+    A pure function for `jit`, `grad`, `vmap`, `remat` and `shard_map`. It has derivatives in
+    reverse mode with respect to `hidden`, `unembed` and `bias`, without a mask second ones too. The
+    logits
 
         z = softcap * tanh(scale * (hidden @ unembed.T + bias) / softcap)
 
@@ -107,7 +108,7 @@ def token_scores(
         unembed: weight of the LM head.
         mask: positions to score. The others are 0, pass no gradient, and cost next to nothing.
         bias: added to the products.
-        scale: a Python number and no traced one, for example 1 / temperature.
+        scale: a number that is not traced, for example 1 / temperature.
         softcap: the same, the largest absolute logit; None for no cap.
         terms: names of the scores to return.
         axis_name: mesh axis over which the vocabulary is split, inside `shard_map`: `unembed` and
@@ -117,13 +118,17 @@ def token_scores(
         The requested terms by name, float32 nats.
 
     Raises:
-        ValueError: shapes do not fit, or a term is unknown.
+        ValueError: shapes do not fit, a term is unknown, or `scale` or `softcap` is traced.
+        TypeError: forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`).
     """
     _check_call(hidden, targets, unembed, mask, bias, terms)
+    factor, cap = _constant("scale", scale), _constant("softcap", softcap)
+    given = hidden, targets, unembed, mask, bias
+    hidden, targets, unembed, mask, bias = jax.tree.map(jnp.asarray, given)
     shape, Q, V = targets.shape, targets.size, unembed.shape[0]
     if not Q:
         return {name: jnp.zeros(shape, jnp.float32) for name in terms}
-    function = _Function(scale, softcap, axis_name, current_backend(), mask is None)
+    function = _Function(factor, cap, axis_name, current_backend(), mask is None)
     hidden, targets = hidden.reshape(Q, -1), targets.reshape(Q).astype(jnp.int32)
     order, n_positions = jnp.arange(Q), jnp.int32(Q)
     if mask is not None:
@@ -235,6 +240,17 @@ def _check_call(
         raise ValueError(f"bias is {bias.shape}, expected {unembed.shape[:1]}")
     if unknown := [name for name in terms if name not in TERMS]:
         raise ValueError(f"no term {unknown[0]!r}; there are {', '.join(TERMS)}")
+
+
+def _constant(name: str, value: Any) -> Any:
+    """The number as Python's, or None.
+
+    Raises:
+        ValueError: it is traced.
+    """
+    if isinstance(value, jax.core.Tracer):
+        raise ValueError(f"{name} is traced, expected a number")
+    return None if value is None else float(value)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -250,6 +250,20 @@ def test_arguments_that_do_not_fit(changes, message):
         token_scores(**(arguments | changes))
 
 
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_traced_options_and_forward_mode_are_refused(name):
+    hidden, targets, weight = jnp.ones((3, 4)), jnp.arange(3), jnp.ones((10, 4))
+
+    def entropy(h, value=2.0):
+        return token_scores(h, targets, weight, **{name: value})["entropy"]
+
+    np.testing.assert_array_equal(entropy(hidden), entropy(hidden, jnp.float32(2)))
+    with pytest.raises(ValueError, match=f"{name} is traced, expected a number"):
+        jax.jit(entropy)(hidden, 2.0)
+    with pytest.raises(TypeError, match="can't apply forward-mode"):
+        jax.jvp(entropy, (hidden,), (hidden,))
+
+
 def toy_model(params, ids):
     """Running means of embeddings: causal hidden states."""
     count = jnp.arange(1, ids.shape[1] + 1)[None, :, None]
