@@ -75,8 +75,8 @@ def tensors_of_maxtext(
         params: MaxText's tree of NumPy or JAX arrays: `state.params`, or what Orbax restores of a
             checkpoint's `items`, of which all but `params` is left out.
         config: what config.json of the Hugging Face model contains.
-        interleaved: whether `rope_type` is `llama3.1`. None is whether the config's rotary
-            parameters are of the type `llama3`.
+        interleaved: whether the `rope_type` or the model's name in MaxText starts with
+            `llama3.1`. None is whether the config's rotary parameters are of the type `llama3`.
 
     Raises:
         InputError: another model type, or a parameter that is missing or left over, by its path.
