@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from jaxscore.device.attention.kernel_tpu import block_sizes
-from jaxscore.device.attention.mask import most_pairs
+from jaxscore.device.attention.score_rule import most_pairs
 from jaxscore.device.lm_head.kernel_tpu import COLUMNS, QUERIES
 from tests.conftest import CASES, ROOT
 

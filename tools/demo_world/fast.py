@@ -19,8 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxscore.device import decoder, layers, self_attention
 from jaxscore.device.attention.kv_cache import MASKED
-from jaxscore.device.attention.mask import visible
-from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.score_rule import ScoreRule, visible
 from jaxscore.device.backends import Backend
 
 

@@ -14,8 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
-from jaxscore.device.attention.mask import visible
-from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.score_rule import ScoreRule, visible
 from jaxscore.device.dots import as_integers, from_storage
 
 BLOCK = 512  # most queries, and most keys, of a row in one block

@@ -20,8 +20,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
-from jaxscore.device.attention.mask import block_pairs, flat_ends, padded
-from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.score_rule import ScoreRule, block_pairs, flat_ends, padded
 
 LOG2_E = math.log2(math.e)
 LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so a masked row adds 0

@@ -24,8 +24,13 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
-from jaxscore.device.attention.mask import block_pairs, flat_ends, most_pairs, padded
-from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.score_rule import (
+    ScoreRule,
+    block_pairs,
+    flat_ends,
+    most_pairs,
+    padded,
+)
 
 LANES = 128
 LOG2_E = math.log2(math.e)

@@ -10,7 +10,7 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.attention import blocked as by_blocks
 from jaxscore.device.attention import interval as fast
-from jaxscore.device.attention import mask
+from jaxscore.device.attention import score_rule
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import BACKENDS
 from tests.device.configs import rules
@@ -144,9 +144,11 @@ def test_block_pairs_skip_nothing_that_is_visible(rows, window):
     if rows == "one path":
         position, end = np.arange(length)[None], np.full((1, length), length)
     position, end = (jnp.asarray(x, jnp.int32) for x in (position, end))
-    got = mask.block_pairs(mask.flat_ends(end), position[0], jnp.int32(window), block, block)
+    got = score_rule.block_pairs(
+        score_rule.flat_ends(end), position[0], jnp.int32(window), block, block
+    )
     i, j = np.arange(length)[:, None], np.arange(length)[None]
-    seen = mask.visible(i, j, end, position[0][:, None], position, jnp.int32(window))
+    seen = score_rule.visible(i, j, end, position[0][:, None], position, jnp.int32(window))
     of_blocks = np.asarray(seen).reshape(length // block, block, length // block, block)
     assert (got.some >= of_blocks.any(axis=(1, 3))).all()
     assert (got.every <= of_blocks.all(axis=(1, 3))).all()

@@ -11,8 +11,13 @@ import pytest
 from jaxscore.device import decoder, reference
 from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.attention.mask import block_pairs, flat_ends, most_pairs, visible
-from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.score_rule import (
+    ScoreRule,
+    block_pairs,
+    flat_ends,
+    most_pairs,
+    visible,
+)
 from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike, rules
