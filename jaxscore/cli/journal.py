@@ -5,8 +5,7 @@ from pathlib import Path
 
 from jaxscore.cli import messages
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import format_bytes
-from jaxscore.io.printable import one_line
+from jaxscore.io.printable import format_bytes, one_line
 from jaxscore.journal import contents, files
 from jaxscore.journal.contents import JournaledModel
 

@@ -9,8 +9,8 @@ from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
-from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.json_output import json_text
+from jaxscore.io.printable import format_bytes
 from jaxscore.models.choices import DTYPES, QUANTIZED
 from jaxscore.report.plan_tables import text
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.io.byte_sizes import format_bytes, format_three_digits
+from jaxscore.io.printable import format_bytes, format_three_digits
 from jaxscore.report.text_table import table
 
 MODEL = "the compiler's model of the chip, not a measurement"
