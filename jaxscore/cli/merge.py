@@ -24,11 +24,11 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
-from jaxscore.io.compression import form_of, open_binary
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, write_array
 from jaxscore.io.records import TOGETHER, csv_line
 from jaxscore.io.run_files import manifest_path
+from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.registry import declaration

@@ -15,11 +15,10 @@ from jaxscore.cli.outputs import report_paths
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
-from jaxscore.io.compression import compression_of, form_of
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
-from jaxscore.io.streams import is_stream
+from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 
 LISTING = "_shards"  # start of the names of lists in the output folder: input -> its output

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jaxscore.errors import InputError, near
 from jaxscore.io import records
-from jaxscore.io.compression import form_of
 from jaxscore.io.config_file import TAKES_ONE
+from jaxscore.io.streams import form_of
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"

@@ -24,7 +24,7 @@ from typing import TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes, streams
-from jaxscore.io.compression import compressed_writer, compression_of
+from jaxscore.io.streams import compressed_writer, compression_of
 
 try:
     import fcntl

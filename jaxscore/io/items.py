@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError, near
-from jaxscore.io.compression import form_of
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
@@ -26,7 +25,7 @@ from jaxscore.io.json_input import (
     read_lines,
 )
 from jaxscore.io.printable import one_line
-from jaxscore.io.streams import is_stream
+from jaxscore.io.streams import form_of, is_stream
 from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, read_parquet
 
 NOTHING: Mapping[str, str] = {}

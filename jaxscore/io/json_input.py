@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.io.compression import open_binary
+from jaxscore.io.streams import open_binary
 
 UTF8 = "a readable file of UTF-8 text"
 MOST_NESTED = 100  # what can be read may still be too deep to be written

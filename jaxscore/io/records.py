@@ -22,8 +22,8 @@ from jaxscore.io.arrow_columns import (
     make_column,
     open_rows,
 )
-from jaxscore.io.compression import form_of, refuse_compressed
 from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
+from jaxscore.io.streams import form_of, refuse_compressed
 from jaxscore.io.tables import DELIMITERS
 
 

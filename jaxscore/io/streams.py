@@ -1,17 +1,24 @@
-"""Outputs that are no files: standard output (`-`), devices and pipes such as /dev/stdout.
+"""Opens users' files and streams.
 
-A stream gets no manifest, report or journal. If standard output carries the data, messages go to
-standard error.
+Files whose names end in .gz, .bz2, .xz or .zst are compressed; every reader of text and tables
+opens its file here, and `io.atomic` compresses what it writes. Outputs that are no files are
+standard output (`-`), devices and pipes such as /dev/stdout: a stream gets no manifest, report or
+journal. If standard output carries the data, messages go to standard error.
 """
 
+import bz2
 import contextlib
+import gzip
+import io
+import lzma
 import os
 import re
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, BinaryIO, TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes
@@ -96,3 +103,138 @@ def refuse_stream(path: Path, flag: str) -> None:
         raise InputError(
             f"{flag} {path}: found a stream, and this command writes several files; give a folder"
         )
+
+
+ZSTD = ".zst"
+ENDINGS = (".gz", ".bz2", ".xz", ZSTD)
+CHUNK = 1 << 17  # bytes of a .zst file that are read at a time
+DAMAGES = (EOFError, zlib.error, lzma.LZMAError)
+
+
+def compression_of(path: Path) -> str:
+    """The ending of a compressed file's name, or "" for any other file."""
+    ending = path.suffix.lower()
+    return ending if ending in ENDINGS else ""
+
+
+def form_of(path: Path) -> str:
+    """The ending that decides a file's form, in lower case: `.jsonl` of `x.jsonl.gz`."""
+    return (path.with_suffix("") if compression_of(path) else path).suffix.lower()
+
+
+def refuse_compressed(path: Path) -> None:
+    """Refuse a compressed form that is compressed within, and read in any order.
+
+    Raises:
+        InputError: `path` is a compressed Parquet file.
+    """
+    if kind := compression_of(path):
+        raise InputError(
+            f"{path}: found a Parquet file in {kind}, expected one that is compressed within; give "
+            f"it without {kind}"
+        )
+
+
+@contextlib.contextmanager
+def open_binary(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressed by the ending of its name.
+
+    Raises:
+        OSError: it cannot be read, or is damaged.
+        InputError: it is a .zst file, and no package reads it.
+    """
+    kind = compression_of(path)
+    with open(path, "rb") as raw:
+        if not kind:
+            yield raw
+            return
+        with _reader(path, kind, raw) as file:
+            try:
+                yield file
+            except DAMAGES as problem:
+                raise OSError(f"damaged {kind} file ({problem})") from None
+
+
+def _reader(path: Path, kind: str, raw: BinaryIO) -> Any:
+    if kind == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if kind == ".bz2":
+        return bz2.BZ2File(raw)
+    if kind == ".xz":
+        return lzma.LZMAFile(raw)
+    return io.BufferedReader(_ZstdFile(_zstandard(path), raw), CHUNK)
+
+
+@contextlib.contextmanager
+def compressed_writer(path: Path, raw: BinaryIO) -> Iterator[TextIO]:
+    """Open UTF-8 text over a file that is being written, compressed by the ending of its name.
+
+    Equal texts give equal bytes: no name and no time is stored.
+
+    Args:
+        raw: stays open when the block ends.
+
+    Raises:
+        InputError: it is a .zst file, and no package writes it.
+    """
+    kind = compression_of(path)
+    file: Any
+    if kind == ".gz":
+        file = gzip.GzipFile("", "wb", 6, raw, mtime=0)
+    elif kind == ".bz2":
+        file = bz2.BZ2File(raw, "wb")
+    elif kind == ".xz":
+        file = lzma.LZMAFile(raw, "wb")  # noqa: SIM115
+    else:
+        file = _zstandard(path).ZstdCompressor().stream_writer(raw, closefd=False)
+    with file, io.TextIOWrapper(io.BufferedWriter(file), "utf-8", newline="\n") as text:
+        yield text
+
+
+class _ZstdFile(io.RawIOBase):
+    """The bytes of a .zst file. The package's own reader takes a cut file for a whole one."""
+
+    def __init__(self, package: Any, raw: BinaryIO) -> None:
+        self._package, self._raw = package, raw
+        self._frame: Any = None  # decompresses the frame that has begun
+        self._packed = self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and self._decompress():
+            pass
+        target = memoryview(buffer)
+        n = min(len(target), len(self._ready))
+        target[:n], self._ready = self._ready[:n], self._ready[n:]
+        return n
+
+    def _decompress(self) -> bool:
+        """Decompress a chunk; False at the end of the file."""
+        chunk = self._packed or self._raw.read(CHUNK)
+        if not chunk:
+            if self._frame is not None:
+                raise EOFError("it ends within a frame")
+            return False
+        if self._frame is None:
+            self._frame = self._package.ZstdDecompressor().decompressobj()
+        try:
+            self._ready = self._frame.decompress(chunk)
+        except self._package.ZstdError as problem:
+            raise OSError(f"damaged {ZSTD} file ({problem})") from None
+        self._packed = b""
+        if self._frame.eof:
+            self._packed, self._frame = self._frame.unused_data, None
+        return True
+
+
+def _zstandard(path: Path) -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise InputError(
+            f"{path}: a {ZSTD} file needs the package zstandard, which is not installed; "
+            "pip install zstandard, or compress it with gzip"
+        ) from None
+    return zstandard

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.compression import form_of, refuse_compressed
 from jaxscore.io.json_input import check_column_names, json_kind, read_lines, unreadable_file
+from jaxscore.io.streams import form_of, refuse_compressed
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending -> delimiter
 LONGEST_CELL = 1 << 24  # characters; a longer cell has an unclosed quote

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.io.compression import form_of, open_binary
 from jaxscore.io.items import read_items
 from jaxscore.io.json_input import (
     json_kind,
@@ -20,6 +19,7 @@ from jaxscore.io.json_input import (
     unreadable_file,
 )
 from jaxscore.io.run_files import RECORD_VERSION, file_digest, manifest_path
+from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems.compare import detect_system
 from jaxscore.systems.compare.columns import Run, collect, units

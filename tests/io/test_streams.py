@@ -11,10 +11,10 @@ import zstandard
 
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
-from jaxscore.io.compression import ENDINGS, form_of, open_binary
 from jaxscore.io.items import read_items, read_rows
 from jaxscore.io.json_input import read_text
 from jaxscore.io.records import record_writer
+from jaxscore.io.streams import ENDINGS, form_of, open_binary
 
 COMPRESS = {
     ".gz": gzip.compress,
