@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import run_declared
-from jaxscore.io.arrow_columns import append_fields, append_records, check_free
+from jaxscore.io.records import append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
 from jaxscore.systems.entries import iterate_objects, usable, with_examples
