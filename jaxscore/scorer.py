@@ -27,9 +27,9 @@ from jaxscore.errors import InputError, check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
-from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.functions import Functions
 from jaxscore.models.model import Model
+from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.text import chat_template

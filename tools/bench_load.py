@@ -26,8 +26,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxscore.models.choices import DTYPES
 from jaxscore.models.load import load
+from jaxscore.models.model_types import DTYPES
 from jaxscore.models.weights import filling
 
 BLOCK = 8 << 20  # bytes read at a time

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from jaxscore.errors import InputError
 from jaxscore.lm import LM
-from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.plan.row_batches import SHORTEST_ROW
 
 # lm-evaluation-harness' command line passes these if its user gives nothing.

@@ -9,7 +9,7 @@ from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.io import streams
-from jaxscore.models.choices import DTYPES, Dtype
+from jaxscore.models.model_types import DTYPES, Dtype
 from jaxscore.version import VERSION
 
 if TYPE_CHECKING:  # importing it imports JAX

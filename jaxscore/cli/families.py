@@ -10,7 +10,7 @@ from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
-from jaxscore.models.choices import IMPLEMENTATIONS
+from jaxscore.models.model_types import IMPLEMENTATIONS
 
 DESCRIPTION = """\
 List the model types that are covered, or say whether one checkpoint would load

@@ -14,7 +14,7 @@ from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import distinct_file_name
-from jaxscore.models import choices
+from jaxscore.models import model_types
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise, stored_judgement
 from jaxscore.systems.rag.experiment_folder import Experiment
@@ -266,7 +266,7 @@ def _expected_settings(
             "lora": None if args.lora is None else str(args.lora),
             "quantized": args.quantize,
             "truncate": args.truncate,
-            "implementation": choices.resolve_implementation(args.model_impl),
+            "implementation": model_types.resolve_implementation(args.model_impl),
         }
     out |= {"model": model, "endpoint": server}
     if server is None:

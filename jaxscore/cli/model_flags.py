@@ -19,7 +19,7 @@ from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import model_types
-from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.systems.settings import MODEL_GROUP, ScoringSettings

@@ -11,7 +11,7 @@ from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_var
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import format_bytes
-from jaxscore.models.choices import DTYPES, QUANTIZED
+from jaxscore.models.model_types import DTYPES, QUANTIZED
 from jaxscore.report.plan_tables import text
 
 DESCRIPTION = """\

@@ -30,8 +30,8 @@ from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 from jaxscore.io.printable import parse_bytes
 from jaxscore.models import costs, native
-from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
 from jaxscore.models.config import accepted_keys
+from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted, quantization
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths

@@ -29,8 +29,8 @@ from jaxscore.engine.program_text import (
 )
 from jaxscore.engine.targets import Target, compiling_for
 from jaxscore.models import costs, native
-from jaxscore.models.choices import Dtype
 from jaxscore.models.model import Model
+from jaxscore.models.model_types import Dtype
 from jaxscore.models.weights.params import shapes_of
 
 # Columns of a one-layer decoder's embedding, negligible beside the layer; a prime, so that no

@@ -13,8 +13,8 @@ from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.models import functions, load
-from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.model import Model
+from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer

@@ -18,8 +18,8 @@ from jaxscore.device.dots import compute_dtype, to_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models.choices import Implementation
 from jaxscore.models.model import MeshChoice, Model
+from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import copied_to, copied_tree, outline
 
 PROBE = 8  # tokens of the row whose shapes are checked

@@ -8,9 +8,9 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import model_types, native, wrappers
-from jaxscore.models.choices import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.config import accepted_keys, read
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.model_types import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights import checkpoint, converted, quantization, tensor_files
 from jaxscore.models.weights.generation_config import read_generation_config

@@ -9,7 +9,12 @@ from typing import Any
 from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models import model_types, native
-from jaxscore.models.choices import (
+from jaxscore.models.config import accepted_keys
+from jaxscore.models.config.check import FLAG
+from jaxscore.models.families import FAMILIES
+from jaxscore.models.families.family import bare_name
+from jaxscore.models.model import MeshChoice, Model
+from jaxscore.models.model_types import (
     DTYPES,
     IMPLEMENTATIONS,
     QUANTIZED,
@@ -18,11 +23,6 @@ from jaxscore.models.choices import (
     ImplementationOption,
     Quantize,
 )
-from jaxscore.models.config import accepted_keys
-from jaxscore.models.config.check import FLAG
-from jaxscore.models.families import FAMILIES
-from jaxscore.models.families.family import bare_name
-from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.weights import checkpoint, quantization
 from jaxscore.models.weights.array_tensors import MEMORY, array_tensors
 

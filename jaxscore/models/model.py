@@ -14,7 +14,7 @@ from jaxscore.device.lm_head.sums import MEASURES
 from jaxscore.device.score import HiddenStates, PairStates
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import check_choice
-from jaxscore.models.choices import Dtype, Implementation, Quantize
+from jaxscore.models.model_types import Dtype, Implementation, Quantize
 from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenRequest

@@ -4,7 +4,7 @@ A model type that is neither covered nor in `REFUSED` is refused as unknown.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from jaxscore.errors import InputError
 
@@ -228,3 +228,19 @@ def check(raw: Mapping[str, Any], where: str) -> None:
     else:
         return
     raise InputError(f"{where}: model_type {kind!r} is not covered by the native decoder: {why}")
+
+
+Dtype = Literal["float32", "bfloat16"]
+DtypeOption = Literal["auto", "float32", "bfloat16"]
+Implementation = Literal["native", "transformers", "function"]
+ImplementationOption = Literal["auto", "native", "transformers"]
+Quantize = Literal["int8", "stored"]
+
+DTYPES: tuple[DtypeOption, ...] = get_args(DtypeOption)
+IMPLEMENTATIONS: tuple[ImplementationOption, ...] = get_args(ImplementationOption)
+QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)
+
+
+def resolve_implementation(requested: ImplementationOption) -> Implementation:
+    """Implementation for an option: "auto" is "native", which covers all families of the other."""
+    return "native" if requested == "auto" else requested

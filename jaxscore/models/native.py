@@ -20,11 +20,11 @@ from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError
 from jaxscore.models import costs, model_types, wrappers
-from jaxscore.models.choices import Dtype, Quantize
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
+from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
     Load,

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from jaxscore.engine.devices import mesh_choice
-from jaxscore.models.choices import Quantize
 from jaxscore.models.load import load
+from jaxscore.models.model_types import Quantize
 from tests.models.checkpoints import ragged, scorer
 
 

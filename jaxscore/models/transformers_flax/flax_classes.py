@@ -20,8 +20,8 @@ from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
 from jaxscore.models import functions
-from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
+from jaxscore.models.model_types import Dtype
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights.array_tensors import array_tensors
 from jaxscore.models.weights.generation_config import read_generation_config

@@ -28,7 +28,7 @@ from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
 from jaxscore.io.gguf_file import is_gguf
-from jaxscore.models.choices import Dtype
+from jaxscore.models.model_types import Dtype
 from jaxscore.models.weights import checksums, quantization
 from jaxscore.models.weights.checkpoint import (
     CONFIG,
