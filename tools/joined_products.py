@@ -45,8 +45,7 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.layers import Linear, apply_rotary
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
-from jaxscore.engine.footprint import abstract_rows, lower, side_by_side
-from jaxscore.engine.program_text import text_of
+from jaxscore.engine.footprint import abstract_rows, lower, side_by_side, text_of
 from jaxscore.models import native
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 

@@ -19,12 +19,17 @@ from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import Chunks, Paths, ScoredPositions
 from jaxscore.device.sharding import ROWS, DeviceMesh, keys_of
-from jaxscore.engine.footprint import Where, abstract_rows, lower, on, refused, side_by_side
-from jaxscore.engine.program_text import (
+from jaxscore.engine.footprint import (
     Collective,
+    Where,
+    abstract_rows,
     collectives,
     joined_slices,
     kernels,
+    lower,
+    on,
+    refused,
+    side_by_side,
     text_of,
 )
 from jaxscore.engine.targets import Target, compiling_for

@@ -31,10 +31,9 @@ from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
-from jaxscore.engine.footprint import lower, measure, refused, scoring
+from jaxscore.engine.footprint import collectives, lower, measure, refused, scoring, text_of
 from jaxscore.engine.generation.prefill import MOST_PREFILL
 from jaxscore.engine.generation.slots import STEPS, cache_limit, most_rows, slot_bytes
-from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
 from jaxscore.plan.decode_slots import GROUPS, refill_size

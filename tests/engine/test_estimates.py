@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.device.decoder_config import GatedDelta, Recurrent, ShortConvolution
 from jaxscore.engine import estimates
-from jaxscore.engine.program_text import text_of
+from jaxscore.engine.footprint import text_of
 from jaxscore.engine.targets import Target
 from tests.device.configs import llamalike
 
