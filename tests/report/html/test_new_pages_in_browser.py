@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore import DivergenceScorer, evaluate
-from jaxscore.report.html.markdown_html import visible
+from jaxscore.report.html.frame import visible
 from tests.hostile.inputs import TEXTS
 from tests.report.html.test_decision_pages import compared, sampled
 from tests.report.html.test_in_browser import COUNT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from jaxscore.report.html.markdown_html import visible
+from jaxscore.report.html.frame import visible
 
 LONGEST = 26  # characters of a user's text in a picture
 TWOFOLD = 3  # a logarithmic axis that spans less has the ticks of a plain one
