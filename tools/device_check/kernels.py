@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscore.device.attention.blocked import blocked
-from jaxscore.device.attention.interval import ATTENTION
+from jaxscore.device.attention.interval import ATTENTION, blocked
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
 from jaxscore.device.backends import Backend, current_backend
 from jaxscore.device.experts import BLOCK, GROUPED

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
-from jaxscore.device.attention import blocked as by_blocks
+from jaxscore.device.attention import interval as by_blocks
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention import score_rule
 from jaxscore.device.attention.score_rule import ScoreRule
