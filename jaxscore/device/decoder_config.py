@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from jaxscore.device.attention.score_rule import Alibi
-from jaxscore.device.blocks import Form
+from jaxscore.device.dots import Form
 
 NormKind = Literal["rms", "layer"]
 # Of each half; "residual": after the sum, "mixed": before in recurrent layers, after in the others

@@ -18,9 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.backends import ON_CPU, Build, ExpertsName, lazy
-from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder_config import Experts
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage, is_blocks
 
 NEVER = -jnp.inf  # chosen after all others
 TRITON_MULTIPLE = 16  # of the sizes that Triton's products take

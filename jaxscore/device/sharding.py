@@ -28,7 +28,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxscore.device.blocks import FIELDS
 from jaxscore.device.decoder_config import (
     DecoderConfig,
     GatedDelta,
@@ -38,6 +37,7 @@ from jaxscore.device.decoder_config import (
     ShortConvolution,
     StateSpace,
 )
+from jaxscore.device.dots import FIELDS
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"

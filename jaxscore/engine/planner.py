@@ -7,7 +7,7 @@ import dataclasses
 
 import jax
 
-from jaxscore.device.blocks import is_blocks
+from jaxscore.device.dots import is_blocks
 from jaxscore.models.model import Model
 from jaxscore.plan import packing
 from jaxscore.plan.prefixes import split_at_prefixes

@@ -10,9 +10,9 @@ import jax
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from jaxscore.device.backends import Build
-from jaxscore.device.blocks import is_blocks
 from jaxscore.device.decoder import empty_states
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import is_blocks
 from jaxscore.device.layers import SCALE
 from jaxscore.device.mesh_shape import MODEL
 

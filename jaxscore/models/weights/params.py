@@ -23,8 +23,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxscore.device import decoder
-from jaxscore.device.blocks import FIELDS, Blocks, Form, is_blocks, outline
-from jaxscore.device.dots import storage_dtype
+from jaxscore.device.dots import FIELDS, Blocks, Form, is_blocks, outline, storage_dtype
 from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import keys_of

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from jaxscore import Scorer
-from jaxscore.device.blocks import FIELDS, Blocks, is_blocks, outline
-from jaxscore.device.dots import from_storage
+from jaxscore.device.dots import FIELDS, Blocks, from_storage, is_blocks, outline
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf

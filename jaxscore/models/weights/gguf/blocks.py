@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.device.blocks import PACKED, Form
+from jaxscore.device.dots import PACKED, Form
 from jaxscore.errors import InputError
 
 IQ4_VALUES = np.array(
