@@ -16,7 +16,7 @@ from jaxscore.errors import InputError, NothingUsable
 from jaxscore.io.items import read_lenient_rows
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.selection import items
+from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.answers import (
     NO_READABLE_ANSWER,
     Answers,
@@ -200,8 +200,8 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     Raises:
         InputError: it has none, or no confidence of each.
     """
-    responses = items.responses(fields, "output", best_n)
-    confidences = items.confidences(fields, best_n, len(responses))
+    responses = declared.responses(fields, "output", best_n)
+    confidences = declared.confidences(fields, best_n, len(responses))
     return Candidates(fields, responses, confidences)
 
 
@@ -369,7 +369,7 @@ def declare(kind: type[Selection], **declared: Any) -> System:
     """The declaration of a system of this folder."""
     defaults: dict[str, Any] = {
         "what": "items",
-        "item": items.Item,
+        "item": declared.Item,
         "read_rows": read_lenient_rows,
         "report": report,
         "reports_with": "gold",

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.systems.selection import items
+from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Result,
@@ -112,7 +112,7 @@ class CodeSelection(Selection):
         index = most_certain(candidates.confidences)
         if candidates.responses[index] is None:
             return Choice(index, error="the chosen response is no text")
-        notes = items.oddities([], candidates.confidences)
+        notes = declared.oddities([], candidates.confidences)
         if "question_id" not in candidates.fields:
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
@@ -147,7 +147,7 @@ class FirstCode(CodeSelection):
     """The first response."""
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        return Candidates(fields, items.responses(fields, "output", 1))
+        return Candidates(fields, declared.responses(fields, "output", 1))
 
 
 class MostCertainCode(CodeSelection):

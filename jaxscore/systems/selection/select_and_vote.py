@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import items
+from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Selection,
@@ -120,7 +120,7 @@ TAKEN = {
 def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """Candidates without answers, which cost more."""
     found = certain_candidates(fields, best_n)
-    return dataclasses.replace(found, noise=items.noise(fields))
+    return dataclasses.replace(found, noise=declared.noise(fields))
 
 
 class RankedSelection(Selection):
@@ -143,7 +143,7 @@ class RankedSelection(Selection):
     def choose(self, candidates: Candidates) -> Choice:
         """Choose, and note why something else than confidences decided, and what is odd."""
         choice = self.rank(candidates)
-        notes = items.oddities(candidates.responses, candidates.confidences)
+        notes = declared.oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
         return dataclasses.replace(choice, notes=[*notes, *self.notes_of_sympy()])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import items
+from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
     Candidates,
@@ -127,10 +127,10 @@ class NamedByReply(Selection):
         return self.settings.gold is not None
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        [reply] = items.responses(fields, "output", 1)
+        [reply] = declared.responses(fields, "output", 1)
         if reply is None:
             raise InputError('field "output": the reply is no text')
-        texts = items.responses(fields, "responses")
+        texts = declared.responses(fields, "responses")
         answers = None
         if self.is_closed or self.settings.gold is not None:
             answers = self.read_answers(fields, texts)

@@ -25,7 +25,7 @@ from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.resuming import Output
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
-from jaxscore.systems.selection.items import noise
+from jaxscore.systems.selection.declared import noise
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.work import ConfidenceWork, Place
