@@ -18,7 +18,7 @@ from jaxscore.models import model_types
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise, stored_judgement
 from jaxscore.systems.rag.experiment_folder import Experiment
-from jaxscore.systems.rag.findings import metric_means
+from jaxscore.systems.rag.records import metric_means
 from jaxscore.systems.rag.stored_judgement import Stored
 from jaxscore.systems.system import System
 

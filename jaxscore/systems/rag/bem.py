@@ -22,10 +22,9 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, Failure, check_found, unusable
-from jaxscore.systems.rag import findings, records
-from jaxscore.systems.rag.findings import Findings
+from jaxscore.systems.rag import records
 from jaxscore.systems.rag.judge import COMPARED, HELP, Record
-from jaxscore.systems.rag.records import Item
+from jaxscore.systems.rag.records import Findings, Item
 from jaxscore.systems.rag.report import report
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import System
@@ -213,7 +212,7 @@ def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Eva
     found = lm.match([entry.item for entry in judged if entry.item is not None])
     seconds = time.perf_counter() - started
     pairs = list(zip(judged, found, strict=True))
-    return findings.evaluation(
+    return records.evaluation(
         _findings([one for one in found if isinstance(one, Match)], settings),
         [entry for entry, one in pairs if isinstance(one, Match)],
         [
@@ -229,7 +228,7 @@ def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Eva
 def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
     """The mean over records, and the fields of each."""
     scores = [match.score for match in matches]
-    mean = findings.mean_of(scores, settings.n_bootstrap, settings.seed)
+    mean = records.mean_of(scores, settings.n_bootstrap, settings.seed)
     n_trimmed = sum(match.trimmed > 0 for match in matches)
     remarks = []
     if n_trimmed:
@@ -241,7 +240,7 @@ def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
         kind="bem",
         estimates={"mean": mean},
         summary={
-            **findings.summary_of(mean),
+            **records.summary_of(mean),
             "n_equivalent": sum(score > 0.5 for score in scores),
             "n_trimmed": n_trimmed,
         },

@@ -14,7 +14,7 @@ from jaxscore.io.run_files import file_digest
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, check_found, mark_noise, unusable
-from jaxscore.systems.rag import evaluator_file, findings, pairwise, pointwise, records
+from jaxscore.systems.rag import evaluator_file, pairwise, pointwise, records
 from jaxscore.systems.rag.evaluator_file import Evaluator
 from jaxscore.systems.rag.pointwise import Verdict
 from jaxscore.systems.rag.records import Item, Records, record_name
@@ -297,7 +297,7 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
         "label_logprob" if kind == "logits" else "sum_logprob",
         {"within_noise": "likeliest label"},
     )
-    return findings.evaluation(
+    return records.evaluation(
         dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks]),
         judged,
         failures,

@@ -10,8 +10,7 @@ from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, check_found, unusable
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
-from jaxscore.systems.rag.findings import mean_of
-from jaxscore.systems.rag.records import FIELDS, Item, read_entries, record_name
+from jaxscore.systems.rag.records import FIELDS, Item, mean_of, read_entries, record_name
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import Compared, Decision, System

@@ -16,8 +16,7 @@ from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.rag.findings import Findings
-from jaxscore.systems.rag.records import Item, Records
+from jaxscore.systems.rag.records import Findings, Item, Records
 from jaxscore.text.chat_template import Message
 from jaxscore.types.results import Generated
 

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.rag.findings import Findings, mean_of, summary_of
-from jaxscore.systems.rag.records import Item
+from jaxscore.systems.rag.records import Findings, Item, mean_of, summary_of
 from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request
