@@ -14,7 +14,7 @@ from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import SHOWN, Entry
-from jaxscore.systems.prompting import PLAIN, Prompting
+from jaxscore.systems.prompt_settings import PLAIN, Prompting
 from jaxscore.systems.system import Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest

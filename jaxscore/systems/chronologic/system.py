@@ -23,9 +23,8 @@ from jaxscore.systems.chronologic.multiple_choice import LetterMass, LetterRecor
 from jaxscore.systems.chronologic.report import report
 from jaxscore.systems.entries import SHOWN, Entry, read_item, usable
 from jaxscore.systems.evaluation import Evaluation, Failure, failures_of, flat, mark_noise
-from jaxscore.systems.prompt_settings import AnswerSettings
+from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
-from jaxscore.systems.prompting import Example, Prompting
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, System

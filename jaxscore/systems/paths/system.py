@@ -21,8 +21,7 @@ from jaxscore.systems.audits import Answers, Pair
 from jaxscore.systems.entries import SHOWN, Entry, read_item
 from jaxscore.systems.evaluation import Evaluation, Failure, mark_noise
 from jaxscore.systems.paths.report import report
-from jaxscore.systems.prompt_settings import AnswerSettings, remarks
-from jaxscore.systems.prompting import Example, Prompting
+from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting, remarks
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import FileFlag, IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System

@@ -29,9 +29,8 @@ from jaxscore.systems.probsem.suite import (
     read_files,
     suite_files,
 )
-from jaxscore.systems.prompt_settings import AnswerSettings
+from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
-from jaxscore.systems.prompting import Example, Prompting
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import Compared, Decision, Metric, System

@@ -12,8 +12,7 @@ from jaxscore.io.printable import one_line
 from jaxscore.lm import Capabilities
 from jaxscore.systems.entries import SHOWN, Entry, read_entry, read_item, taken_field
 from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.prompt_settings import PromptSettings, remarks
-from jaxscore.systems.prompting import PLAIN, Example, Prompting
+from jaxscore.systems.prompt_settings import PLAIN, Example, Prompting, PromptSettings, remarks
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests

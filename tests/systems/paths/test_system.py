@@ -22,7 +22,7 @@ from jaxscore.systems.paths.system import (
     read_system_prompts,
     summarise,
 )
-from jaxscore.systems.prompting import PLAIN
+from jaxscore.systems.prompt_settings import PLAIN
 from jaxscore.types.results import ScoredRequest, failed
 
 

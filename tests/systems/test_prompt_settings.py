@@ -6,8 +6,7 @@ import dataclasses
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.prompt_settings import PromptSettings
-from jaxscore.systems.prompting import PLAIN, Example, Prompting
+from jaxscore.systems.prompt_settings import PLAIN, Example, Prompting, PromptSettings
 from jaxscore.text import chat_template
 from jaxscore.types.requests import Request
 from tests.conftest import MODELS
