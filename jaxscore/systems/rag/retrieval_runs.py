@@ -13,10 +13,12 @@ import dataclasses
 import glob
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.analysis import ranking
+import numpy as np
+
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
 from jaxscore.systems.evaluation import Evaluation, Failure
@@ -134,9 +136,9 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
         for name, scores in scored.documents.items()
         if relevant.get(name) and name not in scored.spoiled
     }
-    rankings = {name: ranking.ranked(scores) for name, scores in documents.items()}
-    first = [ranking.precision(found, relevant[name], 1) for name, found in rankings.items()]
-    recall = [ranking.recall(found, relevant[name], run.k) for name, found in rankings.items()]
+    rankings = {name: ranked(scores) for name, scores in documents.items()}
+    first = [precision(found, relevant[name], 1) for name, found in rankings.items()]
+    recall = [recall(found, relevant[name], run.k) for name, found in rankings.items()]
     means = [math.fsum(values) / len(values) for values in (first, recall) if values]
     named = dict(zip(run.names, means, strict=False))
     means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
@@ -183,3 +185,27 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(value) else value
+
+
+def ranked(scores: Mapping[str, float]) -> list[str]:
+    """Documents from best to worst: by score, then by id in descending order of its bytes.
+
+    Scores are compared in single precision, as trec_eval holds them, so that two which differ
+    only beyond it are a tie. The rank that a run states is not read.
+    """
+    with np.errstate(over="ignore"):  # beyond float32 is infinity there too
+        single = np.array(list(scores.values()), np.float64).astype(np.float32).tolist()
+    order = sorted(
+        zip(single, (name.encode("utf-8") for name in scores), scores, strict=True), reverse=True
+    )
+    return [name for _, _, name in order]
+
+
+def precision(ranking: Sequence[str], relevant: Collection[str], k: int) -> float:
+    """Share of the first k places that hold a relevant document; an empty place holds none."""
+    return sum(name in relevant for name in ranking[:k]) / k
+
+
+def recall(ranking: Sequence[str], relevant: Collection[str], k: int) -> float:
+    """Share of the relevant documents, one at least, that are among the first k."""
+    return sum(name in relevant for name in ranking[:k]) / len(relevant)
