@@ -20,7 +20,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.io.printable import UNPRINTABLE
-from jaxscore.journal import contents, database
+from jaxscore.journal import database, files
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
@@ -219,11 +219,11 @@ def read_journal(data: bytes, folder: Path) -> None:
     at = int.from_bytes(data[:2], "big") * len(whole) // 65536
     path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
     with refusing():
-        contents.list_models(path)
+        files.list_models(path)
     with refusing(), contextlib.closing(database.Journal(path, {"a": 1})) as opened:
         opened.read_scores([SEQUENCE])
     with refusing():
-        contents.prune(path, 1)
+        files.prune(path, 1)
 
 
 @functools.cache

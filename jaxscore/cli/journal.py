@@ -6,8 +6,8 @@ from pathlib import Path
 from jaxscore.cli import messages
 from jaxscore.errors import InputError
 from jaxscore.io.printable import format_bytes, one_line
-from jaxscore.journal import contents, files
-from jaxscore.journal.contents import JournaledModel
+from jaxscore.journal import files
+from jaxscore.journal.files import JournaledModel
 
 DESCRIPTION = """\
 Show what a journal holds, or drop the rows of models that are no longer needed.
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "info":
         n_models = _print_contents(path)
         return messages.print_closing_block(done=f"{_count(n_models)} listed")
-    n_models, n_bytes = contents.prune(path, keep)
+    n_models, n_bytes = files.prune(path, keep)
     if remains := path.exists():
         _print_contents(path)
     else:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_contents(path: Path) -> int:
     """Print the contents of a journal; returns the number of its models."""
-    models = contents.list_models(path)
+    models = files.list_models(path)
     size = format_bytes(path.stat().st_size)
     print(one_line(f"journal {path}: {_count(len(models))}, {size} on disk"))
     if models:

@@ -11,8 +11,8 @@ from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import JournalWriter
 from jaxscore.errors import InputError
 from jaxscore.journal import database
-from jaxscore.journal.contents import list_models, prune
 from jaxscore.journal.database import Journal
+from jaxscore.journal.files import list_models, prune
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import CASES

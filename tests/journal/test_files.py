@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal import contents, files
+from jaxscore.journal import files
 from jaxscore.journal.database import Journal
 from tests.conftest import CASES
 from tests.journal.test_database import ABOUT, scores_of, sequences
@@ -57,20 +57,20 @@ def test_an_open_journal_is_locked(path, how):
     if how == "create":
         path.unlink()
     with another_process(path, how):
-        for read in (lambda: contents.list_models(path), lambda: contents.prune(path, 0)):
+        for read in (lambda: files.list_models(path), lambda: files.prune(path, 0)):
             with pytest.raises(InputError, match="another run holds it; look again"):
                 read()
         with pytest.raises(InputError, match=r"another run holds it; wait .* --journal PATH"):
             Journal(path, ABOUT).read_scores([])
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
-    assert len(contents.list_models(path)) == (how == "look")
+    assert len(files.list_models(path)) == (how == "look")
 
 
 def test_a_killed_process_releases_the_lock(path):
     with another_process(path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert contents.list_models(path)[0].n_sequences == 1
+    assert files.list_models(path)[0].n_sequences == 1
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
 
 
@@ -103,25 +103,25 @@ def test_a_file_replaced_before_it_is_locked_is_not_used(path, monkeypatch):
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         assert journal.read_scores(sequences(1)[:1]) == {}
         journal.write_scores([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
-    assert contents.list_models(path)[0].n_sequences == 1
-    assert contents.list_models(path.with_name("removed"))[0].n_sequences == 1
+    assert files.list_models(path)[0].n_sequences == 1
+    assert files.list_models(path.with_name("removed"))[0].n_sequences == 1
 
 
 def test_prune_leaves_the_log_of_another_run(path, monkeypatch):
     """A run that begins as soon as the name is free keeps what it writes."""
-    real, begun = contents.files.remove_emptied, []
+    real, begun = files.files.remove_emptied, []
 
     def begins(folder):
         begun.append(Journal(path, ABOUT))
         begun[0].write_scores([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
         real(folder)
 
-    monkeypatch.setattr(contents.files, "remove_emptied", begins)
-    contents.prune(path, 0)
+    monkeypatch.setattr(files.files, "remove_emptied", begins)
+    files.prune(path, 0)
     log = path.with_name(f"{path.name}-wal")
     assert log.exists()
     begun[0].close()
-    assert contents.list_models(path)[0].n_sequences == 3
+    assert files.list_models(path)[0].n_sequences == 3
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_file_system_without_locks_is_refused_as_such(path, monkeypatch):
         with pytest.raises(InputError) as problem:
             Journal(path, ABOUT).read_scores([])
         with pytest.raises(InputError, match="its file system supports no locks"):
-            contents.list_models(path)
+            files.list_models(path)
     said = str(problem.value)
     assert "its file system supports no locks (No locks available)" in said
     assert "--journal PATH, or --journal off" in said

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal.contents import JournaledModel, list_models
 from jaxscore.journal.database import unpack_scores
+from jaxscore.journal.files import JournaledModel, list_models
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,8 @@ from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
-from jaxscore.journal.contents import list_models, prune
 from jaxscore.journal.database import Journal
-from jaxscore.journal.files import LAYOUT
+from jaxscore.journal.files import LAYOUT, list_models, prune
 from jaxscore.plan import decode_slots
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.types.requests import GenerationRequest
