@@ -11,6 +11,7 @@ The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 
 
 import numpy as np
 
+from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -21,7 +22,6 @@ from jaxscore.models.weights.quantization.dequantize import (
     good_scales,
 )
 from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())

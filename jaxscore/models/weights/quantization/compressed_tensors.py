@@ -23,6 +23,7 @@ import numpy as np
 import regex
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -35,7 +36,6 @@ from jaxscore.models.weights.quantization.dequantize import (
 )
 from jaxscore.models.weights.quantization.fp8 import ROUNDED, widened
 from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())

@@ -10,6 +10,7 @@ documentation". A block at the end is cut off where the matrix ends.
 
 import numpy as np
 
+from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -20,7 +21,6 @@ from jaxscore.models.weights.quantization.dequantize import (
     n_blocks,
     times_blocks,
 )
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 
 READ = frozenset(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -28,7 +29,6 @@ from jaxscore.models.weights.quantization.dequantize import (
     good_scales,
 )
 from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked, unpacked_rows
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset(

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     Computed,
     Found,
@@ -20,7 +21,6 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     find_modules,
 )
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset({"quant_method"})

@@ -10,9 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from jaxscore.models.weights.quantization import METHODS
+from jaxscore.models.weights.quantization import METHODS, Settings
 from jaxscore.models.weights.quantization.dequantize import view
-from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 FILE = Path("folder/model.safetensors")
