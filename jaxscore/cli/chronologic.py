@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import (
-    endpoint_flags,
-    messages,
-    model_flags,
-    outputs,
-    settings_flags,
-    table_flags,
-)
+from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
@@ -83,7 +76,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         )
     settings_flags.add(parser, SYSTEM.settings)
     model_flags.add_limit_flag(parser, SYSTEM.what)
-    table_flags.add(parser, SYSTEM.item_fields)
+    settings_flags.add(parser, SYSTEM.item_fields)
     parser.add_argument(
         "--output-dir",
         "--output",
@@ -115,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
-    columns = table_flags.columns(args.column, SYSTEM.item_fields)
+    columns = settings_flags.columns(args.column, SYSTEM.item_fields)
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
     endpoint = endpoint_flags.endpoint(args, url, settings)
     entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)

@@ -8,15 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import (
-    endpoint_flags,
-    messages,
-    model_flags,
-    outputs,
-    settings_flags,
-    shards,
-    table_flags,
-)
+from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags, shards
 from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.outputs import ReportFiles
 from jaxscore.errors import InputError, NothingUsable
@@ -42,11 +34,11 @@ def add(system: System, subparsers: Any) -> None:
     what = f"{system.what}: {system.forms}".strip()
     array = system.array
     if array is not None and array.ending is not None:
-        table_flags.add_input(parser, what, system.item_fields, "--input-file")
-        table_flags.add_array_output(parser, array.name)
+        settings_flags.add_input(parser, what, system.item_fields, "--input-file")
+        settings_flags.add_array_output(parser, array.name)
     else:
-        table_flags.add_input(parser, what, system.item_fields)
-        table_flags.add_output(parser, "results", is_array=array is not None)
+        settings_flags.add_input(parser, what, system.item_fields)
+        settings_flags.add_output(parser, "results", is_array=array is not None)
     model_flags.add_limit_flag(parser, system.what, *system.limit_aliases)
     settings_flags.add(parser, system.settings)
     settings_flags.add_groups(parser, system.settings)
@@ -148,7 +140,7 @@ def _inputs(
     system: System, args: argparse.Namespace, settings: Any, inputs: Sequence[Path]
 ) -> tuple[Any, Any, Path, ReportFiles]:
     """The entries, the settings with what is known of the entries, the output and its reports."""
-    columns = table_flags.columns(args.column, system.item_fields)
+    columns = settings_flags.columns(args.column, system.item_fields)
     source = system, args.input, args.limit, columns
     prefix = args.part.prefix
     ending = None if system.array is None else system.array.ending
@@ -256,7 +248,7 @@ def _array_path(system: System, args: argparse.Namespace, ending: str) -> Path:
     """The output; a default name says --limit, so that it replaces no result of all items."""
     if args.limit is not None and system.work is None:
         ending += f"-first{args.limit}"
-    return table_flags.array_path(args, ending)
+    return settings_flags.array_path(args, ending)
 
 
 def _report_files(

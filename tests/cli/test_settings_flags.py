@@ -6,15 +6,15 @@ import json
 import pytest
 
 from jaxscore import InputError
-from jaxscore.cli import table_flags
+from jaxscore.cli import settings_flags
 from tests.cli.conftest import QWEN, strict
 
 FIELDS = ("id", "context", "continuation")
 
 
 def test_pairs():
-    assert table_flags.columns([], FIELDS) == {}
-    found = table_flags.columns(["context=prompt", "continuation=a=b"], FIELDS)
+    assert settings_flags.columns([], FIELDS) == {}
+    found = settings_flags.columns(["context=prompt", "continuation=a=b"], FIELDS)
     assert found == {"context": "prompt", "continuation": "a=b"}
 
 
@@ -34,7 +34,7 @@ def test_pairs():
 )
 def test_words_that_are_no_pairs(words, message):
     with pytest.raises(InputError) as caught:
-        table_flags.columns(words, FIELDS)
+        settings_flags.columns(words, FIELDS)
     assert message in str(caught.value)
 
 
