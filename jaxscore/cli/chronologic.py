@@ -76,7 +76,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         )
     settings_flags.add(parser, SYSTEM.settings)
     model_flags.add_limit_flag(parser, SYSTEM.what)
-    settings_flags.add(parser, SYSTEM.item_fields)
+    settings_flags.add_columns(parser, SYSTEM.item_fields)
     parser.add_argument(
         "--output-dir",
         "--output",
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
-    columns = settings_flags.columns(args.column, SYSTEM.item_fields)
+    columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
     endpoint = endpoint_flags.endpoint(args, url, settings)
     entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)

@@ -1,4 +1,4 @@
-"""Flags of a system, from the declaration of its settings."""
+"""Flags of a system, from the declaration of its settings; --input, --output and --column."""
 
 import argparse
 import functools

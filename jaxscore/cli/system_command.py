@@ -140,7 +140,7 @@ def _inputs(
     system: System, args: argparse.Namespace, settings: Any, inputs: Sequence[Path]
 ) -> tuple[Any, Any, Path, ReportFiles]:
     """The entries, the settings with what is known of the entries, the output and its reports."""
-    columns = settings_flags.columns(args.column, system.item_fields)
+    columns = settings_flags.parse_columns(args.column, system.item_fields)
     source = system, args.input, args.limit, columns
     prefix = args.part.prefix
     ending = None if system.array is None else system.array.ending

@@ -1,4 +1,11 @@
-"""Matrix products and the 16-bit storage rule, the same everywhere in `device/`."""
+"""Matrix products, and how arrays are stored: 16-bit floats as integers, weights in blocks.
+
+A quantized file's weights stay in blocks of small integers. A weight of group g of a row is
+`values * scale[g] + minimum[g]`. In nested blocks scale and minimum are integers themselves, times
+one number for the scales and one for the minima of 256 weights. The products of all types of GGUF
+are exact in float32, so that the weights are bit for bit those that a reader of the file computes
+in float32.
+"""
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -18,7 +18,7 @@ def limit_bytes() -> int | None:
     return int(stats["bytes_limit"]) if "bytes_limit" in stats else None
 
 
-def parameter_bytes(params: Any) -> int:
+def placed_bytes(params: Any) -> int:
     """Bytes on each device of a tree of arrays, or of shapes with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
@@ -95,7 +95,7 @@ def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...])
     except JaxRuntimeError as problem:
         if (rejected := footprint.refused(problem, rows, length)) is None:
             raise
-        return rejected.total_bytes - parameter_bytes(model.params)
+        return rejected.total_bytes - placed_bytes(model.params)
 
 
 def free_bytes() -> int:

@@ -1,4 +1,11 @@
-"""Writes records as JSONL, CSV or Parquet, by the ending of the file."""
+"""Writes records as JSONL, CSV or Parquet, by the ending of the file.
+
+Columns of Parquet are typed, beside those of the user's table:
+
+    user's table     title: string | year: int32 | price: decimal
+    records          one per row, in order: sum_logprob, logprob[], ...
+    result           title | year | price | sum_logprob: double | logprob: list<float> | error
+"""
 
 import contextlib
 import csv

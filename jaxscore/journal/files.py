@@ -1,4 +1,4 @@
-"""Journal files: where they lie, and how one run opens and locks one.
+"""Journal files: where they lie, how one run opens and locks one; `journal info` and `prune`.
 
 The lock is SQLite's own: in exclusive locking mode a connection to a database with a write-ahead
 log holds the lock from its first read until it is closed, and needs no `-shm` file. The lock ends

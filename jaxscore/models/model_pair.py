@@ -7,7 +7,7 @@ one model does so for two.
 import dataclasses
 from typing import Any
 
-from jaxscore.device.lm_head.divergence import MEASURES, Pair
+from jaxscore.device.lm_head import divergence
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
 
@@ -43,8 +43,8 @@ def _together(p: Model, q: Model) -> Model:
             for name, model in (("p", p), ("q", q))
         )
 
-    def unembedding(params: Any) -> Pair:
-        return Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
+    def unembedding(params: Any) -> divergence.Pair:
+        return divergence.Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
 
     shorter = min(p, q, key=lambda model: model.max_positions)
     return dataclasses.replace(
@@ -61,7 +61,7 @@ def _together(p: Model, q: Model) -> Model:
         shares_text=p.shares_text and q.shares_text,
         longer=None,
         placeholders={**q.placeholders, **p.placeholders},
-        measures=MEASURES,
+        measures=divergence.MEASURES,
         paths=max((needs for needs in (p.paths, q.paths) if needs is not None), default=None),
     )
 

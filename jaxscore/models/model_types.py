@@ -1,4 +1,4 @@
-"""Model types that load, and known ones that are refused: why, and what scores them instead.
+"""Model types that load, options of loading, and types that are refused: why, and what scores them.
 
 A model type that is neither covered nor in `REFUSED` is refused as unknown.
 """

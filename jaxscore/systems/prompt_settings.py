@@ -1,4 +1,16 @@
-"""Settings of prompts: chat template, system prompt and examples, and what reports say of them."""
+"""Prompts: system prompt, examples with answers, the item's prompt; their settings and reports.
+
+    plain text                      a conversation, by the tokenizer's chat template
+    {system}                        system     {system}
+    (empty line)                    user       {example's prompt}
+    {example's prompt}{answer}      assistant  {answer}
+    (empty line)                    user       {prompt}
+    {prompt}                        assistant  (the continuation follows)
+
+In a conversation, blanks at the end of a prompt and at the start of a continuation or an answer
+are left out: in plain text they join the two, and here a header stands between them. Where the
+template itself writes a blank before an answer, the continuation begins with it.
+"""
 
 import dataclasses
 import random

@@ -13,8 +13,8 @@ FIELDS = ("id", "context", "continuation")
 
 
 def test_pairs():
-    assert settings_flags.columns([], FIELDS) == {}
-    found = settings_flags.columns(["context=prompt", "continuation=a=b"], FIELDS)
+    assert settings_flags.parse_columns([], FIELDS) == {}
+    found = settings_flags.parse_columns(["context=prompt", "continuation=a=b"], FIELDS)
     assert found == {"context": "prompt", "continuation": "a=b"}
 
 
@@ -34,7 +34,7 @@ def test_pairs():
 )
 def test_words_that_are_no_pairs(words, message):
     with pytest.raises(InputError) as caught:
-        settings_flags.columns(words, FIELDS)
+        settings_flags.parse_columns(words, FIELDS)
     assert message in str(caught.value)
 
 

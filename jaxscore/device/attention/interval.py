@@ -142,14 +142,6 @@ def attend_self(
     return out.reshape(R, 1, N, H), scores.reshape(R, 1, N)
 
 
-ATTENTION: dict[AttentionName, Callable[..., Any]] = {
-    "blocked": blocked,
-    "blocked_cpu": blocked_cpu,
-    "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
-    "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
-}
-
-
 BLOCK = 512  # most queries, and most keys, of a row in one block
 
 
@@ -300,3 +292,11 @@ def blocked_cpu(
 
     out, lse = lax.map(one_head, jnp.arange(R * N))
     return out.reshape(R, N, L, H).transpose(0, 2, 1, 3), lse.reshape(R, N, L).transpose(0, 2, 1)
+
+
+ATTENTION: dict[AttentionName, Callable[..., Any]] = {
+    "blocked": blocked,
+    "blocked_cpu": blocked_cpu,
+    "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
+    "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
+}

@@ -36,8 +36,15 @@ from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated, Results
 
 
-class Scheduler:
-    """Generates texts from token ids with an engine's model."""
+class _Scheduler:
+    """Continuous batching: groups texts into slot tables and runs these one after another.
+
+    A prefix that all prompts begin with is computed once, and every step of every slot table
+    attends to it; what the prompts of a group share beyond it is computed once for the group.
+    Groups with caches of one shape share a slot table, in which a text starts where another one
+    has finished. A reproducible engine has a group and a slot table for each request instead.
+    transformers' Flax classes generate one text at a time.
+    """
 
     def __init__(self, engine: Engine, decoder: TextDecoder) -> None:
         self.engine, self.decoder = engine, decoder
@@ -145,7 +152,7 @@ class Generator:
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.eos_ids = self.model.eos_ids or default
         self._engine, self._decoder = scorer.engine, TextDecoder(tokenizer)
-        self._scheduler = Scheduler(self._engine, self._decoder)
+        self._scheduler = _Scheduler(self._engine, self._decoder)
 
     @property
     def model(self) -> Model:

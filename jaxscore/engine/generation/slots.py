@@ -28,7 +28,7 @@ from jaxscore.engine.generation.state import (
     sampling_features,
     starting_rows,
 )
-from jaxscore.engine.memory import is_out_of_memory, limit_bytes, parameter_bytes
+from jaxscore.engine.memory import is_out_of_memory, limit_bytes, placed_bytes
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
@@ -268,7 +268,7 @@ def _available_bytes(model: Model, limit: int | None) -> int | None:
     agreed = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
     if not (limit := int.from_bytes(agreed, "little")):
         return None
-    return int(SHARE * (limit - parameter_bytes(model.params)))
+    return int(SHARE * (limit - placed_bytes(model.params)))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Charts that pages of several systems have, with captions; none where there is too little."""
+"""Charts of several systems' pages, with captions; a chart with too little data is left out."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

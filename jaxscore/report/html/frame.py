@@ -1,4 +1,9 @@
-"""Renders a `Document` as one HTML file: style, script and data are in it, and it loads nothing."""
+"""Renders a `Document` as one HTML file: style, script and data are in it, and it loads nothing.
+
+Sections are written once, as Markdown, and become HTML here. What reports write is all that is
+read: headings, paragraphs, lists of one level, tables; in a line `**bold**`, code and the escapes
+of `markdown.text`.
+"""
 
 import base64
 import dataclasses

@@ -1,4 +1,13 @@
-"""Records of a RAG benchmark: a question, its references and a response, as BERGEN writes them."""
+"""Records of a RAG benchmark, as BERGEN writes them: question, references, response; judgements.
+
+A judgement has a `kind`, how its scores came about:
+
+    logits     probabilities of the labels' first tokens
+    sequence   probabilities of whole labels
+    text       the label in a written answer
+    pairwise   a written answer says which of two responses is better
+    bem        a classifier's probability
+"""
 
 import dataclasses
 import math

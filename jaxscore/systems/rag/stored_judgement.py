@@ -20,7 +20,7 @@ ABSENT: dict[str, Any] = {
 }
 PLACES = ("model", "lora")  # may be paths, which have several spellings
 JUDGED = ("index", "q_id", "question", "label", "response", "opponent")  # fields of a record
-SHOWN = 60  # characters of a value in a message
+LONGEST = 60  # characters of a value in a message
 
 
 def metric_names(metric: str, kind: str | None) -> list[str]:
@@ -110,7 +110,7 @@ def differences(
 
 def _shown(value: Any) -> str:
     shown = "none" if value is None else str(value)
-    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}…"
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
 def _is_same_place(one: Any, other: Any) -> bool:

@@ -16,7 +16,6 @@ from jaxscore.errors import InputError, NothingUsable
 from jaxscore.io.items import read_lenient_rows
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.answers import (
     NO_READABLE_ANSWER,
     Answers,
@@ -30,6 +29,7 @@ from jaxscore.systems.selection.counts import (
     note_remarks,
     printed_lines,
 )
+from jaxscore.systems.selection.declared import Item, confidences, responses
 from jaxscore.systems.selection.grading import (
     MAJORITY,
     Chooser,
@@ -200,9 +200,8 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     Raises:
         InputError: it has none, or no confidence of each.
     """
-    responses = declared.responses(fields, "output", best_n)
-    confidences = declared.confidences(fields, best_n, len(responses))
-    return Candidates(fields, responses, confidences)
+    texts = responses(fields, "output", best_n)
+    return Candidates(fields, texts, confidences(fields, best_n, len(texts)))
 
 
 def without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -369,7 +368,7 @@ def declare(kind: type[Selection], **declared: Any) -> System:
     """The declaration of a system of this folder."""
     defaults: dict[str, Any] = {
         "what": "items",
-        "item": declared.Item,
+        "item": Item,
         "read_rows": read_lenient_rows,
         "report": report,
         "reports_with": "gold",

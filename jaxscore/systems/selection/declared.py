@@ -1,4 +1,7 @@
-"""Settings, help, records and comparison of the systems that choose between sampled responses."""
+"""Items, settings, help, records and comparison of the systems that choose between responses.
+
+Items have sampled responses, as the published scripts (arXiv 2502.18581) hand them on.
+"""
 
 import dataclasses
 import math

@@ -16,7 +16,6 @@ from jaxscore.report.sections import (
     yes_no,
 )
 
-ENOUGH = 2  # items; of fewer there is no share
 COUNTS = {
     "n_items": "items",
     "n_decided": "decided",

@@ -9,7 +9,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.prefill import MOST_PREFILL
 from jaxscore.engine.generation.slots import MOST_CACHE_CPU, SHARE, cache_limit, slot_bytes
-from jaxscore.engine.memory import parameter_bytes
+from jaxscore.engine.memory import placed_bytes
 from jaxscore.engine.programs import Programs, prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import processes
@@ -35,7 +35,7 @@ def model():
 
 def limit(model, n_slots):
     """Memory of a device in which a lane and its prompts may take so many slots."""
-    return parameter_bytes(model.params) + math.ceil(n_slots * slot_bytes(model) / SHARE)
+    return placed_bytes(model.params) + math.ceil(n_slots * slot_bytes(model) / SHARE)
 
 
 def test_a_device_that_does_not_say_leaves_the_constant(model):
