@@ -12,8 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
-from jaxscore.models.model import Model
-from jaxscore.models.model_pair import paired
+from jaxscore.models.model import Model, paired
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.scorer import Scorer
 from jaxscore.text.tokenize_requests import Chunk, WindowTokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxscore.device.lm_head.divergence import MEASURES
 from jaxscore.engine.devices import mesh_choice
 from jaxscore.models.load import load
-from jaxscore.models.model_pair import paired
+from jaxscore.models.model import paired
 from tests.models.checkpoints import ragged, scorer
 
 

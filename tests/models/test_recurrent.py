@@ -12,7 +12,7 @@ from jaxscore import Scorer
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.models.model_pair import paired
+from jaxscore.models.model import paired
 from jaxscore.plan import decode_slots
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenSequence

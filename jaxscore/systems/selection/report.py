@@ -15,6 +15,7 @@ from jaxscore.report.sections import (
     table_by_n,
     yes_no,
 )
+from jaxscore.systems.selection.grading import ENOUGH
 
 COUNTS = {
     "n_items": "items",

@@ -14,7 +14,7 @@ import torch
 from jaxscore.device.lm_head.divergence import MEASURES
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.model_pair import paired
+from jaxscore.models.model import paired
 from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_model
