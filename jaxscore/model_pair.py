@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxscore.engine import memory, provenance
+from jaxscore.engine import devices, provenance
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.errors import InputError
@@ -159,7 +159,7 @@ class DivergenceScorer(Scorer):
             both,
             p.encoder,
             # Without measures the compiler would remove all of q.
-            batch_tokens=memory.batch_tokens(
+            batch_tokens=devices.batch_tokens(
                 batch_tokens, both, reproducible=reproducible, measures=both.measures
             ),
             progress=progress,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from jaxscore.engine import memory, provenance
+from jaxscore.engine import devices, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
@@ -224,7 +224,9 @@ class Scorer:
         scorer = cls(
             loaded.model,
             loaded.encoder,
-            batch_tokens=memory.batch_tokens(batch_tokens, loaded.model, reproducible=reproducible),
+            batch_tokens=devices.batch_tokens(
+                batch_tokens, loaded.model, reproducible=reproducible
+            ),
             progress=progress,
             journal=None if journal is None else Journal(local_path(str(journal)), loaded.about),
             reproducible=reproducible,
@@ -343,7 +345,7 @@ class Scorer:
         cls, loaded: Loaded, batch_tokens: int | str | None, options: dict[str, Any]
     ) -> "Scorer":
         """A scorer of weights without a name."""
-        tokens = memory.batch_tokens(
+        tokens = devices.batch_tokens(
             batch_tokens, loaded.model, reproducible=options["reproducible"]
         )
         scorer = cls(loaded.model, loaded.encoder, batch_tokens=tokens, **options)

@@ -153,7 +153,7 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
     """What a user can correct about an error of JAX, or None for an error of ours."""
     from jax.errors import JaxRuntimeError  # deferred: `--help` needs no JAX
 
-    from jaxscore.engine.memory import is_out_of_memory
+    from jaxscore.engine.devices import is_out_of_memory
 
     if isinstance(problem, JaxRuntimeError) and is_out_of_memory(problem):
         scorer = getattr(args, "loaded", None)

@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
-from jaxscore.engine.memory import is_out_of_memory
+from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError

@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxscore.device.rows import PathShape, Rows, ScoredPositions, packed_size
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import REPLICATED, ROWS, DeviceMesh, array_specs
-from jaxscore.engine.memory import is_out_of_memory
+from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model

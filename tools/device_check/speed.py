@@ -15,8 +15,8 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.rows import Rows, ScoredPositions, pack_rows
+from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
 from jaxscore.io.printable import format_bytes

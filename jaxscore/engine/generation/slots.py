@@ -20,6 +20,7 @@ from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, array_specs
+from jaxscore.engine.devices import is_out_of_memory, limit_bytes, placed_bytes
 from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import (
     DecodeArrays,
@@ -28,7 +29,6 @@ from jaxscore.engine.generation.state import (
     sampling_features,
     starting_rows,
 )
-from jaxscore.engine.memory import is_out_of_memory, limit_bytes, placed_bytes
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes

@@ -6,10 +6,10 @@ import math
 import pytest
 from jax.errors import JaxRuntimeError
 
+from jaxscore.engine.devices import placed_bytes
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.prefill import MOST_PREFILL
 from jaxscore.engine.generation.slots import MOST_CACHE_CPU, SHARE, cache_limit, slot_bytes
-from jaxscore.engine.memory import placed_bytes
 from jaxscore.engine.programs import Programs, prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import processes
