@@ -23,12 +23,6 @@ from jaxscore.systems.selection.answers import (
     count_forms,
     read_answers,
 )
-from jaxscore.systems.selection.counts import (
-    count_responses,
-    manifest_counts,
-    note_remarks,
-    printed_lines,
-)
 from jaxscore.systems.selection.declared import Item, confidences, responses
 from jaxscore.systems.selection.grading import (
     MAJORITY,
@@ -39,7 +33,13 @@ from jaxscore.systems.selection.grading import (
     sizes,
 )
 from jaxscore.systems.selection.ranking import Choice, majority
-from jaxscore.systems.selection.report import report
+from jaxscore.systems.selection.report import (
+    count_responses,
+    manifest_counts,
+    note_remarks,
+    printed_lines,
+    report,
+)
 from jaxscore.systems.selection.symbolic import TIME_LIMIT, SymbolicComparison
 from jaxscore.systems.system import System
 
