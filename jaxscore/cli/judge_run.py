@@ -16,10 +16,10 @@ from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import distinct_file_name
 from jaxscore.models import model_types
 from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise, stored_judgement
+from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise
 from jaxscore.systems.rag.experiment_folder import Experiment
+from jaxscore.systems.rag.pairwise import Stored
 from jaxscore.systems.rag.records import metric_means
-from jaxscore.systems.rag.stored_judgement import Stored
 from jaxscore.systems.system import System
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -54,7 +54,7 @@ class JudgeRun:
         self._args, self._system, self._settings = args, system, settings
         self._kind, self._model, self._server = kind, model, server
         self._metric = settings.metric
-        self._names = stored_judgement.metric_names(settings.metric, kind)
+        self._names = pairwise.metric_names(settings.metric, kind)
         self.work: list[Experiment] = []
         self._n_skipped = 0
         self._failures: list[Failure] = []
@@ -115,7 +115,7 @@ class JudgeRun:
         values = experiment_folder.read_metrics(path)
         if self._args.force:
             return None
-        stored = stored_judgement.load(self._report_paths(output)[1])
+        stored = pairwise.load(self._report_paths(output)[1])
         if not any(
             all(values.get(name) is not None for name in names)
             for names in (self._names, *([] if stored is None else [stored.names]))
@@ -132,7 +132,7 @@ class JudgeRun:
             "read_as": self._kind,
             **_expected_settings(self._args, self._settings, self._model, self._server, stored),
         }
-        found = stored_judgement.differences(stored, settings, judged)
+        found = pairwise.differences(stored, settings, judged)
         if not found:
             remark(self._args, f"{existing}; --force judges it again")
         return found

@@ -10,10 +10,9 @@ from typing import Any
 from jaxscore.errors import InputError, near
 from jaxscore.report.markdown import cell
 from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.rag import experiment_folder, stored_judgement
-from jaxscore.systems.rag.pairwise import OUTCOMES
+from jaxscore.systems.rag import experiment_folder, pairwise
+from jaxscore.systems.rag.pairwise import OUTCOMES, Stored
 from jaxscore.systems.rag.retrieval_runs import STAGES
-from jaxscore.systems.rag.stored_judgement import Stored
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -157,7 +156,7 @@ def _generation_time(folder: Path, split: str) -> Row:
 def _reports(folder: Path, split: str) -> list[Stored]:
     """What judges left in a folder, without files that are no such reports."""
     paths = sorted(folder.glob(f"eval_{glob.escape(split)}_judge_*.json"))
-    return [found for found in map(stored_judgement.load, paths) if found is not None]
+    return [found for found in map(pairwise.load, paths) if found is not None]
 
 
 def _counts(folder: Path, split: str, shown: Collection[str]) -> Row:
