@@ -39,7 +39,7 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
-from jaxscore.device.recurrence.delta_rule import gated_delta
+from jaxscore.device.recurrence.delta_rule import gated_delta, state_space
 from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
@@ -49,7 +49,6 @@ from jaxscore.device.recurrence.paths import (
     last_inputs,
     path_index,
 )
-from jaxscore.device.recurrence.state_space import state_space
 from jaxscore.device.rows import Chunks, Paths
 
 LARGEST_RATE = 8.0  # of log decay in the RG-LRU

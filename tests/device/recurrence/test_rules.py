@@ -7,11 +7,10 @@ import pytest
 
 from jaxscore.device import reference
 from jaxscore.device.recurrence import elementwise
-from jaxscore.device.recurrence.delta_rule import gated_delta, unit_lower_inverse
+from jaxscore.device.recurrence.delta_rule import gated_delta, state_space, unit_lower_inverse
 from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
 from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
-from jaxscore.device.recurrence.state_space import state_space
 from jaxscore.device.rows import Chunks, Paths
 from jaxscore.plan.chunks import padding, parents
 from tests.device.tries import device_paths, random_rows
