@@ -162,3 +162,15 @@ def _rows(rows: Rows, place: int) -> str:
         for row, mark in zip(rows.items[place], marks, strict=True)
     ]
     return table([rows.title, *rows.header[1:]], cells)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned, numbers to the right of a name."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )

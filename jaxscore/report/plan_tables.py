@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.io.printable import format_bytes, format_three_digits
-from jaxscore.report.text_table import table
+from jaxscore.report.markdown import table
 
 MODEL = "the compiler's model of the chip, not a measurement"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.report import text_table
+from jaxscore.report import markdown
 from jaxscore.report.document import Card, Column, Document, Items, Source
 from jaxscore.report.html.chart_parts import by_n
 from jaxscore.report.markdown import NOTHING, number, text
@@ -207,10 +207,10 @@ def _accuracy_lines(details: Mapping[str, Any]) -> list[str]:
     lines = [[str(n), *(shares.get((n, way), "") for way in ways)] for n in numbers]
     out = [
         f"share of right choices, {rows[0]['accuracy'].n} items, with 95% intervals",
-        text_table.table([["N", *ways], *lines]),
+        markdown.table([["N", *ways], *lines]),
     ]
     powers = [row for row in details.get("by_power", []) if row["best_n"] == numbers[-1]]
     if powers:
         lines = [[row["way"], percent(row["accuracy"])] for row in powers]
-        out.append(text_table.table([["", f"N = {numbers[-1]}"], *lines]))
+        out.append(markdown.table([["", f"N = {numbers[-1]}"], *lines]))
     return out

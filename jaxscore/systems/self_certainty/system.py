@@ -19,7 +19,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, named, read_lenient_rows
 from jaxscore.io.json_input import require_field
 from jaxscore.lm import LocalLM
-from jaxscore.report import text_table
+from jaxscore.report import markdown
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.resuming import Output
@@ -413,7 +413,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     for name, one in quality["confidences"].items():
         values = [*(one[figure]["value"] for figure in ("auroc", "prr", "aurc")), one["ece"]]
         rows.append([name, *("-" if value is None else f"{value:.3f}" for value in values)])
-    table = [text_table.table(rows)] if quality["n_responses"] > 1 else []
+    table = [markdown.table(rows)] if quality["n_responses"] > 1 else []
     return [*table, *form_lines(quality)]
 
 
