@@ -12,7 +12,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import format_bytes, format_three_digits
 from jaxscore.models.model_types import DTYPES, QUANTIZED
-from jaxscore.report.markdown import table
+from jaxscore.report.markdown import aligned
 
 DESCRIPTION = """\
 Say what a model takes, without its weights: parameters, bytes per device under
@@ -233,7 +233,7 @@ def _parts(report: dict[str, Any]) -> str:
     if (states := report.get("state_bytes_a_path")) is not None:
         sizes = format_bytes(states["model"]), format_bytes(states["device"])
         rows.append(("states per prefix or slot", "", *sizes))
-    return table(rows)
+    return aligned(rows)
 
 
 def _flops(report: dict[str, Any]) -> str:
@@ -242,7 +242,7 @@ def _flops(report: dict[str, Any]) -> str:
     for depth, count in flops["attention_a_token_at"].items():
         rows.append((f"attention to {depth} tokens", _flop_text(count), "per token"))
     rows.append(("unembedding", _flop_text(flops["unembedding_a_query"]), "per query"))
-    return table(rows)
+    return aligned(rows)
 
 
 def _programs(report: dict[str, Any]) -> str:
@@ -266,7 +266,7 @@ def _programs(report: dict[str, Any]) -> str:
         made += f" by {report['compiler']['name']} {report['compiler']['version']}; nothing ran"
     if report["compiled_shards"] < report["mesh"]["model"]:
         made += "; here are too few devices to compile for a shard"
-    return f"{table(rows)}\n{made}"
+    return f"{aligned(rows)}\n{made}"
 
 
 def _verdict(report: dict[str, Any]) -> str:
@@ -297,7 +297,7 @@ def _collectives(report: dict[str, Any]) -> str:
             )
     if len(rows) == 1:
         return ""
-    return f"{table(rows)}\nas the programs have them; what is in a loop stands once"
+    return f"{aligned(rows)}\nas the programs have them; what is in a loop stands once"
 
 
 def _layer(report: dict[str, Any]) -> str:
@@ -307,7 +307,7 @@ def _layer(report: dict[str, Any]) -> str:
         shape = _shape(one) + (", recurrent" if one["is_recurrent"] else "")
         row = (shape, _time(one["seconds"]), _share(one["mfu"]))
         rows.append((*row, format_bytes(moved) if moved else ""))
-    return f"{table(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
+    return f"{aligned(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
 
 
 def _vocabulary(report: dict[str, Any]) -> str:
@@ -315,7 +315,7 @@ def _vocabulary(report: dict[str, Any]) -> str:
     for one in report["vocabulary"]:
         share = _share(one["products_share"])
         rows.append((_shape(one), _time(one["seconds"]), share))
-    return f"{table(rows)}\n{_how(report['vocabulary'])}" if len(rows) > 1 else ""
+    return f"{aligned(rows)}\n{_how(report['vocabulary'])}" if len(rows) > 1 else ""
 
 
 def _how(estimates: Sequence[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""The interface between a loaded model, of any implementation, and the engine."""
+"""The interface between a loaded model, of any implementation, and the engine; pairs of models."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -118,7 +118,10 @@ class Model:
 
 
 def paired(p: Model, q: Model) -> Model:
-    """Model with the scores of `p` and measures of both.
+    """Pair of models as one, which scores the same tokens with both: scores of `p`, measures of both.
+
+    Its parameters are {"p": ..., "q": ...}, so the code that plans, sends and places the batches
+    of one model does so for two.
 
     Its other facts are those of `p` unless both decide. It has no KV cache, so it has no prefix
     cache and generates no text.

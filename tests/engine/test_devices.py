@@ -160,13 +160,13 @@ def test_auto_takes_the_smallest_that_fits(working):
     tree = shapes(CONFIG)
     sizes = {n: parameter_bytes(tree, CONFIG, MeshShape(1, n)) + working for n in (1, 2, 4)}
     assert sizes[1] > sizes[2] > sizes[4]
-    for devices, mesh in (
+    for memory, mesh in (
         (sizes[1], MeshShape(8, 1)),
         (sizes[1] - 1, MeshShape(4, 2)),
         (sizes[2], MeshShape(4, 2)),
         (sizes[2] - 1, MeshShape(2, 4)),
     ):
-        assert auto_mesh(tree, CONFIG, 8, devices, working) == mesh
+        assert auto_mesh(tree, CONFIG, 8, memory, working) == mesh
     assert auto_mesh(tree, CONFIG, 1, sizes[1], working) == MeshShape(1, 1)
     with pytest.raises(InputError, match=r"of 8 devices .* model=1, .* model=2, .* model=4"):
         auto_mesh(tree, CONFIG, 8, sizes[4] - 1, working)

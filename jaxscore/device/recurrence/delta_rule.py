@@ -1,4 +1,5 @@
-"""The gated delta rule over chunks of packed tries (arXiv 2412.06464; chunked: 2406.06484).
+"""The gated delta rule over chunks of packed tries (arXiv 2412.06464; chunked: 2406.06484), and the
+state-space layer of Mamba-2.
 
     S_t = e^g S_p + k β (v - e^g k' S_p)'        o_t = q' S_t        p is t's parent
 
@@ -30,9 +31,7 @@ from jaxscore.device.recurrence.paths import (
     with_states,
 )
 
-SUBSTITUTED = (
-    8  # rows of a block that is inverted row by row; measured on a CPU: 16 takes 1.3 times
-)
+SUBSTITUTED = 8  # rows of a block that is inverted row by row; on a CPU 16 takes 1.3 times as long
 
 
 def unit_lower_inverse(a: Float[Array, "*n C C"]) -> Float[Array, "*n C C"]:
@@ -188,7 +187,11 @@ def state_space(
     index: ChunkIndex,
     start: Float[Array, "n H S P"] | None = None,
 ) -> tuple[Float[Array, "N C H P"], Float[Array, "E H S P"] | None]:
-    """Outputs without D x, and states at the kept slots, float32.
+    """Mamba-2's outputs without D x, and states at the kept slots, float32 (arXiv 2405.21060).
+
+        S_t = e^(Δ A) S_p + B (Δ x)'        y_t = C' S_t + D x        p is t's parent
+
+    With the notation above, y = d C S + (C B' ∘ decay) Δ x + D x.
 
     Args:
         x: inputs.

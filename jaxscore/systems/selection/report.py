@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.report import markdown
 from jaxscore.report.document import Card, Column, Document, Items, Source
 from jaxscore.report.html.chart_parts import by_n
-from jaxscore.report.markdown import NOTHING, number, text
+from jaxscore.report.markdown import NOTHING, aligned, number, text
 from jaxscore.report.sections import (
     SHOWN,
     closing,
@@ -207,10 +206,10 @@ def _accuracy_lines(details: Mapping[str, Any]) -> list[str]:
     lines = [[str(n), *(shares.get((n, way), "") for way in ways)] for n in numbers]
     out = [
         f"share of right choices, {rows[0]['accuracy'].n} items, with 95% intervals",
-        markdown.table([["N", *ways], *lines]),
+        aligned([["N", *ways], *lines]),
     ]
     powers = [row for row in details.get("by_power", []) if row["best_n"] == numbers[-1]]
     if powers:
         lines = [[row["way"], percent(row["accuracy"])] for row in powers]
-        out.append(markdown.table([["", f"N = {numbers[-1]}"], *lines]))
+        out.append(aligned([["", f"N = {numbers[-1]}"], *lines]))
     return out

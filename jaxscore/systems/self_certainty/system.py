@@ -413,7 +413,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     for name, one in quality["confidences"].items():
         values = [*(one[figure]["value"] for figure in ("auroc", "prr", "aurc")), one["ece"]]
         rows.append([name, *("-" if value is None else f"{value:.3f}" for value in values)])
-    table = [markdown.table(rows)] if quality["n_responses"] > 1 else []
+    table = [markdown.aligned(rows)] if quality["n_responses"] > 1 else []
     return [*table, *form_lines(quality)]
 
 
