@@ -118,7 +118,7 @@ class Model:
 
 
 def paired(p: Model, q: Model) -> Model:
-    """Pair of models as one, which scores the same tokens with both: scores of `p`, measures of both.
+    """Pair of models as one: its scores are those of `p`, its measures compare both.
 
     Its parameters are {"p": ..., "q": ...}, so the code that plans, sends and places the batches
     of one model does so for two.
