@@ -1,13 +1,13 @@
-"""phi3, phi4_multimodal, phimoe: other rotary frequencies beyond the original length."""
+"""phi3, phi4_multimodal, phimoe, minicpm3: other rotary frequencies beyond the original length."""
 
 import dataclasses
+import math
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
-from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families import deepseek, fields, llama, mixtures
 from jaxscore.models.families.family import Part, Table, linear
-from jaxscore.models.families.mixtral import mixtral_sources
 from jaxscore.models.rope import longrope
 
 
@@ -75,6 +75,29 @@ def _phimoe(config: Any) -> DecoderConfig:
     )
 
 
+def _minicpm3(config: Any) -> DecoderConfig:
+    by_length = config.rope_parameters["rope_type"] == "longrope"
+    own = deepseek.latent_fields(config)
+    own |= rotary_fields(config) if by_length else fields.rotary_fields(config)
+    return llama.llama_config(
+        config,
+        **own,
+        mlp_bias=config.mlp_bias,
+        embedding_scale=float(config.scale_emb),
+        residual_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),
+        logit_scale=config.dim_model_base / config.hidden_size,
+    )
+
+
+def _minicpm_sources(config: DecoderConfig) -> Table:
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | deepseek.attention_sources(config)
+        | llama.mlp_sources(config)
+    )
+
+
 FAMILIES = {
     "phi3": llama.family(
         _phi3,
@@ -94,5 +117,11 @@ FAMILIES = {
         "router_jitter_noise hidden_dropout input_jitter_noise",
         mixtures.TRAINING,
         sources=mixtral_sources,
+    ),
+    "minicpm3": llama.family(
+        _minicpm3,
+        "attention_bias mlp_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim",
+        "v_head_dim head_dim qk_head_dim scale_emb scale_depth dim_model_base",
+        sources=_minicpm_sources,
     ),
 }
