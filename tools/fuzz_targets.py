@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from jaxscore.cli import listing
-from jaxscore.errors import LONGEST, InputError
+from jaxscore.errors import LONGEST, UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
-from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.journal import database, files
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora, quantization, tensor_files

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
+from jaxscore.errors import one_line
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
-from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import file_digest, shorten_name
 from jaxscore.io.streams import is_stream
 from jaxscore.systems.compare.open_run import find_manifest

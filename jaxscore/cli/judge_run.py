@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.cli import experiments, messages, outputs
 from jaxscore.cli.messages import remark
 from jaxscore.engine import provenance
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, one_line
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
-from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import distinct_file_name
 from jaxscore.models import model_types
 from jaxscore.systems.evaluation import Failure

@@ -13,10 +13,9 @@ from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.help_pages import OUTPUTS
 from jaxscore.cli.messages import JOURNAL_LOST
 from jaxscore.engine import stages
-from jaxscore.errors import INTERRUPTED, InputError, near
+from jaxscore.errors import INTERRUPTED, InputError, is_valid_unicode, near
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.config_file import expand_config
-from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.remote import displayed
 from jaxscore.version import VERSION
 

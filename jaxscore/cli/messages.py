@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
+from jaxscore.errors import one_line
 from jaxscore.evaluate import Report
 from jaxscore.io import processes
-from jaxscore.io.printable import one_line
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 

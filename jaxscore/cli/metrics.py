@@ -9,9 +9,8 @@ from typing import Any
 
 from jaxscore.cli import experiments, messages, model_flags, outputs
 from jaxscore.cli.messages import remark
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, one_line
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import file_digest, read_manifest
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs

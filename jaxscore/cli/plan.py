@@ -9,8 +9,8 @@ from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
+from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.io.json_output import json_text
-from jaxscore.io.printable import format_bytes, format_three_digits
 from jaxscore.models.model_types import DTYPES, QUANTIZED
 from jaxscore.report.markdown import aligned
 

@@ -28,7 +28,7 @@ from jaxscore.engine.estimates import Where, abstract_model, estimate_layer, est
 from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
-from jaxscore.io.printable import parse_bytes
+from jaxscore.io.byte_sizes import parse_bytes
 from jaxscore.models import costs, native
 from jaxscore.models.config import accepted_keys
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize

@@ -11,10 +11,10 @@ from typing import Any
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
 from jaxscore.cli.help_pages import advanced
+from jaxscore.errors import UNPRINTABLE, many_lines
 from jaxscore.evaluate import run_declared
 from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
-from jaxscore.io.printable import UNPRINTABLE, many_lines
 from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import read_objects, with_examples

@@ -11,8 +11,8 @@ from jaxscore.cli import model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, install_extra
+from jaxscore.io.byte_sizes import parse_bytes
 from jaxscore.io.json_input import read_text
-from jaxscore.io.printable import parse_bytes
 
 KEY = "JAXSCORE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "prometheus_client", "pydantic")  # of the extra `serve`

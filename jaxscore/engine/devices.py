@@ -14,8 +14,8 @@ from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, parame
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.local_path import cache_folder
-from jaxscore.io.printable import format_bytes
 from jaxscore.models.model import MeshChoice, Model
 
 INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}

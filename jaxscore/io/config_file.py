@@ -19,9 +19,8 @@ from typing import NamedTuple, NoReturn
 
 import yaml
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.local_path import local_path
-from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.yaml_input import read_node
 
 FLAG = "--config"

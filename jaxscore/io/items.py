@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError, near
+from jaxscore.errors import InputError, near, one_line
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
@@ -24,7 +24,6 @@ from jaxscore.io.json_input import (
     read_jsonl,
     read_lines,
 )
-from jaxscore.io.printable import one_line
 from jaxscore.io.streams import form_of, is_stream
 from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, read_parquet
 

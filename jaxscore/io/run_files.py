@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError
+from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
-from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import is_stream
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxscore.io.printable import UNPRINTABLE, one_line
+from jaxscore.errors import UNPRINTABLE, one_line
 from jaxscore.report.document import Card, Column, Document, Items, Rows, Section
 
 LONGEST = 400  # characters of a user's text

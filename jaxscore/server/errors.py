@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from jaxscore.errors import LONGEST
-from jaxscore.io.printable import one_line
+from jaxscore.errors import LONGEST, one_line
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # by status
 CONTEXT_LENGTH = "context_length_exceeded"  # code of a text beyond the model's positions

@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
-from jaxscore.io.printable import one_line
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import System

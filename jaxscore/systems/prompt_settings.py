@@ -18,10 +18,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import read_jsonl, read_text
-from jaxscore.io.printable import is_valid_unicode
 from jaxscore.lm import LM, Capabilities, require_local
 from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
 from jaxscore.text import chat_template

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxscore.errors import InputError, check_choice, near
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import InputError, check_choice, is_valid_unicode, near
 
 HALF_PAIR = "has half a surrogate pair, which is no character"
 _FLAG = "flag"  # key of a field's metadata

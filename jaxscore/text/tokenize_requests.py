@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jaxscore.errors import check_choice
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import check_choice, is_valid_unicode
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder

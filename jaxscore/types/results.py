@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.analysis.text_measures import perplexity
-from jaxscore.errors import InputError
-from jaxscore.io.printable import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.types.token_texts import LEGEND, tokens_html
 
 PER_TOKEN = ("logprob", "entropy", "self_certainty", "greedy")

@@ -5,7 +5,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from jaxscore.io.printable import one_line
+from jaxscore.errors import one_line
 
 DARKEST = 12.0  # nats of surprisal at which the background is darkest
 STYLE = "padding:1px 0;border-radius:2px;white-space:pre-wrap"

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from jaxscore.errors import LONGEST, InputError
-from jaxscore.io.printable import UNPRINTABLE
+from jaxscore.errors import LONGEST, UNPRINTABLE, InputError
 
 # The same examples every time; a folder for all of them, since a reader sees one file only.
 HOSTILE = settings(

@@ -8,11 +8,10 @@ import json
 import pytest
 from hypothesis import given
 
-from jaxscore.errors import InputError
+from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
-from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.errors import LONGEST, InputError
-from jaxscore.io.printable import UNPRINTABLE, many_lines, one_line
+from jaxscore.errors import LONGEST, UNPRINTABLE, InputError, many_lines, one_line
 from jaxscore.report import sections
 from jaxscore.report.markdown import cell, table, text
 from jaxscore.systems.audits import BoundaryAudit

@@ -37,9 +37,9 @@ from jaxscore.adapters.lm_eval.generation import TextGenerator
 from jaxscore.adapters.lm_eval.outputs import CallLog, Details
 from jaxscore.adapters.model import load_model
 from jaxscore.adapters.scoring import Answer, Question, answers
+from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
-from jaxscore.io.printable import one_line
 from jaxscore.text.bounded_tokenizer import decode_ids
 
 log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxscore.adapters.scoring import Answer, Question
-from jaxscore.errors import InputError
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import rolling_windows
 from jaxscore.text import checkpoint_process
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import is_valid_unicode
 from jaxscore.models.model import Model
 from jaxscore.text.decoder import PIECE
 from jaxscore.types.requests import GenerationRequest

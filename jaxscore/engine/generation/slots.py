@@ -32,7 +32,7 @@ from jaxscore.engine.generation.state import (
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
-from jaxscore.io.printable import format_bytes
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
 from jaxscore.text.decoder import TextDecoder

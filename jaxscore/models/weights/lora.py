@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from jaxscore.errors import InputError
-from jaxscore.io.printable import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 

@@ -18,7 +18,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
-from jaxscore.io.printable import UNPRINTABLE
+from jaxscore.errors import UNPRINTABLE
 from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.packed import embedded, packed, shorten
 from jaxscore.report.html.strips import DARKEST, MISSING, PER_NAT, Strips

@@ -7,8 +7,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from jaxscore.errors import InputError
-from jaxscore.io.printable import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.systems import settings as base
 from jaxscore.systems.compare import differences, open_run
 from jaxscore.systems.compare.columns import UNKNOWN, Run

@@ -6,9 +6,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.printable import one_line
 from jaxscore.systems.system import (
     Compared,
     Decision,

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
-from jaxscore.io.printable import one_line
 from jaxscore.lm import LM
 from jaxscore.systems.audits import Answers, Pair
 from jaxscore.systems.entries import SHOWN, Entry, read_item

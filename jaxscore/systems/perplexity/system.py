@@ -8,10 +8,9 @@ from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row, read_rows
 from jaxscore.io.json_input import check_regular, read_text
-from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities, LocalLM

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
-from jaxscore.errors import InputError
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.entries import Entry

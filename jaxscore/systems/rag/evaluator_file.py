@@ -23,8 +23,7 @@ from pathlib import Path
 from reprlib import repr as short  # of values that a file may nest without end
 from typing import Any
 
-from jaxscore.errors import InputError, near
-from jaxscore.io.printable import is_valid_unicode
+from jaxscore.errors import InputError, is_valid_unicode, near
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.text.chat_template import Message
 

@@ -7,9 +7,8 @@ is written out, since `self-certainty` reads the text again and adds no special 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.printable import is_valid_unicode
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder

@@ -7,8 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from jaxscore.errors import InputError
-from jaxscore.io.printable import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.lm import Capabilities
 from jaxscore.systems.entries import SHOWN, Entry, read_entry, read_item, taken_field
 from jaxscore.systems.evaluation import Evaluation, Failure

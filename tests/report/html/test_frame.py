@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jaxscore.io.printable import UNPRINTABLE
+from jaxscore.errors import UNPRINTABLE
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Column, Row, Rows, Section
 from jaxscore.report.html import frame

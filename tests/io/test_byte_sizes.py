@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io.printable import format_bytes, parse_bytes
+from jaxscore.io.byte_sizes import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
