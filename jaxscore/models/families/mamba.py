@@ -1,14 +1,14 @@
 """Mamba-1: mamba and falcon_mamba, and jamba, with attention without rotation in every n-th layer.
 
-Every m-th layer of jamba has experts."""
+Every m-th layer of jamba has experts.
+"""
 
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, Recurrent
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
-from jaxscore.models.families.family import Source, Table, layer_norms, norm, unembedding
-from jaxscore.models.families.family import unembedding as head_sources
+from jaxscore.models.families.family import Family, Source, Table, layer_norms, norm, unembedding
 
 
 def _mamba(config: Any, **own: Any) -> DecoderConfig:
@@ -104,7 +104,7 @@ def _jamba_sources(config: DecoderConfig) -> Table:
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
         | norm(("final_norm",), "final_layernorm", False)
-        | head_sources(config)
+        | unembedding(config)
         | layer_norms({"attention_norm": "input_layernorm", "mlp_norm": "pre_ff_layernorm"})
         | hybrid.by_kind(config, mixers)
         | mixtures.plain_mlp_sources(config, "feed_forward")

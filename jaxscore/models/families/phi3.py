@@ -8,6 +8,7 @@ from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
 from jaxscore.models.families import deepseek, fields, llama, mixtures
 from jaxscore.models.families.family import Part, Table, linear
+from jaxscore.models.families.mixtral import mixtral_sources
 from jaxscore.models.rope import longrope
 
 
