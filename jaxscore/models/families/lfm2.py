@@ -1,4 +1,7 @@
-"""lfm2 and lfm2_moe: short convolutions in place of attention in most layers."""
+"""Short convolutions in place of attention in most layers: lfm2, lfm2_moe, and lfm3.
+
+lfm3 has windows, gates on attention, and norms on both sides of each half.
+"""
 
 import dataclasses
 from typing import Any
@@ -8,6 +11,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
+from jaxscore.models.rope import rotary
 
 CONV, FULL = "conv", "full_attention"
 MLP = "w1", "w3", "w2"  # gate, up and down
@@ -121,6 +125,47 @@ def family(translate: Any, *reads: str, sources: Any = _sources, **own: Any) -> 
     return dataclasses.replace(made, reads=made.reads - {"hidden_act"})
 
 
+SLIDING = "sliding_attention"
+
+
+def _lfm3(config: Any) -> DecoderConfig:
+    """Attention with and without windows, each with rotary embeddings of its own."""
+    layers = hybrid.layers_of_type(config, CONV, FULL, SLIDING)
+    types = config.layer_types
+    for kind, parameters in config.rope_parameters.items():
+        if parameters is None:
+            raise InputError(f"rope_parameters.{kind} is null, expected an object")
+    tables = {
+        kind: rotary(fields.head_width(config), fields.frequency_parameters(config, parameters))
+        for kind, parameters in config.rope_parameters.items()
+    }
+    order = list(tables)
+    window = fields.window_size(config) if SLIDING in types else 0
+    return convolution_config(
+        config,
+        FULL,
+        SLIDING,
+        windows=tuple(window if kind == SLIDING else 0 for kind in types),
+        rotary=tuple(tables.values()),
+        rotary_of=tuple(0 if i in layers else order.index(types[i]) for i in range(len(types))),
+        norm_place="both" if config.use_sandwich_norm else "before",
+        query_gate=config.use_attention_gate,
+        gate_per_head=config.use_attention_gate,
+        **fields.biases(config),
+    )
+
+
+def _lfm3_sources(config: DecoderConfig) -> Table:
+    attention = llama.attention_sources(config) | llama.qk_norm_sources(config)
+    if config.query_gate:
+        attention |= linear((*hybrid.ATTENTION, "gate"), "layers.{i}.self_attn.g_proj", False)
+    table = sources(config, attention)
+    if config.norm_place == "both":
+        after = {"attention_after_norm": "post_operator_norm", "mlp_after_norm": "post_ffn_norm"}
+        table |= layer_norms(after)
+    return table
+
+
 FAMILIES = {
     "lfm2": family(
         _lfm2,
@@ -131,5 +176,11 @@ FAMILIES = {
         _lfm2_moe,
         "moe_intermediate_size num_dense_layers num_experts num_experts_per_tok norm_topk_prob",
         "routed_scaling_factor use_expert_bias output_router_logits",
+    ),
+    "lfm3": family(
+        _lfm3,
+        "attention_bias head_dim sliding_window use_attention_gate use_sandwich_norm",
+        sources=_lfm3_sources,
+        renamed={".self_attn.gate_proj.": ".self_attn.g_proj."},
     ),
 }
