@@ -7,7 +7,7 @@ from jaxscore.models.families.family import Family, Source
 
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
-    "deepseek": "deepseek_v2 deepseek_v3 glm4_moe_lite",
+    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
     "afmoe": "afmoe",
     "cohere_moe": "cohere2_moe",
     "dbrx": "dbrx",
@@ -21,7 +21,6 @@ MODULES = {
     "granite": "granite granite_swa granitemoe granitemoe_swa granitemoeshared",
     "hunyuan": "hunyuan_v1_dense hunyuan_v1_moe",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
-    "indexed": "deepseek_v32 glm_moe_dsa",
     "kimi_linear": "kimi_linear",
     "lfm2": "lfm2 lfm2_moe lfm3",
     "llama": "llama ministral3 mistral",
