@@ -1,7 +1,7 @@
 """Llama with other biases, activations, positions, norms, layouts or windows.
 
-apertus, arcee, ernie4_5, glm, helium, internlm3, jais2, ministral, nanochat, olmo, seed_oss, smollm3,
-and with norms after attention and MLP exaone4, glm4, olmo2, olmo3.
+apertus, arcee, ernie4_5, glm, helium, internlm3, jais2, ministral, nanochat, olmo, seed_oss,
+smollm3, and with norms after attention and MLP exaone4, glm4, olmo2, olmo3.
 """
 
 import dataclasses
@@ -185,6 +185,74 @@ def _olmo_sources(config: DecoderConfig) -> Table:
     )
 
 
+def _exaone4(config: Any) -> DecoderConfig:
+    """If some layers have a window, those have rotary embeddings and the others are NoPE."""
+    windows = fields.windows_by_layer_type(config)
+    everywhere = config.sliding_window is None
+    return llama.llama_config(
+        config,
+        norm_place="after",
+        qk_norm="head",
+        windows=windows,
+        **fields.rotary_in_layers(config, (everywhere or window > 0 for window in windows)),
+    )
+
+
+def _olmo2(config: Any, **own: Any) -> DecoderConfig:
+    """Norms of queries and keys over all heads."""
+    return llama.llama_config(
+        config, norm_place="after", qk_norm="flat", **fields.biases(config), **own
+    )
+
+
+def _olmo3(config: Any) -> DecoderConfig:
+    """Layers with a window have frequencies of their own."""
+    windows = fields.windows_by_layer_type(config)
+    return _olmo2(config, windows=windows, **fields.rotary_by_layer_type(config))
+
+
+def after_norm_sources() -> Table:
+    """Norms after attention and MLP, under the names of exaone4 and olmo2."""
+    return layer_norms(
+        {
+            "attention_after_norm": "post_attention_layernorm",
+            "mlp_after_norm": "post_feedforward_layernorm",
+        }
+    )
+
+
+def _norms_after_sources(config: DecoderConfig) -> Table:
+    return (
+        llama.embedding_sources(config)
+        | llama.attention_sources(config)
+        | llama.mlp_sources(config)
+        | llama.qk_norm_sources(config)
+        | after_norm_sources()
+    )
+
+
+def _glm4(config: Any) -> DecoderConfig:
+    """Norms before and after; partial rotary embeddings over pairs of adjacent channels."""
+    return llama.llama_config(
+        config, norm_place="both", interleaved=True, qkv_bias=config.attention_bias
+    )
+
+
+def _glm4_sources(config: DecoderConfig) -> Table:
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | llama.attention_sources(config)
+        | llama.fused_mlp_sources()
+        | layer_norms(
+            {
+                "attention_after_norm": "post_self_attn_layernorm",
+                "mlp_after_norm": "post_mlp_layernorm",
+            }
+        )
+    )
+
+
 FAMILIES = {
     "apertus": llama.family(
         _apertus,
@@ -210,4 +278,14 @@ FAMILIES = {
     "jais2": llama.family(_jais2, "head_dim attention_bias mlp_bias", norm_eps="layer_norm_eps"),
     "ministral": llama.family(_ministral, "head_dim layer_types sliding_window"),
     "olmo": llama.family(_olmo, "attention_bias clip_qkv", sources=_olmo_sources, norm_eps=""),
+    "exaone4": llama.family(
+        _exaone4,
+        "head_dim layer_types sliding_window sliding_window_pattern",
+        sources=_norms_after_sources,
+    ),
+    "glm4": llama.family(_glm4, "head_dim attention_bias", sources=_glm4_sources),
+    "olmo2": llama.family(_olmo2, "attention_bias", sources=_norms_after_sources),
+    "olmo3": llama.family(
+        _olmo3, "attention_bias layer_types sliding_window", sources=_norms_after_sources
+    ),
 }

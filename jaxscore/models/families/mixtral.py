@@ -5,8 +5,7 @@ from typing import Any
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.models.families import fields, llama, mixtures
 from jaxscore.models.families.family import Table
-from jaxscore.models.families.llama_variants import clip_limit
-from jaxscore.models.families.post_norm import after_norm_sources
+from jaxscore.models.families.llama_variants import after_norm_sources, clip_limit
 
 # Attributes of MiniMax-M2's released config, at the values that transformers' class computes
 MINIMAX_RELEASED: dict[str, Any] = {
