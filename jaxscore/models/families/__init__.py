@@ -8,7 +8,6 @@ from jaxscore.models.families.family import Family, Source
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
     "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
-    "cohere_moe": "cohere2_moe",
     "dbrx": "dbrx",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
@@ -37,7 +36,7 @@ MODULES = {
     "qwen_hybrid": "qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "recurrent_gemma": "recurrent_gemma",
-    "shared_experts": "afmoe ernie4_5_moe glm4_moe",
+    "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
     "zamba": "zamba2",
 }
