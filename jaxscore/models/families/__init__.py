@@ -22,7 +22,8 @@ MODULES = {
     "lfm2": "lfm2 lfm2_moe lfm3",
     "llama": "llama ministral3 mistral",
     "llama4": "llama4_text",
-    "llama_variants": "apertus arcee ernie4_5 exaone4 glm glm4 helium internlm3 jais2 ministral nanochat olmo olmo2 olmo3 seed_oss smollm3",
+    "llama_variants": "apertus arcee ernie4_5 exaone4 glm glm4 helium internlm3 jais2 ministral "
+    "nanochat olmo olmo2 olmo3 seed_oss smollm3",
     "longcat": "longcat_flash",
     "mamba": "falcon_mamba jamba mamba",
     "mamba2": "mamba2 nemotron_h",

@@ -1,4 +1,8 @@
-"""XX"""
+"""bloom, falcon, gpt_neox, mpt and persimmon: queries, keys and values in one tensor.
+
+The names of the MLP's tensors are Megatron's. mpt has ALiBi, layer norms without bias, and
+attributes of attention in an object of their own.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,7 @@
-"""XX"""
+"""gemma4 and gemma3n: shared keys, per-layer embeddings, heads of two sizes.
+
+gemma4 may have experts beside an MLP, and gemma3n has four residual streams.
+"""
 
 import math
 import statistics

@@ -48,5 +48,5 @@ FAMILIES = {
         "num_local_experts num_experts_per_tok experts_per_token initial_context_length",
         mixtures.TRAINING,
         sources=_sources,
-    )
+    ),
 }

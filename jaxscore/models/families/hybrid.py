@@ -20,6 +20,7 @@ from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 ATTENTION, RECURRENT = ("layers", "attention"), ("recurrent",)
+LINEAR, FULL = "linear_attention", "full_attention"  # of `layer_types`
 
 
 def by_kind(config: DecoderConfig, table: Table) -> Table:

@@ -9,8 +9,8 @@ from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, Recurrent
 from jaxscore.errors import InputError
 from jaxscore.models.families import deepseek, fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Source, Table, linear, norm
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
-LINEAR, FULL = "linear_attention", "full_attention"
 PROJECTIONS = {  # in our order of a layer's parameters
     "q": "q_proj",
     "k": "k_proj",
@@ -98,5 +98,5 @@ FAMILIES = {
         renamed={".block_sparse_moe.": ".mlp.", ".forget_gate.": "."},
         joined={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")},
         next_tokens=True,
-    )
+    ),
 }

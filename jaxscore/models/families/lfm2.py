@@ -11,9 +11,10 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
+from jaxscore.models.families.hybrid import FULL
 from jaxscore.models.rope import rotary
 
-CONV, FULL = "conv", "full_attention"
+CONV = "conv"
 MLP = "w1", "w3", "w2"  # gate, up and down
 
 

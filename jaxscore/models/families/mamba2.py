@@ -16,8 +16,9 @@ from jaxscore.models.families.family import (
     norm,
     unembedding,
 )
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
-MAMBA, FULL, MLP, MOE = "linear_attention", "full_attention", "mlp", "moe"
+MLP, MOE = "mlp", "moe"
 MIXER = "layers.{i}.mixer."
 
 
@@ -53,8 +54,10 @@ def _nemotron_h(config: Any) -> DecoderConfig:
     # PyTorch's class reads neither: its embeddings are never tied, and its least step is
     # time_step_min.
     fields.require(config, tie_word_embeddings=False, time_step_limit=[0.0, math.inf])
-    mamba = hybrid.layers_of_type(config, MAMBA, FULL, MLP, MOE)
-    plain, moe = (hybrid.layers_of_type(config, kind, MAMBA, FULL, MLP, MOE) for kind in (MLP, MOE))
+    mamba = hybrid.layers_of_type(config, LINEAR, FULL, MLP, MOE)
+    plain, moe = (
+        hybrid.layers_of_type(config, kind, LINEAR, FULL, MLP, MOE) for kind in (MLP, MOE)
+    )
     mixer = _mixer(
         config,
         config.mamba_num_heads,

@@ -7,8 +7,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, granite, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, layer_norms, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
-
-MAMBA, FULL = "linear_attention", "full_attention"
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
 
 def _recurrent(config: Any, layers: tuple[int, ...]) -> Recurrent | None:
@@ -18,11 +17,11 @@ def _recurrent(config: Any, layers: tuple[int, ...]) -> Recurrent | None:
             f"mamba_n_heads {config.mamba_n_heads} of mamba_d_head {config.mamba_d_head}: expected "
             f"mamba_expand * hidden_size, {inner}"
         )
-    mixer = _mixer(config, out_bias=config.mamba_proj_bias)
+    mixer = _grouped_mixer(config, out_bias=config.mamba_proj_bias)
     return Recurrent(layers, mixer) if layers else None
 
 
-def _mixer(config: Any, **own: Any) -> StateSpace:
+def _grouped_mixer(config: Any, **own: Any) -> StateSpace:
     return hybrid.state_space(
         config.mamba_n_heads,
         config.mamba_d_head,
@@ -49,7 +48,7 @@ def _bamba(config: Any) -> DecoderConfig:
 
 def _granitemoehybrid(config: Any) -> DecoderConfig:
     """Experts beside an MLP, or that MLP alone."""
-    layers = hybrid.layers_of_type(config, MAMBA, FULL)
+    layers = hybrid.layers_of_type(config, LINEAR, FULL)
     fields.require_one_of(config, "position_embedding_type", None, "nope", "rope")
     own: dict[str, Any] = {"rotary": (), "rotary_of": ()}
     if config.position_embedding_type == "rope":
@@ -87,7 +86,7 @@ def _falcon_h1(config: Any) -> DecoderConfig:
             f"mamba_d_ssm or mamba_expand * hidden_size, {inner}"
         )
     place = "first" if config.mamba_norm_before_gate else "gated"
-    mixer = _mixer(
+    mixer = _grouped_mixer(
         config,
         out_bias=config.projectors_bias,
         norm=place if config.mamba_rms_norm else "",
@@ -143,7 +142,7 @@ def _granite_sources(config: DecoderConfig) -> Table:
     return table | linear((*at, "down"), name + "output_linear", False)
 
 
-MIXER = (
+MIXER_READS = (
     "mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_expand mamba_n_groups "
     "mamba_n_heads mamba_proj_bias mamba_chunk_size time_step_limit attention_bias"
 )
@@ -151,13 +150,13 @@ MIXER = (
 FAMILIES = {
     "bamba": llama.family(
         _bamba,
-        MIXER,
+        MIXER_READS,
         "attn_layer_indices mlp_bias num_logits_to_keep z_loss_coefficient",
         sources=_bamba_sources,
     ),
     "falcon_h1": llama.family(
         _falcon_h1,
-        MIXER,
+        MIXER_READS,
         "attention_in_multiplier attention_out_multiplier embedding_multiplier head_dim "
         "key_multiplier lm_head_multiplier mamba_d_ssm mamba_norm_before_gate mamba_rms_norm "
         "mlp_bias mlp_multipliers num_logits_to_keep projectors_bias ssm_in_multiplier "
@@ -167,7 +166,7 @@ FAMILIES = {
     ),
     "granitemoehybrid": llama.family(
         _granitemoehybrid,
-        MIXER,
+        MIXER_READS,
         "layer_types num_local_experts num_experts_per_tok position_embedding_type",
         "shared_intermediate_size",
         granite.MULTIPLIERS,

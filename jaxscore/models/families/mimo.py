@@ -102,5 +102,5 @@ FAMILIES = {
         RELEASED,
         sources=lambda config: mixtures.sources(config, _attention_sources(config)),
         unread=lambda config: (r"mtp\..+",),
-    )
+    ),
 }

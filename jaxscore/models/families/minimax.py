@@ -10,8 +10,8 @@ from jaxscore.device.decoder_config import DecoderConfig, Experts, Lightning, Re
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
-LINEAR, FULL = "linear_attention", "full_attention"
 # Computed from others, as are the decays of each head themselves, which are read
 BUFFERS = (r"layers\.\d+\.self_attn\.(query|key|diagonal)_decay",)
 NORM_EPS = 1e-6  # of lightning attention's outputs, independent of `rms_norm_eps`

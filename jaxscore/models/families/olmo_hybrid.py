@@ -6,8 +6,8 @@ from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, Recurrent
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama
 from jaxscore.models.families.family import Source, Table, linear, norm
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
-LINEAR, FULL = "linear_attention", "full_attention"
 NORM_EPS = 1e-5  # of the delta rule's outputs, independent of `rms_norm_eps`
 LAYER = "layers.{i}."
 PROJECTIONS = {  # in our order of a layer's parameters
@@ -94,5 +94,5 @@ FAMILIES = {
             "feedforward_layer_norm": "post_attention_layernorm",
         },
         joined={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")},
-    )
+    ),
 }

@@ -11,8 +11,8 @@ from jaxscore.device.decoder_config import DecoderConfig, Experts, GatedDelta, R
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
+from jaxscore.models.families.hybrid import FULL, LINEAR
 
-LINEAR, FULL = "linear_attention", "full_attention"
 PLUS = 1.0  # added to the scale of every norm but the delta rule's
 QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
 
