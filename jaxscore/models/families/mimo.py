@@ -1,9 +1,13 @@
-"""mimo_v2_flash: narrow values; layers with a window have more key heads, and sinks."""
+"""Mixtures with attention sinks: gpt_oss, and mimo_v2_flash.
+
+gpt_oss has biases and a clamped gate in its experts. mimo_v2_flash has narrow values; its layers
+with a window have more key heads.
+"""
 
 from typing import Any
 
 from jaxscore.device import attention_kinds
-from jaxscore.device.decoder_config import DecoderConfig, OtherHeads
+from jaxscore.device.decoder_config import Clamped, DecoderConfig, Experts, OtherHeads
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama, mixtures
 from jaxscore.models.families.family import Source, Table, linear
@@ -92,6 +96,40 @@ def _attention_sources(config: DecoderConfig) -> Table:
     return table
 
 
+def _gpt_oss(config: Any) -> DecoderConfig:
+    per_token = config.num_experts_per_tok
+    # experts_per_token is an older name
+    fields.require(config, hidden_act="silu", experts_per_token=per_token)
+    experts = Experts(
+        config.num_local_experts,
+        per_token,
+        renormalised=True,  # equal to a softmax over the chosen logits
+        router_bias=True,
+        bias=True,
+    )
+    return llama.llama_config(
+        config,
+        experts=mixtures.check_counts(experts),
+        clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
+        sinks=True,
+        windows=fields.windows_by_layer_type(config),
+        **fields.biases(config),
+    )
+
+
+def _gpt_oss_sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}."
+    gate_up, down = layer + "mlp.experts.gate_up_proj", layer + "mlp.experts.down_proj"
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | llama.attention_sources(config)
+        | {("layers", "attention", "sinks"): Source(layer + "self_attn.sinks")}
+        | mixtures.router_sources(config, layer + "mlp.router")
+        | mixtures.fused_expert_sources(config, gate_up, down, transposed=True, interleaved=True)
+    )
+
+
 FAMILIES = {
     "mimo_v2_flash": llama.family(
         _mimo,
@@ -102,5 +140,12 @@ FAMILIES = {
         RELEASED,
         sources=lambda config: mixtures.sources(config, _attention_sources(config)),
         unread=lambda config: (r"mtp\..+",),
+    ),
+    "gpt_oss": llama.family(
+        _gpt_oss,
+        "head_dim attention_bias layer_types sliding_window swiglu_limit swiglu_alpha",
+        "num_local_experts num_experts_per_tok experts_per_token initial_context_length",
+        mixtures.TRAINING,
+        sources=_gpt_oss_sources,
     ),
 }
