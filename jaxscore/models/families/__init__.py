@@ -7,10 +7,12 @@ from jaxscore.models.families.family import Family, Source
 
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
-    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
+    "attention_sinks": "gpt_oss mimo_v2_flash",
     "dbrx": "dbrx",
+    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
+    "gated_delta": "kimi_linear olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
     "gemma": "gemma gemma2 gemma3_text recurrent_gemma vaultgemma",
     "gemma4": "gemma3n_text gemma4_text gemma4_unified_text",
     "gpt": "codegen gpt2 gpt_bigcode gpt_neo gptj",
@@ -25,11 +27,9 @@ MODULES = {
     "longcat": "longcat_flash",
     "mamba": "falcon_mamba jamba mamba",
     "mamba2": "bamba falcon_h1 granitemoehybrid mamba2 nemotron_h",
-    "mimo": "gpt_oss mimo_v2_flash",
     "minimax": "minimax",
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "minicpm3 phi3 phi4_multimodal phimoe",
-    "qwen_hybrid": "kimi_linear olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",

@@ -1,4 +1,4 @@
-"""The gated delta rule in most layers: kimi_linear, olmo_hybrid, qwen3_next, qwen3_5 and its mixture.
+"""The gated delta rule in most layers: kimi_linear, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
 
 The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
 norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
