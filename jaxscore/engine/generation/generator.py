@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation.checks import check_request, check_types, n_free_positions
 from jaxscore.engine.generation.prefill import Prefill
 from jaxscore.engine.generation.slots import (
     STEPS,
@@ -21,7 +20,13 @@ from jaxscore.engine.generation.slots import (
     explain_out_of_memory,
     most_rows,
 )
-from jaxscore.engine.generation.state import ABANDONED, TextState
+from jaxscore.engine.generation.state import (
+    ABANDONED,
+    TextState,
+    check_request,
+    check_types,
+    n_free_positions,
+)
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts, processes
