@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
+from jaxscore.cli import messages, model_flags, outputs, settings_flags, system_command
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
@@ -89,7 +89,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         action="store_true",
         help=f"use the server at {DEFAULT_URL} instead of a local model",
     )
-    endpoint_flags.add(parser)
+    system_command.add(parser)
     settings_flags.add_groups(parser, SYSTEM.settings)
     outputs.add_page_flags(parser)
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     )
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
-    endpoint = endpoint_flags.endpoint(args, url, settings)
+    endpoint = system_command.endpoint(args, url, settings)
     entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)

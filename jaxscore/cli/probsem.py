@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
+from jaxscore.cli import messages, model_flags, outputs, settings_flags, system_command
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import UNPRINTABLE, many_lines
 from jaxscore.evaluate import run_declared
@@ -46,7 +46,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
-    endpoint_flags.add(parser)
+    system_command.add(parser)
     model_flags.add_model_flags(parser, settings=SYSTEM.settings)
     parser.set_defaults(run=run)
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
-    endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
+    endpoint = system_command.endpoint(args, args.api_base, settings)
     entries = read_objects(SYSTEM, suite, settings)
     with (
         atomic(paths[0]) as table,

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags, shards
+from jaxscore.cli import messages, model_flags, outputs, settings_flags, shards
 from jaxscore.cli.help_pages import ADVANCED
+from jaxscore.cli.messages import remark
 from jaxscore.cli.outputs import ReportFiles
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import run_declared
@@ -24,6 +25,52 @@ from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.resuming import Output, Work
 from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
+
+if TYPE_CHECKING:
+    from jaxscore.endpoints.completions import CompletionsEndpoint
+
+
+def add_api_base(parser: argparse._ActionsContainer) -> None:
+    """--api-base."""
+    parser.add_argument(
+        "--api-base",
+        metavar="URL",
+        help="use this OpenAI-compatible server: its /completions with echo and logprobs; the "
+        "model is then the name that it has there",
+    )
+
+
+def api_endpoint(
+    args: argparse.Namespace, url: str | None, settings: PromptSettings
+) -> "CompletionsEndpoint | None":
+    """The server's model, by the name that `--model` gives.
+
+    Args:
+        url: of the server; None for a local model, of which there is no api_endpoint.
+
+    Raises:
+        InputError: a flag or a setting that an api_endpoint cannot do; the URL is none, or the key in
+            the environment cannot be one.
+    """
+    if url is None:
+        return None
+    from jaxscore.endpoints.completions import CompletionsEndpoint  # imports an HTTP client
+
+    settings.check_model(CompletionsEndpoint.CAPABILITIES)
+    if args.lora or args.quantize:
+        raise InputError(
+            "--lora and --quantize: an api_endpoint has weights of its own; take a local model"
+        )
+    if args.reproducible:
+        raise InputError("--reproducible: an api_endpoint does not promise it; take a local model")
+    if args.distributed:
+        raise InputError("--distributed: one process asks an api_endpoint; leave it out")
+    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the api_endpoint computes")
+    for name in ("revision", "trust_remote_code"):
+        if getattr(args, name):
+            remark(args, f"--{name.replace('_', '-')}: no effect, the api_endpoint computes")
+    return CompletionsEndpoint(args.model, url, progress=not args.quiet)
+
 
 PAIR = "compares_models"  # capability of a model pair
 
@@ -45,7 +92,7 @@ def add(system: System, subparsers: Any) -> None:
     if system.report is not None:
         outputs.add_page_flags(parser)
     if issubclass(system.settings, PromptSettings):
-        endpoint_flags.add(parser)
+        add_api_base(parser)
     if PAIR in system.needs:
         model_flags.add_reference_flags(parser)
     if system.needs:
@@ -82,7 +129,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     endpoint = work = None
     model_name: str = args.model if system.needs else ""
     if isinstance(settings, PromptSettings):
-        endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
+        endpoint = api_endpoint(args, args.api_base, settings)
     entries, settings, output, reports = _inputs(system, args, settings, inputs)
     files = [output, *reports.paths]
     if system.work is not None:
