@@ -10,10 +10,9 @@ import numpy as np
 from jaxscore.errors import InputError, one_line
 from jaxscore.systems import settings as base
 from jaxscore.systems.compare import differences, open_run
-from jaxscore.systems.compare.columns import UNKNOWN, Run
+from jaxscore.systems.compare.columns import UNKNOWN, Matched, PairRecords, Run, match
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
-from jaxscore.systems.compare.pairing import Matched, PairRecords, match
 from jaxscore.systems.compare.report import report
 from jaxscore.systems.compare.units import Comparison
 from jaxscore.systems.entries import Entry

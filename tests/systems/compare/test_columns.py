@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.systems.compare.columns import collect
-from jaxscore.systems.compare.pairing import match
+from jaxscore.systems.compare.columns import collect, match
 from jaxscore.systems.compare.units import Unit
 
 
