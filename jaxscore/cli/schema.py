@@ -1,10 +1,21 @@
 """`jaxscore schema`: JSON Schema of a system's input, settings and output."""
 
 import argparse
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.json_schema import PARTS, schema_of
 from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.settings import SettingField, fields_of
+from jaxscore.systems.system import Decision, Metric, System, metadata_of, per_token_fields
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.
@@ -39,3 +50,185 @@ def run(args: argparse.Namespace) -> int:
     """Print the schema."""
     print(json_text(schema_of(declaration(args.system), args.part)), end="")
     return 0
+
+
+PARTS = ("item", "settings", "record")
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+NUMBER = {
+    "description": "null if it is not known, a text if it is infinite",
+    "anyOf": [{"type": ["number", "null"]}, {"enum": ["Infinity", "-Infinity"]}],
+}
+SIMPLE = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    Path: "string",
+    np.int32: "integer",
+    np.float32: "number",
+}
+ATTRIBUTE = re.compile(r"^(\w+(?:, \w+)*): (.*(?:\n {4,}.*)*)", re.MULTILINE)
+
+
+def schema_of(system: System, part: str | None = None) -> dict[str, Any]:
+    """The schema of one part of a declaration, with all parts as `$defs`.
+
+    Args:
+        part: one of `PARTS`; None is a schema with the definitions alone.
+    """
+    return {
+        "$schema": DIALECT,
+        "title": system.name,
+        **({} if part is None else {"$ref": f"#/$defs/{part}"}),
+        "$defs": {
+            "item": _item(system),
+            "settings": _settings(system.settings),
+            "record": _record(system),
+            "number": NUMBER,
+        },
+    }
+
+
+def _item(system: System) -> dict[str, Any]:
+    """An input object. Other fields are allowed: the record repeats them."""
+    is_typed_dict = typing.is_typeddict(system.item)
+    schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
+    if system.has_ids:
+        schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
+    return schema
+
+
+def _settings(settings: type) -> dict[str, Any]:
+    required = [field.name for field in fields_of(settings) if field.is_required]
+    return {
+        **_described(settings),
+        "type": "object",
+        "properties": {field.name: _setting(field) for field in fields_of(settings)},
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _setting(field: SettingField) -> dict[str, Any]:
+    value: dict[str, Any] = {"enum": [*field.choices]} if field.choices else _type(field.kind)
+    if field.flag.least is not None:
+        value["minimum"] = field.flag.least
+    if field.is_list:
+        value = {"type": "array", "items": value}
+    if field.is_optional:
+        value = _any_of([value, {"type": "null"}])
+    if field.is_required:
+        return {"description": field.flag.help, **value}
+    default = [*field.default] if isinstance(field.default, tuple) else field.default
+    off = "false: " if field.default is True else ""  # the flag turns it off, and the help says so
+    help_text = {"description": f"{off}{field.flag.help}"} if field.flag.help else {}
+    return {**help_text, **value, "default": default}
+
+
+def _record(system: System) -> dict[str, Any]:
+    """An output object: the declared fields, those of the input, and `error` of a failed item."""
+    kinds = [system.record, *(kind.record for kind in system.compared if kind.record is not None)]
+    schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
+    for schema in schemas:
+        schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
+    title = f"record of {system.name}, version {system.version}"
+    return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
+
+
+def _typed_dict(record: type) -> dict[str, Any]:
+    compared: list[tuple[str, Decision | Metric]]
+    compared = [*metadata_of(record, Decision), *metadata_of(record, Metric)]
+    titles = {  # of fields that are the number or the decision themselves
+        name: found.title for name, found in compared if found.value is None
+    }
+    titles = {**_attributes(record), **titles}
+    per_token = per_token_fields(record)
+    properties = {}
+    for name, hint in typing.get_type_hints(record).items():
+        value = _type(hint, is_output=True)
+        if name in per_token:
+            value["items"] = _any_of([value["items"], {"type": "null"}])
+        properties[name] = {**({"description": titles[name]} if name in titles else {}), **value}
+    required = sorted(record.__required_keys__)  # type: ignore[attr-defined]
+    return {
+        **_described(record),
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+    }
+
+
+def _dataclass(kind: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    described = _attributes(kind)
+    properties, required = {}, []
+    for field in dataclasses.fields(kind):
+        value = _type(hints[field.name])
+        if field.name in described:
+            value = {"description": described[field.name], **value}
+        if field.default is not dataclasses.MISSING:
+            value["default"] = field.default
+        else:
+            required.append(field.name)
+        properties[field.name] = value
+    return {**_described(kind), "type": "object", "properties": properties, "required": required}
+
+
+def _type(hint: Any, *, is_output: bool = False) -> dict[str, Any]:
+    """The schema of a type.
+
+    Args:
+        is_output: a number may be null, or infinite as a text.
+
+    Raises:
+        TypeError: no JSON value has this type.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if is_output and hint in (float, np.float32):
+        return {"$ref": "#/$defs/number"}
+    if hint in SIMPLE:
+        return {"type": SIMPLE[hint]}
+    if origin is Literal:
+        return {"enum": [*arguments]}
+    if origin in (types.UnionType, typing.Union):
+        return _any_of([_type(argument, is_output=is_output) for argument in arguments])
+    if origin in (list, tuple, Sequence):
+        return {"type": "array", "items": _type(arguments[0], is_output=is_output)}
+    if origin in (dict, Mapping):
+        return {
+            "type": "object",
+            "additionalProperties": _type(arguments[1], is_output=is_output),
+        }
+    if hint in (list, dict):
+        return {"type": "array" if hint is list else "object"}
+    if typing.is_typeddict(hint):
+        return _typed_dict(hint)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(typing.cast(type, hint))
+    raise TypeError(f"{hint} has no JSON Schema")
+
+
+def _any_of(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Any of several schemas; simple types are one list of them."""
+    if all(set(schema) == {"type"} for schema in schemas):
+        return {"type": [schema["type"] for schema in schemas]}
+    return {"anyOf": [*schemas]}
+
+
+def _described(kind: type) -> dict[str, str]:
+    """The first line of a class's docstring as its description."""
+    lines = (inspect.getdoc(kind) or "").splitlines()
+    return {"description": lines[0]} if lines else {}
+
+
+def _attributes(kind: type) -> dict[str, str]:
+    """Descriptions of attributes in a class's docstring."""
+    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    return {
+        name: " ".join(text.split())
+        for names, text in ATTRIBUTE.findall(inspect.cleandoc(section))
+        for name in names.split(", ")
+    }

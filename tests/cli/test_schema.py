@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
+from jaxscore.cli.schema import DIALECT, schema_of
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.json_schema import DIALECT, schema_of
 from jaxscore.systems.registry import SYSTEMS, declaration
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import ROOT
