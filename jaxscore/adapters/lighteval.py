@@ -18,8 +18,7 @@ from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import Doc
 
 from jaxscore.adapters.arguments import LM_EVAL_ARGUMENTS, read_arguments, read_flag
-from jaxscore.adapters.model import DEFAULT_LENGTH, config_length, load_model
-from jaxscore.adapters.scoring import Question, answers
+from jaxscore.adapters.model import DEFAULT_LENGTH, Question, answers, config_length, load_model
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.text import chat_template
 from jaxscore.types.requests import GenerationRequest

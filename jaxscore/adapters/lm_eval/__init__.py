@@ -35,8 +35,7 @@ from jaxscore.adapters.lm_eval import outputs
 from jaxscore.adapters.lm_eval.encoding import ChatTemplate, Encoder, Rolling, check_unicode
 from jaxscore.adapters.lm_eval.generation import TextGenerator
 from jaxscore.adapters.lm_eval.outputs import CallLog, Details
-from jaxscore.adapters.model import load_model
-from jaxscore.adapters.scoring import Answer, Question, answers
+from jaxscore.adapters.model import Answer, Question, answers, load_model
 from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path

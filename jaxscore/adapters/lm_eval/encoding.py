@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxscore.adapters.scoring import Answer, Question
+from jaxscore.adapters.model import Answer, Question
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import rolling_windows
 from jaxscore.text import checkpoint_process

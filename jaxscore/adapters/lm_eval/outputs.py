@@ -14,8 +14,7 @@ import numpy as np
 from lm_eval.api.instance import Instance
 
 from jaxscore.adapters.arguments import Arguments
-from jaxscore.adapters.model import LoadedModel
-from jaxscore.adapters.scoring import Answer
+from jaxscore.adapters.model import Answer, LoadedModel
 from jaxscore.engine.provenance import commit
 from jaxscore.errors import InputError
 from jaxscore.io import processes

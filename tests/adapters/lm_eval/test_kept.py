@@ -84,7 +84,7 @@ def test_answers_are_cached_as_windows_end(model, monkeypatch):
 
 
 def _two_then_stop(scorer, asked, max_length, named):
-    from jaxscore.adapters.scoring import answers
+    from jaxscore.adapters.model import answers
 
     yield next(answers(scorer, asked[:2], max_length, named))
     raise KeyboardInterrupt
