@@ -19,7 +19,7 @@ from jaxscore.io.local_path import local_path
 from jaxscore.lm import LocalLM
 from jaxscore.models import wrappers
 from jaxscore.models.config import read
-from jaxscore.models.config.accepted_keys import without
+from jaxscore.models.load import without
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer

@@ -29,8 +29,7 @@ from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import parse_bytes
-from jaxscore.models import costs, native
-from jaxscore.models.config import accepted_keys
+from jaxscore.models import costs, load, native
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted, quantization
 from jaxscore.models.weights.params import shapes_of
@@ -51,7 +50,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = select_target(args, mesh)
     memory, n_devices = _machine(args, target, mesh)
-    written, accepted = accepted_keys.accept(
+    written, accepted = load.accept(
         checkpoint.read_config(source), args.accept_config, str(checkpoint.config_path(source))
     )
     scheme = quantization.read_scheme(source, written)

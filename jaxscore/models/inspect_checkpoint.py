@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import is_gguf
-from jaxscore.models import model_types, native, wrappers
-from jaxscore.models.config import accepted_keys, read
+from jaxscore.models import load, model_types, native, wrappers
+from jaxscore.models.config import read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
@@ -80,7 +80,7 @@ def inspect_checkpoint(
     out = Inspection(where, raw["model_type"], resolve_implementation(implementation))
     try:
         model_types.check(raw, where)
-        raw, out.accepted = accepted_keys.accept(raw, accept_config, where)
+        raw, out.accepted = load.accept(raw, accept_config, where)
     except InputError as problem:
         out.refused.append(str(problem))
         return out

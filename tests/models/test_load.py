@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscore import InputError, Scorer
-from jaxscore.models.config.accepted_keys import accept
 from jaxscore.models.config.check import unhandled
+from jaxscore.models.load import accept
 from jaxscore.models.native import translate
 from tests.conftest import CASES
 from tests.models.checkpoints import loaded
