@@ -1,4 +1,9 @@
-"""Loads the scorer and tokenizer that model arguments name."""
+"""Loads the scorer and tokenizer that model arguments name, and scores questions of token ids.
+
+questions   sorted by their ids, so that shared text stays in one window
+windows     at most 2,048 distinct questions and 4 million tokens, planned together
+answers     yielded per window, each with the places of all equal questions
+"""
 
 import copy
 import itertools

@@ -89,7 +89,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         action="store_true",
         help=f"use the server at {DEFAULT_URL} instead of a local model",
     )
-    system_command.add(parser)
+    system_command.add_api_base(parser)
     settings_flags.add_groups(parser, SYSTEM.settings)
     outputs.add_page_flags(parser)
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     )
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
-    endpoint = system_command.endpoint(args, url, settings)
+    endpoint = system_command.api_endpoint(args, url, settings)
     entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)

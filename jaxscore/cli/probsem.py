@@ -46,7 +46,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
-    system_command.add(parser)
+    system_command.add_api_base(parser)
     model_flags.add_model_flags(parser, settings=SYSTEM.settings)
     parser.set_defaults(run=run)
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
-    endpoint = system_command.endpoint(args, args.api_base, settings)
+    endpoint = system_command.api_endpoint(args, args.api_base, settings)
     entries = read_objects(SYSTEM, suite, settings)
     with (
         atomic(paths[0]) as table,

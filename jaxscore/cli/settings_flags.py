@@ -193,7 +193,7 @@ def add_columns(parser: argparse._ActionsContainer, fields: Sequence[str]) -> No
 def add_input(
     parser: argparse._ActionsContainer, what: str, fields: Sequence[str], *aliases: str
 ) -> None:
-    """Declare --input, a file of items in any of `FORMS`, and `add_columns` --column.
+    """Declare --input, a file of items in any of `FORMS`, and --column.
 
     Args:
         what: what an item is, as a plural, and further forms.

@@ -46,10 +46,10 @@ def api_endpoint(
     """The server's model, by the name that `--model` gives.
 
     Args:
-        url: of the server; None for a local model, of which there is no api_endpoint.
+        url: of the server; None for a local model, of which there is no endpoint.
 
     Raises:
-        InputError: a flag or a setting that an api_endpoint cannot do; the URL is none, or the key in
+        InputError: a flag or a setting that an endpoint cannot do; the URL is none, or the key in
             the environment cannot be one.
     """
     if url is None:
@@ -59,16 +59,16 @@ def api_endpoint(
     settings.check_model(CompletionsEndpoint.CAPABILITIES)
     if args.lora or args.quantize:
         raise InputError(
-            "--lora and --quantize: an api_endpoint has weights of its own; take a local model"
+            "--lora and --quantize: an endpoint has weights of its own; take a local model"
         )
     if args.reproducible:
-        raise InputError("--reproducible: an api_endpoint does not promise it; take a local model")
+        raise InputError("--reproducible: an endpoint does not promise it; take a local model")
     if args.distributed:
-        raise InputError("--distributed: one process asks an api_endpoint; leave it out")
-    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the api_endpoint computes")
+        raise InputError("--distributed: one process asks an endpoint; leave it out")
+    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the endpoint computes")
     for name in ("revision", "trust_remote_code"):
         if getattr(args, name):
-            remark(args, f"--{name.replace('_', '-')}: no effect, the api_endpoint computes")
+            remark(args, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
     return CompletionsEndpoint(args.model, url, progress=not args.quiet)
 
 

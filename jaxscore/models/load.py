@@ -1,4 +1,4 @@
-"""Load a checkpoint: choose the implementation and the dtype."""
+"""Load a checkpoint: choose implementation and dtype; drop keys that the user vouches for."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Checks of generation requests, and the state of each text: its tokens on the host, its slot on the device."""
+"""Checks of generation requests, and their state: tokens on the host, a slot on the device."""
 
 import dataclasses
 import math

@@ -1,4 +1,7 @@
-"""The units of a finished run in columns: a million units as objects would not fit in memory."""
+"""Units of finished runs in columns, and their pairs: by id, and by the requested text.
+
+A million units as objects would not fit in memory.
+"""
 
 import collections
 import dataclasses
