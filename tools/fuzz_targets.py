@@ -21,7 +21,7 @@ from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.journal import database, files
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, generation_config, lora, quantization, tensor_files
+from jaxscore.models.weights import checkpoint, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
@@ -184,7 +184,7 @@ def read_config(data: bytes, folder: Path) -> None:
         if kind < b"\x80":
             _file(folder, "config.json", content)
             raw = checkpoint.read_config(folder)
-            generation_config.read_generation_config(folder, raw)
+            checkpoint.read_generation_config(folder, raw)
             quantization.read_scheme(folder, raw)
             native.translate(folder, quantization.plain_config(raw))
         elif kind < b"\xa0":
@@ -197,8 +197,8 @@ def read_config(data: bytes, folder: Path) -> None:
             tensor_files.open_tensors(folder)
         else:
             _file(folder, "generation_config.json", content)
-            generation_config.read_generation_config(folder, {})
-            generation_config.read_generation_config(folder, {})
+            checkpoint.read_generation_config(folder, {})
+            checkpoint.read_generation_config(folder, {})
 
 
 def _adapter() -> bytes:

@@ -33,8 +33,7 @@ from jaxscore.models.weights.array_tensors import (
     outline,
     tensor_loader,
 )
-from jaxscore.models.weights.checkpoint import config_path
-from jaxscore.models.weights.generation_config import read_generation_config
+from jaxscore.models.weights.checkpoint import config_path, read_generation_config
 from jaxscore.models.weights.params import (
     Placement,
     load_params,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, generation_config, lora, tensor_files
-from jaxscore.models.weights.generation_config import read_generation_config
+from jaxscore.models.weights import checkpoint, lora, tensor_files
+from jaxscore.models.weights.checkpoint import read_generation_config
 from jaxscore.systems.rag import experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
@@ -155,7 +155,7 @@ def test_any_index(sharded, value, content):
         ("model.safetensors.index.json", tensor_files.open_tensors),
         (
             "generation_config.json",
-            lambda folder: generation_config.read_generation_config(folder, {}),
+            lambda folder: checkpoint.read_generation_config(folder, {}),
         ),
         (lora.CONFIG, lora.read),
         ("config.yaml", lambda folder: experiment_folder.read_config(folder, "dev")),
@@ -248,12 +248,12 @@ def test_eos_ids(tmp_path, ids):
 
 
 @HOSTILE
-@given(st.sampled_from([*generation_config.COMPUTED, *generation_config.ANY_TEXT]), values)
+@given(st.sampled_from([*checkpoint.COMPUTED, *checkpoint.ANY_TEXT]), values)
 def test_any_generation_default(tmp_path, name, value):
     """A value that can be asked for, or an entry that is named."""
     put(tmp_path / "generation_config.json", json.dumps({name: value}).encode())
     _, defaults = read_generation_config(tmp_path, {})
-    plain = generation_config.GenerationDefaults()
+    plain = checkpoint.GenerationDefaults()
     assert defaults == plain or name in defaults.unhandled or vars(defaults)[name] == value
 
 

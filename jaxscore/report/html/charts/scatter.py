@@ -16,8 +16,8 @@ from jaxscore.report.html.charts.drawing import (
     picture,
 )
 
-WIDTH, HEIGHT = 420, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 410, 12, 258
+SCATTER_WIDTH, SCATTER_HEIGHT = 420, 300
+SCATTER_LEFT, SCATTER_RIGHT, SCATTER_TOP, SCATTER_BOTTOM = 58, 410, 12, 258
 POINTS = 300  # of more, a grid of counts is drawn
 CELLS = 18  # of the grid, each way
 
@@ -72,15 +72,21 @@ def scatter(
     xs, ys = [x for x, _ in held], [y for _, y in held]
     if diagonal:
         xs = ys = [*xs, *ys]
-    across, up = _axes(xs, LEFT, RIGHT, logs.x), _axes(ys, BOTTOM, TOP, logs.y)
-    parts = [axis_beside(up, LEFT, labels.y, RIGHT), axis_below(across, BOTTOM, labels.x, TOP)]
+    across, up = (
+        _axes(xs, SCATTER_LEFT, SCATTER_RIGHT, logs.x),
+        _axes(ys, SCATTER_BOTTOM, SCATTER_TOP, logs.y),
+    )
+    parts = [
+        axis_beside(up, SCATTER_LEFT, labels.y, SCATTER_RIGHT),
+        axis_below(across, SCATTER_BOTTOM, labels.x, SCATTER_TOP),
+    ]
     if diagonal:
         parts.append(line(across.start, up.start, across.end, up.end, "ideal"))
     parts += _points(held, across, up) if len(held) <= POINTS else _cells(held, across, up, labels)
     above = sum(k for (x, y), k in held.items() if y > x)
     seen = f"{n} {labels.what}: {labels.y} against {labels.x}"
     finding = f"{seen}; {above} lie above the diagonal." if diagonal else f"{seen}."
-    return picture(title, finding, WIDTH, HEIGHT, *parts)
+    return picture(title, finding, SCATTER_WIDTH, SCATTER_HEIGHT, *parts)
 
 
 def _points(held: Mapping[tuple[float, float], int], across: Axis, up: Axis) -> list[Markup]:
@@ -94,15 +100,15 @@ def _cells(
     held: Mapping[tuple[float, float], int], across: Axis, up: Axis, labels: Labels
 ) -> list[Markup]:
     """Squares, the darker the more points are in them."""
-    wide, tall = (RIGHT - LEFT) / CELLS, (BOTTOM - TOP) / CELLS
+    wide, tall = (SCATTER_RIGHT - SCATTER_LEFT) / CELLS, (SCATTER_BOTTOM - SCATTER_TOP) / CELLS
     n: dict[tuple[int, int], int] = {}
     for (x, y), count in held.items():
-        cell = int((across.at(x) - LEFT) / wide), int((BOTTOM - up.at(y)) / tall)
+        cell = int((across.at(x) - SCATTER_LEFT) / wide), int((SCATTER_BOTTOM - up.at(y)) / tall)
         n[cell] = n.get(cell, 0) + count
     most = max(n.values())
     return [
         box(
-            LEFT + column * wide, BOTTOM - (row + 1) * tall, wide, tall, "cell",
+            SCATTER_LEFT + column * wide, SCATTER_BOTTOM - (row + 1) * tall, wide, tall, "cell",
             f"{count} {labels.what}", 0.15 + 0.85 * math.log1p(count) / math.log1p(most),
         )
         for (column, row), count in sorted(n.items())
