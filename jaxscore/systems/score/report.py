@@ -7,8 +7,7 @@ import numpy as np
 
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
-from jaxscore.report.html.charts.histogram import Counts, histogram
-from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
+from jaxscore.report.html.charts.histogram import Counts, Labels, Logs, histogram, scatter
 from jaxscore.report.html.strips import LARGEST, MISSING, PER_NAT, Strips
 from jaxscore.report.markdown import NOTHING, number, significant
 from jaxscore.report.sections import closing, model_of, sentence, three, with_failures

@@ -13,9 +13,18 @@ from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.chart_parts import reliability
 from jaxscore.report.html.charts.curves import COLOURS, Curve, Point, curves
 from jaxscore.report.html.charts.drawing import Axis, step
-from jaxscore.report.html.charts.histogram import counts, histogram, merged, two_sided
+from jaxscore.report.html.charts.histogram import (
+    CELLS,
+    POINTS,
+    Labels,
+    Logs,
+    counts,
+    histogram,
+    merged,
+    scatter,
+    two_sided,
+)
 from jaxscore.report.html.charts.intervals import MOST, Group, intervals
-from jaxscore.report.html.charts.scatter import CELLS, POINTS, Labels, Logs, scatter
 from jaxscore.report.html.frame import _file
 from jaxscore.report.sections import three
 from tests.hostile.inputs import HOSTILE, TEXTS
