@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxscore.report.document import Source
 from jaxscore.report.html.frame import render
-from jaxscore.systems.score.report import report
-from jaxscore.systems.score.worst_requests import WorstRequests
+from jaxscore.systems.score.report import WorstRequests, report
 
 SIZES, SMALL_SIZES = (10_000, 100_000), (100,)  # requests
 LENGTH, VOCABULARY = 20, 20_000  # tokens of each, and how many different ones there are

@@ -1,17 +1,227 @@
 """Report of `score`."""
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
-from jaxscore.report.html.charts.histogram import Counts, Labels, Logs, histogram, scatter
-from jaxscore.report.html.strips import LARGEST, MISSING, PER_NAT, Strips
+from jaxscore.report.html import packed as limits
+from jaxscore.report.html.charts.histogram import Counts, Labels, Logs, histogram, merged, scatter
+from jaxscore.report.html.strips import (
+    LARGEST,
+    MISSING,
+    NUMBERS,
+    PER_NAT,
+    Strips,
+    Tokens,
+    TokenText,
+    join,
+    tokens,
+)
 from jaxscore.report.markdown import NOTHING, number, significant
-from jaxscore.report.sections import closing, model_of, sentence, three, with_failures
-from jaxscore.systems.score.worst_requests import LONGEST, Held, WorstRequests
+from jaxscore.report.sections import closing, context_end, model_of, sentence, three, with_failures
+
+HELD = limits.EMBEDDED  # requests of the lowest mean log-probability
+HELD_TOKENS = limits.TOKENS  # of these requests, the worst first
+HELD_CONTEXTS = 2_000_000  # characters of their contexts, likewise
+TOGETHER, TOKENS_TOGETHER = 4_096, 200_000  # records that become arrays together, and their tokens
+WIDTH = 0.02  # nats of the bins in which all requests are counted
+LONGEST = 60.0  # nats; what is larger is counted in the last bin
+PER_OCTAVE = 4  # lengths in tokens are counted in quarters of an octave
+NATS_OF_CELL = 0.25  # and mean surprisals of a length in bins of this width
+SUMS = (
+    "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
+)  # fmt: skip
+MEASURES = ("min_k", "min_k_pp", "fast_detect")  # one number per text, of --measures
+
+
+class Held(NamedTuple):
+    """Some requests, the fields aligned.
+
+    Attributes:
+        ids, contexts: texts.
+        n_tokens, n_scored: int64.
+        sums: name -> float64; NaN where no token was scored, or the number is not known.
+        tokens: empty of a request whose tokens are left out.
+    """
+
+    ids: list[str]
+    contexts: list[str]
+    n_tokens: np.ndarray
+    n_scored: np.ndarray
+    sums: dict[str, np.ndarray]
+    tokens: Tokens
+
+
+class WorstRequests:
+    """Takes each record of `score`, with what stands before its text.
+
+    Attributes:
+        n_all: records that were taken, failed ones included.
+        names: of tokens by their id.
+        measures: those of `MEASURES` that the records have.
+    """
+
+    def __init__(self, measures: Collection[str] = ()) -> None:
+        """`measures` are the names of --measures, further ones included."""
+        self.n_all = 0
+        self.measures = tuple(name for name in MEASURES if name in measures)
+        self._ranked = "rank" in measures  # else a field of this name is the user's own
+        self.names: dict[int, str] = {}
+        self._waiting: list[tuple[Mapping[str, Any], str]] = []
+        self._n_waiting = 0
+        self._held: list[Held] = []
+        self._bound = np.inf  # requests of this mean and above are shown without tokens
+        n_bins = round(LONGEST / WIDTH) + 1
+        self._surprisal, self._entropy = np.zeros((2, n_bins), np.int64)
+        self._cells: Counter[tuple[int, int]] = Counter()
+
+    def add(self, record: Mapping[str, Any], context: str) -> None:
+        """One record, its arrays as NumPy has them or as lists; one that failed is counted."""
+        self.n_all += 1
+        if "error" in record:
+            return
+        self._waiting.append((record, context))
+        self._n_waiting += record["n_tokens"]
+        if len(self._waiting) >= TOGETHER or self._n_waiting >= TOKENS_TOGETHER:
+            self._take()
+
+    def held(self) -> Held:
+        """The worst requests, worst first."""
+        self._take()
+        return _worst(_join(self._held or [self._arrays()]))[0]
+
+    def surprisal(self) -> Counts | None:
+        """How many of all requests have which mean surprisal (-mean log-probability)."""
+        self._take()
+        return merged(self._surprisal, WIDTH)
+
+    def entropy(self) -> Counts | None:
+        """How many of all requests have which mean entropy."""
+        self._take()
+        return merged(self._entropy, WIDTH)
+
+    def lengths(self) -> dict[tuple[float, float], int]:
+        """(tokens, perplexity) of the middle of each cell -> how many of all requests lie there."""
+        self._take()
+        return {
+            (2.0 ** ((x + 0.5) / PER_OCTAVE), float(np.exp((y + 0.5) * NATS_OF_CELL))): n
+            for (x, y), n in sorted(self._cells.items())
+        }
+
+    def _take(self) -> None:
+        if not self._waiting:
+            return
+        one = self._arrays()
+        self._count(one)
+        self._held.append(one)
+        self._waiting, self._n_waiting = [], 0
+        n_held = sum(len(part.ids) for part in self._held)
+        n_tokens = sum(len(part.tokens.ids) for part in self._held)
+        if n_held > 2 * HELD or n_tokens > 2 * HELD_TOKENS:
+            worst, bound = _worst(_join(self._held))
+            self._held, self._bound = [worst], min(bound, self._bound)
+
+    def _arrays(self) -> Held:
+        records = [record for record, _ in self._waiting]
+        return Held(
+            [str(record["id"]) for record in records],
+            [context_end(context) for _, context in self._waiting],
+            np.array([record["n_tokens"] for record in records], np.int64),
+            np.array([record["n_scored"] for record in records], np.int64),
+            {
+                name: np.array([record[name] for record in records], np.float64)
+                for name in (*SUMS, *self.measures)
+            },
+            self._tokens(records),
+        )
+
+    def _tokens(self, records: Sequence[Mapping[str, Any]]) -> Tokens:
+        """Without those of requests that come after the first one without tokens."""
+        given = [_tokens(record, self._ranked) for record in records]
+        if self._bound == np.inf:
+            return tokens(given, self.names)
+        mean = np.array([record["mean_logprob"] for record in records], np.float64)
+        shown = mean < self._bound  # False of NaN: such requests come last
+        some = [one if own else None for one, own in zip(given, shown.tolist(), strict=True)]
+        found = tokens(some, self.names)
+        size = np.array([0 if one is None else len(one.tokens) for one in given], np.int64)
+        return dataclasses.replace(found, left_out=np.where(shown, found.left_out, size))
+
+    def _count(self, one: Held) -> None:
+        surprisal, entropy = -one.sums["mean_logprob"], one.sums["mean_entropy"]
+        known = np.isfinite(surprisal)
+        for values, into in ((surprisal, self._surprisal), (entropy, self._entropy)):
+            bins = np.clip(values[np.isfinite(values)], 0.0, LONGEST) / WIDTH
+            into += np.bincount(bins.astype(np.int64), minlength=len(into))
+        x = np.floor(np.log2(one.n_scored[known]) * PER_OCTAVE).astype(int)
+        y = np.floor(np.clip(surprisal[known], 0.0, LONGEST) / NATS_OF_CELL).astype(int)
+        self._cells.update(zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _tokens(record: Mapping[str, Any], ranked: bool) -> TokenText | None:
+    """None if the record has no arrays; of an endpoint's, ids are -1 and numbers NaN where it
+    does not tell them."""
+    if "logprob" not in record:
+        return None
+    n, ids = len(record["tokens"]), record["token_ids"]
+    logprob, entropy, certainty = (
+        np.full(n, np.nan) if record[name] is None else record[name] for name in NUMBERS
+    )
+    return TokenText(
+        np.full(n, -1, np.int32) if ids is None else ids,
+        record["tokens"],
+        logprob,
+        entropy,
+        certainty,
+        record["greedy"],
+        record["rank"] if ranked else None,
+    )
+
+
+def _join(parts: Sequence[Held]) -> Held:
+    return Held(
+        [id for part in parts for id in part.ids],
+        [context for part in parts for context in part.contexts],
+        np.concatenate([part.n_tokens for part in parts]),
+        np.concatenate([part.n_scored for part in parts]),
+        {name: np.concatenate([part.sums[name] for part in parts]) for name in parts[0].sums},
+        join([part.tokens for part in parts]),
+    )
+
+
+def _worst(given: Held) -> tuple[Held, float]:
+    """The first `HELD` by their mean, without the tokens and the contexts that are too many.
+
+    Requests that come later only push others back, so what is left out here is never needed.
+
+    Returns:
+        The requests, and the mean of the first one without tokens, infinity where all have them:
+        a later request of this mean or above comes after it.
+    """
+    mean = np.where(np.isnan(given.sums["mean_logprob"]), np.inf, given.sums["mean_logprob"])
+    order = np.argsort(mean, kind="stable")[:HELD]
+    found = given.tokens.take(order)
+    with_tokens = int(np.searchsorted(np.cumsum(found.length), HELD_TOKENS, "right"))
+    places = order.tolist()
+    contexts, n_characters = [], 0
+    for place in places:
+        n_characters += len(given.contexts[place])
+        contexts.append(given.contexts[place] if n_characters <= HELD_CONTEXTS else "")
+    worst = Held(
+        [given.ids[place] for place in places],
+        contexts,
+        given.n_tokens[order],
+        given.n_scored[order],
+        {name: values[order] for name, values in given.sums.items()},
+        found.first(with_tokens),
+    )
+    return worst, float(mean[order[with_tokens]]) if with_tokens < len(order) else np.inf
+
 
 MEANS = {"mean_entropy": "Entropy", "mean_self_certainty": "Self-certainty"}
 

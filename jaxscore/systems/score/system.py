@@ -13,8 +13,7 @@ from jaxscore.systems.entries import SHOWN, Entry, read_entry, read_item, taken_
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.prompt_settings import PLAIN, Example, Prompting, PromptSettings, remarks
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
-from jaxscore.systems.score.report import report
-from jaxscore.systems.score.worst_requests import WorstRequests
+from jaxscore.systems.score.report import WorstRequests, report
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import TextSettings, setting
 from jaxscore.systems.system import Compared, Metric, PerToken, System

@@ -16,8 +16,7 @@ from jaxscore.report.document import Column, Document, Field, Items, Row, Rows, 
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.strips import Strips, TokenText, tokens
 from jaxscore.report.sections import three
-from jaxscore.systems.score.report import report
-from jaxscore.systems.score.worst_requests import WorstRequests
+from jaxscore.systems.score.report import WorstRequests, report
 from tools.benchmarks.pages import record, source
 
 TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4"}

@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from jaxscore.systems.score import worst_requests as module
-from jaxscore.systems.score.report import report
-from jaxscore.systems.score.worst_requests import WorstRequests
+from jaxscore.systems.score import report as module
+from jaxscore.systems.score.report import WorstRequests, report
 from tests.report.html.made import score_source
 from tools.benchmarks.pages import record
 
