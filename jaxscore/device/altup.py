@@ -1,13 +1,13 @@
-"""Several residual streams of which a layer computes one: alternating updates (arXiv 2301.13310).
+"""Alternating updates: each layer computes one of several residual streams (arXiv 2301.13310).
 
-With streams s_i, i = 1..N, the one that the layer computes, a, and m(x) = tanh(W norm(x) / D):
+With streams s_i, i = 1..N, the computed one a, and m(x) = tanh(W norm(x) / D):
 
     p_j = s_j + sum_i P(m(s_a))_ji s_i          predicted from the streams before the layer
     y   = layer(p_a)
-    s_j = p_j + (1 + C(m(y))_j) (y - p_a)       corrected by what the layer computed
+    s_j = p_j + (1 + C(m(y))_j) (y - p_a)       corrected by the layer's output
 
-In the beginning the other streams are products of the embedding, scaled to its root mean square; in
-the end the products of all are averaged.
+The other streams start as products of the embedding, scaled to its root mean square; at the end
+the first stream and products of the others are averaged.
 """
 
 from typing import Any
@@ -20,11 +20,11 @@ from jaxtyping import Array, Float
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.layers import Linear, Norm
 
-LEAST_SQUARE = 1e-5  # of a stream that is scaled to the root mean square of another
+LEAST_SQUARE = 1e-5  # lower bound of a mean square that divides
 
 
 class Streams(nn.Module):
-    """The part of a layer that predicts and corrects streams."""
+    """Prediction and correction of the streams around one layer."""
 
     config: DecoderConfig
 
@@ -40,14 +40,14 @@ class Streams(nn.Module):
             self.output_scale = self.param("output_scale", nn.initializers.ones, (c.width,))
 
     def __call__(self, streams: Array, activated: Array) -> Any:
-        """`predict` and `correct`, which make all parameters."""
+        """Call `predict` and `correct`, so that all parameters are created."""
         return self.predict(streams), self.correct(streams, activated)
 
     def _modes(self, x: Array) -> Array:
         return jnp.tanh(self.router(self.norm(x) / self.config.width))
 
     def predict(self, streams: Float[Array, "N R L D"]) -> Float[Array, "N R L D"]:
-        """Streams as the layer reads them."""
+        """Predict the streams that the layer reads."""
         assert self.config.altup is not None
         n = self.config.altup.n_streams
         weights = self.predicting(self._modes(streams[self.config.altup.active]))
@@ -58,11 +58,14 @@ class Streams(nn.Module):
     def correct(
         self, predicted: Float[Array, "N R L D"], activated: Float[Array, "R L D"]
     ) -> tuple[Float[Array, "N R L D"], Float[Array, "R L D"]]:
-        """Streams after the layer, and the input that its per-layer embedding gates.
+        """Correct the streams by the layer's output.
 
         Args:
             predicted: from `predict`.
             activated: the layer's output.
+
+        Returns:
+            The streams, and the active one, scaled, which gates the per-layer embedding.
         """
         altup = self.config.altup
         assert altup is not None
@@ -73,13 +76,13 @@ class Streams(nn.Module):
 
 
 def expand(x: Float[Array, "R L D"], weight: Float[Array, "M D D"]) -> Float[Array, "N R L D"]:
-    """The embedding, and its products at its scale."""
+    """Make the first streams: the embedding, and products of it with its root mean square."""
     more = jnp.einsum("mod,rld->mrlo", _float32(weight), x, precision=lax.Precision.HIGHEST)
     return jnp.concatenate([x[None], _scaled_like(x, more)])
 
 
 def merge(streams: Float[Array, "N R L D"], weight: Float[Array, "M D D"]) -> Float[Array, "R L D"]:
-    """The mean of the first stream and of products of the others at its scale."""
+    """Average the first stream and products of the others, scaled to its root mean square."""
     first, others = streams[0], streams[1:]
     more = jnp.einsum("mod,mrld->mrlo", _float32(weight), others, precision=lax.Precision.HIGHEST)
     return (first + _scaled_like(first, more).sum(axis=0)) / len(streams)
@@ -90,7 +93,7 @@ def _float32(weight: Array) -> Array:
 
 
 def _scaled_like(x: Array, others: Array) -> Array:
-    """Others with the root mean square of `x` over the channels."""
+    """Scale each of `others` to the root mean square of `x` over the channels."""
     target = jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
     own = jnp.mean(jnp.square(others), axis=-1, keepdims=True)
     return others * target / jnp.sqrt(jnp.maximum(own, LEAST_SQUARE))

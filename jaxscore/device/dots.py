@@ -113,7 +113,7 @@ def is_blocks(tree: Any) -> bool:
     return isinstance(tree, Blocks)
 
 
-def outline(form: Form, shape: tuple[int, ...], dtype: np.dtype) -> Blocks:
+def abstract_blocks(form: Form, shape: tuple[int, ...], dtype: np.dtype) -> Blocks:
     """A weight [..., out, in] of this form, its arrays as `jax.ShapeDtypeStruct`."""
     rows, columns = shape[:-1], shape[-1]
 

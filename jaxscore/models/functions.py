@@ -20,7 +20,7 @@ from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
 from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.model_types import Implementation
-from jaxscore.models.weights.array_tensors import copied_to, copied_tree, outline
+from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
 
 PROBE = 8  # tokens of the row whose shapes are checked
 FLOATS = ("float32", "bfloat16")
@@ -78,7 +78,7 @@ def build(
         )
     placed = {"model": _placed(params, mesh, is_owned)}
     width, dtype = _check(functions, placed["model"], vocab_size, max_positions)
-    like = jax.tree.map(outline, placed["model"])
+    like = jax.tree.map(abstract_array, placed["model"])
     backend = BACKENDS[current_platform()]
     # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
     precision = "highest" if dtype == "float32" else "default"

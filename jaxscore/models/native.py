@@ -28,9 +28,9 @@ from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
     Load,
+    abstract_array,
     array_tensors,
     copied_tree,
-    outline,
     tensor_loader,
 )
 from jaxscore.models.weights.checkpoint import config_path, read_generation_config
@@ -118,7 +118,7 @@ def build(
         stored_share=share,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(
-            _new_params, load, config, text.wrapper, jax.tree.map(outline, params)
+            _new_params, load, config, text.wrapper, jax.tree.map(abstract_array, params)
         ),
     )
 

@@ -68,6 +68,22 @@ def keep_state(module: nn.Module, state: Array | None, name: str = "state") -> N
         module.put_variable("states", name, state)
 
 
+def finish(
+    mixer: Any,
+    out: Array,
+    kept: Array | None,
+    index: ChunkIndex,
+    shape: tuple[int, ...],
+    *,
+    use_bias: bool = False,
+) -> Array:
+    """Return the kept states, and the last product of a mixer's outputs [N, C, D] as `shape`."""
+    keep_state(mixer, kept)
+    c, axis = mixer.config, mixer.build.axis
+    y = Linear(c.width, use_bias, c.quantized, axis, name="out")(out)
+    return index.scatter(y).reshape(shape)
+
+
 class Convolution(nn.Module):
     """`convolve` of the tokens or slots [..., D] of an index, and its last inputs as a state."""
 
@@ -150,10 +166,7 @@ class GatedDeltaMixer(nn.Module):
         norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
         gate = jax.nn.sigmoid if m.channel_decay else jax.nn.silu
         out, kept = spread_nonfinite(norm(out) * gate(z), kept, broken, layout.paths)
-        keep_state(self, kept)
-        out = out.reshape(*out.shape[:2], -1)
-        y = Linear(c.width, False, c.quantized, self.build.axis, name="out")(out)
-        return index.scatter(y).reshape(x.shape)
+        return finish(self, out.reshape(*out.shape[:2], -1), kept, index, x.shape)
 
 
 class LightningMixer(nn.Module):
@@ -193,9 +206,7 @@ class LightningMixer(nn.Module):
         )
         out = jax.nn.sigmoid(project("z")) * norm(out.reshape(*out.shape[:2], inner))
         out, kept = spread_nonfinite(out, kept, broken, layout.paths)
-        keep_state(self, kept)
-        y = Linear(c.width, False, c.quantized, self.build.axis, name="out")(out)
-        return index.scatter(y).reshape(x.shape)
+        return finish(self, out, kept, index, x.shape)
 
 
 class StateSpaceMixer(nn.Module):
@@ -233,9 +244,7 @@ class StateSpaceMixer(nn.Module):
         out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
         out = self.normed(out.reshape(*out.shape[:2], inner), z)
         out, kept = spread_nonfinite(out, kept, broken, layout.paths)
-        keep_state(self, kept)
-        y = Linear(c.width, m.out_bias, c.quantized, self.build.axis, name="out")(out)
-        return index.scatter(y).reshape(x.shape)
+        return finish(self, out, kept, index, x.shape, use_bias=m.out_bias)
 
     def normed(self, out: Array, z: Array) -> Array:
         """Gated outputs, normed within each group before or after the gate, or not at all."""
@@ -297,9 +306,8 @@ class SelectiveScanMixer(nn.Module):
         start = None if start is None else start.swapaxes(1, 2)
         out, kept = selective_scan(u, steps, rate, b, c_, index, start)
         out += self.param("skip", nn.initializers.ones, (inner,)) * u
-        out = Linear(c.width, m.bias, c.quantized, axis, name="out")(out * jax.nn.silu(z))
-        keep_state(self, None if kept is None else kept.swapaxes(1, 2))
-        return index.scatter(out).reshape(x.shape)
+        kept = None if kept is None else kept.swapaxes(1, 2)
+        return finish(self, out * jax.nn.silu(z), kept, index, x.shape, use_bias=m.bias)
 
 
 class BlockGate(nn.Module):
@@ -346,9 +354,7 @@ class GatedUnitMixer(nn.Module):
         inputs = scale * BlockGate(n_blocks, name="input_gate")(u) * u
         out, kept = gated_unit(inputs, decay, index, start_state(self))
         out *= ACTIVATIONS[m.activation](project("z"))
-        keep_state(self, kept)
-        y = Linear(c.width, True, c.quantized, self.build.axis, name="out")(out)
-        return index.scatter(y).reshape(x.shape)
+        return finish(self, out, kept, index, x.shape, use_bias=True)
 
 
 class RecurrentHalf(nn.Module):

@@ -484,8 +484,14 @@ def _mamba2(config: Any) -> None:
         config.time_step_limit = [math.inf if limit == infinite else limit for limit in limits]
     if getattr(config, "layer_types", []) is None:
         config.layer_types = ["linear_attention"] * config.num_hidden_layers
-    if getattr(config, "time_step_rank", 0) in (None, "auto"):
-        config.time_step_rank = math.ceil(config.hidden_size / 16)
+    _step_ranks(config, "time_step_rank")
+
+
+def _step_ranks(config: Any, *names: str) -> None:
+    """Step sizes are made from a sixteenth of the width."""
+    for name in names:
+        if getattr(config, name, 0) in (None, "auto"):
+            setattr(config, name, math.ceil(config.hidden_size / 16))
 
 
 NEMOTRON_H = {"M": "linear_attention", "E": "moe", "*": FULL, "-": "mlp"}  # in its patterns
@@ -522,12 +528,10 @@ def _nemotron_h(config: Any) -> None:
 
 
 def _mamba(config: Any) -> None:
-    """Step sizes of Mamba-1 are made from a sixteenth of the width; `expand` gives its channels."""
+    """Channels of Mamba-1 follow from `expand`."""
     if getattr(config, "intermediate_size", 0) is None:
         config.intermediate_size = int(config.expand * config.hidden_size)
-    for name in ("mamba_dt_rank", "time_step_rank"):
-        if getattr(config, name, 0) in (None, "auto"):
-            setattr(config, name, math.ceil(config.hidden_size / 16))
+    _step_ranks(config, "mamba_dt_rank", "time_step_rank")
 
 
 def _recurrent_gemma(config: Any) -> None:

@@ -23,7 +23,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import Family
 from jaxscore.models.weights.filling import Leaf
 from jaxscore.models.weights.params import Placement, Reader, load_params, read_leaves, shapes_of
-from jaxscore.models.weights.tensor_files import FLOATS, Tensors, check_tied
+from jaxscore.models.weights.tensor_files import FLOATS, Tensors, check_tied, outline
 
 MEMORY = Path("<memory>")  # the folder in error messages
 
@@ -56,16 +56,11 @@ def array_tensors(values: Mapping[str, Any]) -> Tensors:
                 "or float64; dequantize it"
             )
     outlines = {
-        name: array if isinstance(array, np.ndarray) else _outline(array)
+        name: array if isinstance(array, np.ndarray) else outline(array.shape, array.dtype)
         for name, array in values.items()
     }
     on_devices = frozenset(name for name, array in values.items() if isinstance(array, jax.Array))
     return Tensors(dict(values), dict.fromkeys(values, MEMORY), outlines, changed=on_devices)
-
-
-def _outline(array: Any) -> np.ndarray:
-    """An array of this type and shape without bytes of its own."""
-    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 def tensor_loader(
@@ -91,7 +86,7 @@ def tensor_loader(
     )
 
     def assemble(arrays: Any) -> decoder.Params:
-        outlines = {name: _outline(array) for name, array in arrays.items()}
+        outlines = {name: outline(array.shape, array.dtype) for name, array in arrays.items()}
         where = dict.fromkeys(arrays, MEMORY)
         tensors = Tensors(arrays, where, outlines, changed=frozenset(arrays))
         reader = Reader.of(MEMORY, tensors, family)
@@ -181,7 +176,7 @@ def copied_to(array: Any, target: Sharding) -> jax.Array:
     return copied
 
 
-def outline(array: jax.Array) -> jax.ShapeDtypeStruct:
+def abstract_array(array: jax.Array) -> jax.ShapeDtypeStruct:
     """Shape, dtype and placement of an array."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
@@ -191,7 +186,7 @@ def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
 
     Args:
         values: NumPy or JAX arrays in the structure of `current`.
-        current: arrays or their `outline`.
+        current: arrays or each one's `abstract_array`.
         what: what the tree is, for errors.
 
     Raises:

@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxscore.device import decoder
-from jaxscore.device.dots import FIELDS, Blocks, Form, is_blocks, outline, storage_dtype
+from jaxscore.device.dots import FIELDS, Blocks, Form, abstract_blocks, is_blocks, storage_dtype
 from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import keys_of
@@ -38,6 +38,7 @@ from jaxscore.models.weights.tensor_files import (
     check_float,
     check_tied,
     joined,
+    outline,
 )
 
 # First keys of weights that stay in blocks
@@ -67,7 +68,7 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
     forms = dict(config.stored)
     for keys, shape in shapes.items():
         if (form := forms.get("/".join(keys))) is not None:
-            out.append(outline(form, shape, dtype))
+            out.append(abstract_blocks(form, shape, dtype))
             continue
         kind = dtype if keys[-1] in MATRICES else np.dtype(np.float32)
         if keys[-1] in MATRICES and (*keys[:-1], SCALE) in shapes:
@@ -286,7 +287,7 @@ class Reader(NamedTuple):
         return cls(folder, tensors, stored)
 
     def outline(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
-        """Array with the type and shape of a tensor, or of one entry along its first axis.
+        """`outline` of a tensor, or of one entry along its first axis.
 
         It has no bytes of its own, so checking its shape costs no copy.
 
@@ -304,22 +305,22 @@ class Reader(NamedTuple):
                 f"such as {', '.join(similar[:3])}"
             )
         array = self.tensors.stored[self.stored[name]]
-        outline = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        whole = outline(array.shape, array.dtype)
         if index is None:
-            return outline
+            return whole
         if entries:
             if array.ndim != 2 or len(array) % entries:
                 raise InputError(
                     f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config "
                     f"wants the rows of {entries} matrices"
                 )
-            return outline[: len(array) // entries]
+            return whole[: len(array) // entries]
         if array.ndim < 2 or index >= len(array):
             raise InputError(
                 f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config wants "
                 f"at least {index + 1} along its first axis"
             )
-        return outline[index]
+        return whole[index]
 
     def encoded(self, names: Iterable[tuple[str, int | None]]) -> dict[str, StoredRows]:
         """Rows of those of a parameter's tensors that are whole matrices in blocks."""
@@ -362,9 +363,9 @@ def _leaf(
         return _orient(reader.folder, name, index, values, source, own_shape)
 
     for name, index in names:
-        outline = reader.outline(name, index, source.entries)
-        check_float(reader.tensors.where[reader.stored[name]], _label(name, index), outline)
-        _orient(reader.folder, name, index, outline, source, own_shape)
+        array = reader.outline(name, index, source.entries)
+        check_float(reader.tensors.where[reader.stored[name]], _label(name, index), array)
+        _orient(reader.folder, name, index, array, source, own_shape)
     used = {name for name, _ in names}
     encoded = {} if source.transposed or source.plus else reader.encoded(names)
     computed = any(reader.stored[name] in reader.tensors.changed for name in used - {*encoded})

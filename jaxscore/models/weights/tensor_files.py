@@ -85,8 +85,8 @@ class Tensors:
     Attributes:
         arrays: values; those of `changed` are computed at each look-up.
         where: file of each tensor.
-        stored: read-only view of the mapped file, or an outline (an array of this type and shape
-            without bytes of its own) if the tensor is computed from several stored ones.
+        stored: read-only view of the mapped file, or an `outline` if the tensor is computed from
+            several stored ones.
         changed: names whose values differ from the stored ones (an adapter is merged in, or they
             are stored quantized).
         idle: names of tensors that add nothing; a model may leave them unread.
@@ -113,6 +113,11 @@ class Tensors:
             if array.dtype in FLOATS:
                 sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
         return max(sizes, key=lambda name: sizes[name]) if sizes else "float32"
+
+
+def outline(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of this shape and dtype without bytes of its own."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def check_float(where: Path, name: str, array: np.ndarray) -> None:
@@ -167,7 +172,7 @@ def joined(tensors: Tensors, target: str, parts: tuple[str, ...]) -> Tensors:
         dtypes = {tensors.stored[one].dtype for one in of}
         dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
         shape = sum(len(tensors.stored[one]) for one in of), *rows.pop()
-        outlines[name] = np.broadcast_to(np.zeros((), dtype), shape)
+        outlines[name] = outline(shape, dtype)
 
     def compute(name: str) -> np.ndarray:
         if name not in found:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from jaxscore import Scorer
-from jaxscore.device.dots import FIELDS, Blocks, from_storage, is_blocks, outline
+from jaxscore.device.dots import FIELDS, Blocks, abstract_blocks, from_storage, is_blocks
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
@@ -646,7 +646,7 @@ def test_random_blocks_have_the_weights_that_they_stand_for(types):
         rows = rows.reshape(24, -1)
         arrays = {
             field: jnp.asarray(read(rows, name, form))
-            if getattr(outline(form, (24, 512), np.dtype(np.float32)), field) is not None
+            if getattr(abstract_blocks(form, (24, 512), np.dtype(np.float32)), field) is not None
             else None
             for field, read in blocks.READ_FIELD.items()
             if field.startswith("outer") <= form.is_nested

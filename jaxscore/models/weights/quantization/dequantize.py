@@ -106,8 +106,7 @@ def view(tensors: Tensors, found: Found) -> Tensors:
     where = {name: tensors.where[name] for name in kept}
     where |= {name: weight.where for name, weight in computed.items()}
     outlines = {
-        name: np.broadcast_to(np.zeros((), weight.dtype), weight.shape)
-        for name, weight in computed.items()
+        name: tensor_files.outline(weight.shape, weight.dtype) for name, weight in computed.items()
     }
     pieces = {name: weight.piece for name, weight in computed.items() if weight.piece is not None}
     arrays = LazyMapping(
