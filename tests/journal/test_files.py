@@ -109,14 +109,14 @@ def test_a_file_replaced_before_it_is_locked_is_not_used(path, monkeypatch):
 
 def test_prune_leaves_the_log_of_another_run(path, monkeypatch):
     """A run that begins as soon as the name is free keeps what it writes."""
-    real, begun = files.files.remove_emptied, []
+    real, begun = files.remove_emptied, []
 
     def begins(folder):
         begun.append(Journal(path, ABOUT))
         begun[0].write_scores([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
         real(folder)
 
-    monkeypatch.setattr(files.files, "remove_emptied", begins)
+    monkeypatch.setattr(files, "remove_emptied", begins)
     files.prune(path, 0)
     log = path.with_name(f"{path.name}-wal")
     assert log.exists()

@@ -138,8 +138,8 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
     }
     rankings = {name: ranked(scores) for name, scores in documents.items()}
     first = [precision(found, relevant[name], 1) for name, found in rankings.items()]
-    recall = [recall(found, relevant[name], run.k) for name, found in rankings.items()]
-    means = [math.fsum(values) / len(values) for values in (first, recall) if values]
+    recalled = [recall(found, relevant[name], run.k) for name, found in rankings.items()]
+    means = [math.fsum(values) / len(values) for values in (first, recalled) if values]
     named = dict(zip(run.names, means, strict=False))
     means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
     n_found = sum(len(relevant[name] & scores.keys()) for name, scores in documents.items())
