@@ -228,7 +228,7 @@ def run_declared(
     """
     if system.needs:
         mode = getattr(settings, "mode", "")
-        if system.work is None:  # otherwise a run of which nothing is missing needs no model
+        if system.work is None:  # otherwise a complete run needs no model
             require(system.name, lm, *system.needs_of_mode.get(mode, system.needs))
     elif system.source is None:
         refuse_source(system.name, lm)

@@ -131,7 +131,7 @@ class LM(Protocol):
         """Score like `score`, for more requests than fit in memory.
 
         Args:
-            window: number of requests that are planned together and held in memory, or None for
+            window: number of requests that are planned together and kept in memory, or None for
                 the model's own choice.
             n_requests: number of requests if known, for the estimate of the time left.
 

@@ -112,7 +112,7 @@ class DivergenceScorer(Scorer):
             mesh: as in `Scorer.from_pretrained`; "auto" gives half of the memory to each model, and
                 both models use the same mesh.
 
-        The other arguments are those of `Scorer.from_pretrained`.
+        Other arguments: see `Scorer.from_pretrained`.
 
         Raises:
             InputError: a model or the journal cannot be used, both models have the same settings,

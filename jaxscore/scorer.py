@@ -248,7 +248,7 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
     ) -> "Scorer":
-        """Score with weights that this program has in memory, such as those of a training run.
+        """Score with weights that this program has in memory, such as a training run's.
 
         They are read as those of a checkpoint: every tensor is accounted for by its name, type
         and shape. Device arrays are stacked and split over the mesh on the devices, and not
@@ -309,7 +309,7 @@ class Scorer:
                 at its end. A state depends on earlier tokens of its row alone. With `takes_mask`:
                 (params, ids, positions, mask), see there.
             unembed: params -> the LM head's weight [V, D], or that and a bias [V]. Its dtype,
-                float32 or bfloat16, is that of the products; sums are float32.
+                float32 or bfloat16, of the products; sums are float32.
             params: tree of NumPy or JAX arrays, which are copied whole to each device.
             tokenizer: a fast tokenizer of transformers, or the folder or hub id of a checkpoint.
             vocab_size: V.

@@ -129,7 +129,7 @@ class Scoring:
         return map(self, batches)
 
     def schema(self, schema: Any) -> Any:
-        """The pyarrow Schema of the result, from that of a table."""
+        """The pyarrow Schema of the result for a table's schema."""
         return append_fields(schema, self._results)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -190,7 +190,7 @@ def _windows(
 
 
 def _bytes(ids: np.ndarray) -> bytes:
-    """Bytes that sort like the ids, of which none is negative."""
+    """Bytes that sort like the ids, none of which is negative."""
     return ids.astype(">i4").tobytes()
 
 

@@ -64,7 +64,7 @@ def estimate_of_groups(
 ) -> Estimate:
     """What `estimate` with groups gives, from the sum and the number of each group's values.
 
-    For values that are too many to keep, such as those of all tokens of all texts.
+    For values that are too many to keep, such as values of all tokens of all texts.
 
     Args:
         counts: each at least 1.
@@ -160,7 +160,7 @@ def summarise(
     seed: int,
     category: str,
 ) -> dict[str, Any]:
-    """Means over all records and over those of each category, in alphabetical order.
+    """Means over all records and per category, in alphabetical order.
 
     Args:
         records: those with an `error` are left out, and a field that is None leaves its record

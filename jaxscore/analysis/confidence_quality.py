@@ -1,4 +1,4 @@
-"""How well does a confidence tell right from wrong?
+"""How well a confidence separates right from wrong.
 
 Of n responses, with right[1..n] in the order of falling confidence and
 

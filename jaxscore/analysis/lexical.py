@@ -176,7 +176,7 @@ def common_subsequence(rows: Sequence[T], columns: Sequence[T]) -> list[T]:
     L[i - 1, j] > L[i, j - 1]. Other ways back give other words of the same number.
 
     The table is kept as its horizontal steps L[i, j] - L[i, j - 1], which are 0 or 1: one bit a
-    cell, a row in one Python integer, computed with one addition a row (Hyyrö, "Bit-parallel LCS
+    cell, a row in one Python integer, computed with one addition per row (Hyyrö, "Bit-parallel LCS
     computation revisited", 2004). Only every √n-th row is kept, and the rows between two of them
     are computed again on the way back: 100,000 by 100,000 items take seconds and a few MB.
     """

@@ -35,7 +35,7 @@ def gap(one: float, other: float) -> float:
 
 
 def lead(scores: Sequence[float]) -> float:
-    """The best score less the next one; infinite where there is one alone.
+    """The best score less the next one; infinite if there is only one.
 
     Raises:
         ValueError: no scores.

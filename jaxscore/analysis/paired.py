@@ -198,7 +198,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
     """p of McNemar's exact test, two-sided (McNemar 1947).
 
     Of the pairs in which one run alone is right each is as often A's as B's, so their number has
-    a binomial distribution with probability 1/2. 1 where there is no such pair.
+    a binomial distribution with probability 1/2. 1 if there is no such pair.
 
     Args:
         only_a, only_b: pairs in which A alone, and B alone, is right.

@@ -54,7 +54,7 @@ def join_run(args: argparse.Namespace) -> Iterator[None]:
     """Join the run of --distributed; all processes but the first print only errors.
 
     Raises:
-        InputError: the flags are inconsistent, or differ from those of the other processes.
+        InputError: the flags are inconsistent, or the other processes have other flags.
     """
     if not getattr(args, "distributed", False):
         if given := [name for name in MEETING if getattr(args, name, None) is not None]:

@@ -193,7 +193,7 @@ def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
 def _merged(
     shards: Sequence[Finished], output: Path, file: Any, system: System
 ) -> Generator[Mapping[str, Any]]:
-    """Write all records to the output, and yield each; those of a `Work` are only yielded.
+    """Write all records to the output, and yield each; records of a `Work` are only yielded.
 
     Raises:
         InputError: a shard's output has another form than the merged one.

@@ -71,7 +71,7 @@ class _MetricsRun:
 
     def _compare_words(self, output: Experiment) -> None:
         files, ending = [output.target, output.metrics_path], ""
-        if output.sample is not None:  # the manifest beside the means is that of all records
+        if output.sample is not None:  # the manifest beside the means is for all records
             files, ending = files[::-1], f"_{output.sample}"
         made_of = _digests(output)
         names = tuple(name + ending for name in metrics.METRICS)

@@ -57,7 +57,7 @@ def add_model_flags(
         audited: whether the command has numbers for --audit-noise.
         items: whether the command scores the items of a file; otherwise flags of such a run are
             left out.
-        settings: of the command's system; those of the model's section are declared here.
+        settings: of the command's system; settings of the model's section are declared here.
     """
     group = parser.add_argument_group(MODEL_GROUP)
     if model_required:

@@ -348,7 +348,7 @@ class Compiler:
 
 
 def select_target(args: argparse.Namespace, mesh: MeshShape | None) -> Target | None:
-    """The devices that the flags name, or None for those of this machine.
+    """The devices that the flags name, or None for this machine's.
 
     Args:
         mesh: None for `auto`.
@@ -383,7 +383,7 @@ def select_target(args: argparse.Namespace, mesh: MeshShape | None) -> Target | 
 def compile_devices(target: Target | None, shape: MeshShape) -> Where:
     """Devices that programs of this mesh are compiled for: a mesh, or one device.
 
-    Of this machine's devices, those of one share of `data` are enough.
+    Of this machine's devices, one share of `data` is enough.
     """
     if target is None:
         return None if shape.model == 1 else DeviceMesh(MeshShape(1, shape.model))

@@ -132,7 +132,7 @@ def _setting(field: SettingField) -> dict[str, Any]:
 
 
 def _record(system: System) -> dict[str, Any]:
-    """An output object: the declared fields, those of the input, and `error` of a failed item."""
+    """An output object: the declared fields, the input's, and `error` of a failed item."""
     kinds = [system.record, *(kind.record for kind in system.compared if kind.record is not None)]
     schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
     for schema in schemas:

@@ -85,7 +85,7 @@ def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
 
 
 def _with_file(field: SettingField, value: Any, file: FileFlag, path: Path) -> Any:
-    """The value of a setting whose file is given."""
+    """The value of a setting from its file."""
     if field.is_list:
         return [*(value or ()), *file.read(path)]
     if value is not None:
@@ -234,7 +234,7 @@ def array_path(args: argparse.Namespace, ending: str) -> Path:
     """--output, or the input's name with an ending, in the input's folder.
 
     Raises:
-        InputError: the name is that of a table.
+        InputError: the name ends like a table's.
     """
     path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
     if form_of(path) in TABLES:

@@ -204,7 +204,7 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
 
 
 def _is_copied(source: Path) -> bool:
-    """Whether an input is remote or standard input, of which a run reads a copy."""
+    """Whether an input is remote or standard input: a run then reads a copy."""
     return remote.address_of(source) is not None or streams.descriptor(source) is not None
 
 

@@ -46,7 +46,7 @@ def api_endpoint(
     """The server's model, by the name that `--model` gives.
 
     Args:
-        url: of the server; None for a local model, of which there is no endpoint.
+        url: of the server; None for a local model, which has no endpoint.
 
     Raises:
         InputError: a flag or a setting that an endpoint cannot do; the URL is none, or the key in

@@ -42,7 +42,7 @@ def trim_rotary(own: PerLayer, here: DecoderConfig) -> PerLayer:
 
 
 def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
-    """Layers of a kind, and those of them that compute their own keys and values."""
+    """Layers of a kind, and which of them compute their own keys and values."""
     mine = [i for i in range(config.n_layers) if config.kind_of(i) == kind]
     return mine, [i for i in mine if not config.keys_of or config.keys_of[i] == i]
 
@@ -58,7 +58,7 @@ def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
 
 
 def cache_head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
-    """Key heads and channels of a KV cache on one shard: those of the largest kind."""
+    """Key heads and channels of a KV cache on one shard: the largest kind's."""
     heads, widths = zip(*(_own_shape(kind, build) for kind in config.kinds()), strict=True)
     return max(heads), max(widths)
 

@@ -151,7 +151,7 @@ class Build:
     """How a decoder's program is built, beside the config that says what it computes.
 
     A split decoder's functions run inside `jax.shard_map`, on parameters as `device.sharding`
-    places them; the sizes of a `DecoderConfig` are those of the whole model.
+    places them; the sizes of a `DecoderConfig` are the whole model's.
 
     Attributes:
         backend: for the platform that the program is compiled for.

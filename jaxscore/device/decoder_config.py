@@ -300,7 +300,7 @@ class SharedBlocks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """An MLP of which each token runs a few of many copies (arXiv 2401.04088).
+    """An MLP in many copies, of which each token runs a few (arXiv 2401.04088).
 
     Attributes:
         count, per_token: how many experts, and how many of them a token runs.

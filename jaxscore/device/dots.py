@@ -21,7 +21,7 @@ OUTER = 256  # weights of an outer scale
 
 
 class Form(NamedTuple):
-    """How a weight is held.
+    """Storage of a weight in blocks.
 
     Attributes:
         bits: 8, or 4 for two weights per byte. Those of 4 bits are 0 to 15 if there are minima,
@@ -30,7 +30,7 @@ class Form(NamedTuple):
         has_minimum: whether groups have a minimum.
         is_nested: whether scales and minima are int8 with outer numbers in float16; otherwise they
             are float16.
-        columns: weights of a row.
+        columns: weights per row.
     """
 
     bits: int
@@ -54,7 +54,7 @@ class Blocks:
         scale, minimum: of each group [..., out, in / size]: int8, or the bits of float16 as uint16,
             since XLA:CPU widens slices of 16-bit floats. No minima are None.
         outer_scale, outer_minimum: of nested blocks, bits of float16 [..., out, in / 256].
-        dtype: of the weights, which is that of the products.
+        dtype: of the weights and the products.
     """
 
     values: Any

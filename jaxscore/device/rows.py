@@ -39,7 +39,7 @@ class Chunks(NamedTuple):
 
     Attributes:
         token: index of each slot's token in the flattened tokens, T in empty slots.
-        entry: start state of each chunk: 0 is the initial state, 1 + e that of exit e.
+        entry: start state of each chunk: 0 is the initial state, 1 + e the state of exit e.
         exit: slot of each exit among all N * C, by level, and room for one step of W.
         step: first exit of each step, which computes W exits.
         n_steps: number of steps.

@@ -1,6 +1,6 @@
 """Choice of the next token from its logits.
 
-The order is that of transformers: repetition penalty, temperature, top_k, top_p.
+The order is transformers': repetition penalty, temperature, top_k, top_p.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def apply_repetition_penalty(
     """Applies the repetition penalty to the ids that a request has seen.
 
     A positive logit is divided by the penalty and a negative one multiplied, once per id however
-    often it was seen (arXiv 1909.05858, section 4.1; the sign rule is that of transformers).
+    often it was seen (arXiv 1909.05858, section 4.1; the sign rule is transformers').
     """
     by = penalty[:, None]
     changed = jnp.where(logits_BV > 0, logits_BV / by, logits_BV * by)

@@ -158,7 +158,7 @@ class LatentProducts(nn.Module):
         return self.value_up(mixed[..., self.latent.turned :])
 
     def _pad(self, x: Array) -> Array:
-        """Channels filled up with zeros to those of expanded keys or values, whichever are more."""
+        """Channels padded with zeros to the width of expanded keys or values, the larger one."""
         width = max(self.latent.turned + self.latent.unturned, self.latent.value)
         return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
 

@@ -341,7 +341,7 @@ class DeviceMesh:
         )
 
     def put(self, values: Any, where: PartitionSpec) -> Any:
-        """Arrays of the host, the same in every process, as those of the mesh."""
+        """Arrays of the host, the same in every process, as arrays on the mesh."""
         sharding = NamedSharding(self.mesh, where)
 
         def one(value: Any) -> jax.Array:

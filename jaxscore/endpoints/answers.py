@@ -1,4 +1,4 @@
-"""Reads what servers answer: JSON of which any field may be missing or of another type.
+"""Reads servers' answers: JSON in which any field may be missing or of another type.
 
 A server may be broken or hostile, so nothing of an answer is used unchecked, and what is displayed
 of it is short, printable, and without the key.
@@ -136,7 +136,7 @@ def json_object(url: str, reply: Reply, max_bytes: int) -> dict[str, Any]:
 
 
 def error_message(reply: Reply) -> str:
-    """The message in an error answer: that of its JSON, or its text."""
+    """The message in an error answer: the field of its JSON, or its text."""
     try:
         value = _parse(reply.content)
     except (ValueError, RecursionError, InputError):

@@ -118,7 +118,7 @@ class CompletionsEndpoint(Endpoint):
             requests: in any order.
             boundary: one of `BOUNDARIES`; "skip_context" also sends each context alone.
             truncate, special_tokens, measures, top: the defaults; a server offers no choice.
-            window: number of requests that are sent and held in memory together; 1,024 if None.
+            window: number of requests that are sent and kept in memory together; 1,024 if None.
             n_requests: not used.
 
         Raises:

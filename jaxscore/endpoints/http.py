@@ -145,7 +145,7 @@ class Client:
 
         Args:
             task: calls `post`; runs on several threads at once.
-            continues: whether the items continue those of the previous call, so that consecutive
+            continues: whether the items continue the previous call's, so that consecutive
                 failures are counted through both.
 
         Returns:

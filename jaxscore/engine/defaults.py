@@ -23,7 +23,7 @@ TargetPlatform = Literal["tpu", "gpu"]
 
 VARIABLES: dict[TargetPlatform, dict[str, str]] = {
     "tpu": {
-        "TPU_SKIP_MDS_QUERY": "1",  # no metadata server is asked
+        "TPU_SKIP_MDS_QUERY": "1",  # no request to a metadata server
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # required; the topology decides
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",

@@ -201,5 +201,5 @@ class Engine:
 
 
 def _with_params(model: Model, params: Any) -> Model:
-    """The model with other parameters, which are no longer those of a quantized checkpoint."""
+    """The model with other parameters, which come from no quantized checkpoint."""
     return dataclasses.replace(model, params=params, stored_as=None)

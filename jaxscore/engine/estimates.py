@@ -50,7 +50,7 @@ class LayerEstimate:
     Attributes:
         is_recurrent: the layer has a recurrence, whose exits' states are left out.
         seconds: None if the compiler has no estimate or rejects the program.
-        mfu: useful FLOPs over those of the device in that time at its bfloat16 peak. Useful are
+        mfu: useful FLOPs over the device's FLOPs in that time at its bfloat16 peak. Useful are
             all products with weights, and causal attention in rows of one text each.
         operations_left_out: operations that the compiler has no model of and that move no data.
         collectives, kernels: operations of the layer.

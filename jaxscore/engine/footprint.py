@@ -39,7 +39,7 @@ KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All operations of one kind in a program's text; bytes are those of their results."""
+    """All operations of one kind in a program's text; bytes of their results."""
 
     op: str
     count: int

@@ -5,10 +5,10 @@ additions, and with it the last bits of a score. An audit scores some requests o
 
     alone               every text in a batch of its own, see `jaxscore.plan.row_batches`
     batches of N        together, in batches of another size
-    one request a row   together, without shared prefixes or rows
+    one request per row together, without shared prefixes or rows
 
 The spread of a number is the difference between its largest and smallest value over these layouts
-and that of the run. In small runs two layouts may coincide.
+and the run's own layout. In small runs two layouts may coincide.
 """
 
 import dataclasses

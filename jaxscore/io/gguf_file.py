@@ -139,7 +139,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read a GGUF file, or the files of a split of which the first one is named.
+    """Read a GGUF file, or the files of a split by the name of the first one.
 
     Raises:
         InputError: a file is missing, cut off, damaged or of another version, or has a type of

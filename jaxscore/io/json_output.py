@@ -108,7 +108,7 @@ class GrowingArray:
     """A JSON array that grows; the file is valid JSON at every moment.
 
     A run that ends early for any reason leaves the last complete file. Records of an earlier run
-    stay in the file until those of this run take their places.
+    stay in the file until this run's records take their places.
 
     Example:
         >>> with GrowingArray(path).open() as write:

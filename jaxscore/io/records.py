@@ -108,7 +108,7 @@ def append_records(
 
 
 def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
-    """The schema of `append_records`, from that of the user's table."""
+    """The schema of `append_records` for the schema of the user's table."""
     import pyarrow
 
     for name, kind in columns.items():

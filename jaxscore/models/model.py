@@ -62,12 +62,12 @@ class Model:
         model_type: of the config.
         eos_ids: tokens that finish a generated text.
         longer: length, and the model over the same parameters for requests beyond it.
-        quantized: how the layers' weights are held; None if they are in `dtype`.
+        quantized: storage of the layers' weights; None if they are in `dtype`.
         stored_share: share of all parameters that stay in the blocks of their file; None if none
             do.
         stored_as: description of quantized weights of the checkpoint; None if they are plain.
         platform: that the functions are compiled for.
-        mesh: devices of the parameters; the functions are then those of one shard. None for one
+        mesh: devices of the parameters; the functions then compute one shard. None for one
             device.
         placeholders: ids of tokens that stand for an image or sound, which the model does not
             read -> the config's attribute with the id.
@@ -118,12 +118,12 @@ class Model:
 
 
 def paired(p: Model, q: Model) -> Model:
-    """Pair of models as one: its scores are those of `p`, its measures compare both.
+    """Pair of models as one: its scores come from `p`, its measures compare both.
 
     Its parameters are {"p": ..., "q": ...}, so the code that plans, sends and places the batches
     of one model does so for two.
 
-    Its other facts are those of `p` unless both decide. It has no KV cache, so it has no prefix
+    Other facts come from `p` unless both decide. It has no KV cache, so it has no prefix
     cache and generates no text.
 
     Raises:

@@ -33,7 +33,7 @@ class Covered(NamedTuple):
 
     Attributes:
         model_type: of a `config.json`.
-        implementations: that take it; that of `--model-impl auto` comes first.
+        implementations: that take it; the choice of `--model-impl auto` comes first.
         texts: families of the text models that a wrapper may contain.
         since: version of jaxscore that first covers it.
         lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of

@@ -41,7 +41,7 @@ def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
     """Frequencies in radians per position, one per pair of rotary channels.
 
     Args:
-        head_width: channels of a head, of which the share `partial_rotary_factor` rotates.
+        head_width: channels of a head; the share `partial_rotary_factor` of them rotates.
         parameters: `rope_theta`, base of the wavelengths (RoPE, arXiv 2104.09864), and for scaled
             frequencies `rope_type` with its keys: "linear" (arXiv 2306.15595), "llama3" (the
             Llama 3.1 release), "yarn" (arXiv 2309.00071), "proportional" (Gemma 4: the exponent is

@@ -80,7 +80,7 @@ class ChunkPlan(NamedTuple):
     Attributes:
         token: [N, C], index of each slot's token in the T flattened tokens of the rows, ascending;
             T in empty slots.
-        entry: [N], start state of each chunk: 0 is the initial state, 1 + e that of exit e.
+        entry: [N], start state of each chunk: 0 is the initial state, 1 + e the state of exit e.
         exit: [N + W], slot of each exit among all N * C, by level.
         step: [N], first exit of each step. A step computes W exits; those of the next level among
             them are computed again.
@@ -279,7 +279,7 @@ def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> Chu
         slot_of[members] = chunk_of * size + np.arange(len(members)) - first[chunk_of]
         token.ravel()[slot_of[members]] = members
 
-    levels: list[int] = []  # of each chunk; an exit's level is that of its chunk
+    levels: list[int] = []  # of each chunk; an exit has its chunk's level
     for chunk in chunks:
         is_first = chunk.entry == NO_TOKEN
         levels.append(0 if is_first else levels[slot_of[chunk.entry] // size] + 1)

@@ -37,7 +37,7 @@ class Piece(NamedTuple):
     Attributes:
         start, stop: nodes in depth-first order: a whole subtree, or, if there are `parts`, a
             stretch of a path without branches.
-        size: tokens, including those of the parts.
+        size: tokens, including the parts' tokens.
         parts: pieces of the subtrees below that stretch.
     """
 
@@ -173,7 +173,7 @@ def pack_rows(
         width: of the model's hidden states.
         batch_tokens: tokens of each batch, padding included.
         prefix: tokens of a prefix cache that all tokens attend to.
-        pack: False puts one piece in a row, for models without the interval mask.
+        pack: False puts one piece into each row, for models without the interval mask.
         deal: deal rows of one length to their batches in turn. Rows are filled by decreasing
             size, and chunks of a batch (`plan.chunks`) fill better with pieces of all sizes.
         program_cost: cost of each batch shape in tokens of linear work; part of the choice and
@@ -261,7 +261,7 @@ def _as_arrays(
 class TrieCutter:
     """Cuts the tries of a forest into pieces that fit rows of given lengths.
 
-    Works on chains: stretches of nodes of which each is the only child of the one before. A
+    Works on chains: stretches of nodes, each the only child of the one before. A
     window of requests has about two for each request, and far more nodes.
     """
 

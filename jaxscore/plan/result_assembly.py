@@ -186,7 +186,7 @@ class Window:
             _ = forest.digest, [plan.rows for _, plan in forest.plans]
 
     def planned_parts(self) -> Iterator[tuple[ForestScores, Part, Planned]]:
-        """Everything to compute, the rows of one forest after those of another."""
+        """Everything to compute, forest after forest."""
         for forest in self.forests:
             for part, plan in forest.plans:
                 yield forest, part, plan

@@ -135,7 +135,7 @@ class OnePerRow:
     two that holds it, its queries are its scored tokens in order, and the batch holds nothing
     else. Equal inputs to one program give equal bits, whatever the order of the hardware's sums.
 
-    The interface is that of `packing.PackedRows`.
+    Same interface as `packing.PackedRows`.
     """
 
     forest: Forest

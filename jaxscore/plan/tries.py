@@ -82,7 +82,7 @@ class Share(enum.Enum):
 
     TRIES: every common prefix. PATHS: tries without branches, for models that take one request
     per row; a sequence shares only with its own extensions. WHOLE: a sequence shares only with
-    those of the same input and the same first scored token, so its layout depends on it alone.
+    sequences of the same input and first scored token, so its layout depends on it alone.
     """
 
     TRIES = enum.auto()
@@ -126,7 +126,7 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     first_node = _starts(lengths - shared)
     subtree_end, reach = _subtrees(shared, lengths, first_node)
 
-    # 3. The node of every token: that of the previous sequence within the shared prefix.
+    # 3. The node of every token: within the shared prefix, the previous sequence's node.
     node_of = np.zeros(len(flat), np.int64)
     node_of[is_new] = np.arange(int(first_node[-1]))
     sharing = np.flatnonzero(shared)

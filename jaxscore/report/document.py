@@ -115,7 +115,7 @@ class Items:
     Attributes:
         what: their name, such as "questions".
         order: what is first, in words, such as "least gain first".
-        n_all: of the run; more than are held where the run has too many.
+        n_all: of the run; larger than `n` if the run has too many to embed.
         columns: the first one names an item.
         fields, tables, strips: what an item's panel shows.
         errors: place of an item -> why it could not be evaluated.
@@ -137,7 +137,7 @@ class Items:
 
     @property
     def n(self) -> int:
-        """How many are held."""
+        """Number of embedded items."""
         return len(self.columns[0].values)
 
 

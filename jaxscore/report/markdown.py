@@ -49,7 +49,7 @@ def cell(value: str) -> str:
 
 
 def number(value: float | None, digits: int = 5) -> str:
-    """Rounded, or a dash where there is none."""
+    """Rounded, or a dash if there is no value."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 

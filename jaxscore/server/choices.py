@@ -1,6 +1,6 @@
 """Choices of completions and chats: texts after prompts, and log-probabilities of their tokens.
 
-All log-probabilities come from the scorer, those of generated tokens too: a text is generated
+All log-probabilities come from the scorer, also for generated tokens: a text is generated
 first and scored then. One greedy token after a prompt, which is what lm-eval requests, needs no
 generation: scoring the prompt finds it as the most probable next token.
 """
@@ -91,7 +91,7 @@ class ChoiceRequest:
         return self.n_top is not None or self.is_one_greedy_token or not self.max_tokens
 
     def generation_requests(self) -> list[GenerationRequest]:
-        """One per choice, those of a prompt next to each other."""
+        """One per choice, a prompt's choices next to each other."""
         fields, n = self.fields, self.fields.n
         return [
             GenerationRequest(
@@ -112,7 +112,7 @@ class ChoiceRequest:
         return f"prompt {index}" if self.prompt_field == "prompt" else "the conversation"
 
     def _sample_seed(self, sample: int) -> int:
-        """The client's seed for the first sample; those of others are unlikely to be sent."""
+        """The client's seed for the first sample; clients hardly send the others' seeds."""
         if not sample:
             return self.seed
         digest = hashlib.blake2b(f"{self.seed} {sample}".encode(), digest_size=4).digest()

@@ -106,7 +106,7 @@ class GenerationJob(Job):
     Attributes:
         requests: their prompts are token ids.
         watch: receives new tokens; None if the client does not stream.
-        streamed: indices of texts of which `watch` has a part; they cannot be generated again.
+        streamed: indices of texts that `watch` has seen in part; they cannot be generated again.
     """
 
     def __init__(self, requests: Sequence[GenerationRequest], watch: Watch | None = None) -> None:
@@ -146,7 +146,7 @@ def run_pieces(
 
 
 def input_ids(piece: Piece) -> np.ndarray:
-    """int32 [n]: tokens that the model reads for a piece, those of its longest sequence."""
+    """int32 [n]: tokens of a piece's longest sequence, which the model reads."""
     return max((sequence.input_ids for sequence in piece), key=len)
 
 

@@ -31,7 +31,7 @@ class Settings:
         receive_timeout: seconds within which a whole request arrives, and within which a client
             reads some of a finished answer.
         loopback: whether only this machine can connect; the Host header is then checked.
-        allowed_hosts: names that the Host header may have beside those of this machine.
+        allowed_hosts: names that the Host header may have beside this machine's names.
         cors: the origin whose web pages may read answers; None is none.
         key: what clients must send as a bearer token; None asks for none.
     """

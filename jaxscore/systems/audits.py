@@ -251,7 +251,7 @@ class BoundaryAudit:
     def sample_stream(
         self, requests: Iterable[Request], n_requests: int | None, chosen: dict[int, Request]
     ) -> Iterator[Request]:
-        """Pass requests through; those of a sample, while short together, are put in `chosen`."""
+        """Pass requests through, and put a sample in `chosen` while it is short."""
         places, left = set(spread(n_requests or SAMPLED)), RESCORED_CHARACTERS
         for place, request in enumerate(requests):
             length = len(request.context) + len(request.continuation)

@@ -66,7 +66,7 @@ class ScoringRun:
         Raises:
             InputError: an audit of rounding errors for a model that has no other layouts.
         """
-        self._lm = cast(LocalLM, lm)  # of which local methods need a capability
+        self._lm = cast(LocalLM, lm)  # local methods need a capability
         self._can = Capabilities() if lm is None else lm.capabilities
         if settings.audit_noise and lm is not None and not self._can.has_other_layouts:
             raise InputError(NO_LAYOUTS)

@@ -97,7 +97,7 @@ class Compared:
         )
 
     Attributes:
-        text: fields that say what was asked, or computes it: two units are a pair if these agree.
+        text: fields of the request, or a function of them: two units are a pair if these agree.
             Empty if the records do not have it.
         id: field that identifies a record; of several the first that it has, otherwise its place.
             Empty if the text is all that identifies it.

@@ -2,7 +2,7 @@
 
 A text of up to `PIECE` characters is encoded as a whole. A longer one is encoded in pieces that
 end where the tokenizer always splits (`tokenizer_limits.cuts`); without such a place, as a whole up
-to `MOST_WHOLE` characters. Either way the ids are those of the whole text.
+to `MOST_WHOLE` characters. Either way the ids equal the whole text's.
 """
 
 import contextlib

@@ -306,7 +306,7 @@ class ListedLabelScores(Result):
         probability: float64 [labels], softmax over the listed labels, NaN for the others. Upper
             bounds if a label is missing.
         missing: labels that are not listed.
-        missing_at_most: upper bound of the probability of each missing label, that of the last
+        missing_at_most: upper bound of the probability of each missing label: the last
             listed token; 0 if none is missing.
         error: why there is no list, or None. The arrays are then empty.
     """

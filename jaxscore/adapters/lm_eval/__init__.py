@@ -2,7 +2,7 @@
 
     lm_eval.simple_evaluate(model="jaxscore", model_args={"pretrained": FOLDER}, tasks=[...])
 
-The numbers are those of lm-evaluation-harness' `hf` at batch size 1, in float32, by eager attention
+The numbers equal lm-evaluation-harness' `hf` at batch size 1, in float32, by eager attention
 and without its logits cache. Text that requests share is computed once.
 """
 

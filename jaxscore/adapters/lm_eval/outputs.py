@@ -62,7 +62,7 @@ class Details:
             raise InputError(f"details={path}: cannot be written ({problem.strerror})") from None
 
     def write(self, request: Instance, answers: list[Answer]) -> None:
-        """Write a request; `answers` are those of its windows, in order."""
+        """Write a request; `answers` are of its windows, in order."""
         ids = np.concatenate([answer.sequence.targets for answer in answers])
         columns = {
             name: np.concatenate([getattr(answer.scores, name) for answer in answers])

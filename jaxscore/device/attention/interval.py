@@ -142,7 +142,7 @@ def attend_self(
     return out.reshape(R, 1, N, H), scores.reshape(R, 1, N)
 
 
-BLOCK = 512  # most queries, and most keys, of a row in one block
+BLOCK = 512  # most queries, and most keys, in one block
 
 
 def blocked(

@@ -22,7 +22,7 @@ MOST_SCORES = 2**25  # of a product elsewhere, 128 MB
 
 
 class KVCache(NamedTuple):
-    """Keys and values of tokens that precede those of the rows on their paths.
+    """Keys and values of tokens that precede the rows' tokens on their paths.
 
     P is 1 if all rows share the cache, or R if each row has its own. Entry s holds the token at
     position `first + s`. The entries of a head are contiguous, so products read the cache in order.

@@ -4,7 +4,7 @@ The divergence of a column needs the normalisers of both models, which are known
 column. So the logits of a block of positions are stored, [positions, V] of each model, and a
 second pass adds up the divergences; the products are computed once.
 
-Each divergence is a sum of terms of which none is negative, so no digits are lost if p and q are
+Each divergence is a sum of terms, none of which is negative, so no digits are lost if p and q are
 nearly equal. With d = ln q - ln p, the term of a column is
 
     KL(p || q)      p (e^d - 1 - d)      = p ln(p/q) - p + q, whose - p + q sum to 0

@@ -142,7 +142,7 @@ def logprob_of_logits(
 
 @jax.custom_jvp
 def _at_most(z: Array, largest: Array, top: Array) -> Array:
-    """`z`, but `top` if it equals `largest` or is above `top`; its derivative is that of `z`."""
+    """`z`, but `top` if it equals `largest` or is above `top`; with `z`'s derivative."""
     return jnp.where(z == largest, top, jnp.minimum(z, top))
 
 

@@ -91,7 +91,7 @@ class Terms(NamedTuple):
 
     Attributes:
         top, log_total: the maximum, and ln s0.
-        measures: those of `MEASURES` that the sums allow.
+        measures: names in `MEASURES` that the sums allow.
     """
 
     top: Float[Array, " Q"]

@@ -69,7 +69,7 @@ def unit_lower_inverse(a: Float[Array, "*n C C"]) -> Float[Array, "*n C C"]:
 
 
 def _by_substitution(a: Float[Array, "*n B B"]) -> Float[Array, "*n B B"]:
-    """(I + a)^-1 row by row: row i is that of I less the sum of a[i, j] times row j < i."""
+    """(I + a)^-1 row by row: row i of I less the sum of a[i, j] times row j < i."""
     size = a.shape[-1]
     last = jnp.moveaxis(a.reshape(-1, size, size), 0, -1)  # matrices along vector lanes
     rows: list[Array] = []

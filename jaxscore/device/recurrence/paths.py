@@ -65,7 +65,7 @@ class ChunkIndex:
         return jnp.take(x, self.chunks.token, axis=0, mode="fill", fill_value=0)
 
     def scatter(self, y: Array) -> Array:
-        """Values [T, ...] of each token from those of all slots [N, C, ...]; zero for padding."""
+        """Values [T, ...] of each token from all slots [N, C, ...]; zero for padding."""
         flat = y.reshape(-1, *y.shape[2:])
         return jnp.take(flat, self.slot, axis=0, mode="fill", fill_value=0)
 

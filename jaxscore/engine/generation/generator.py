@@ -302,7 +302,7 @@ class Generator:
     def _generated(
         self, states: Sequence[TextState], progress: Progress
     ) -> Iterator[list[TextState]]:
-        """Journaled texts, then those of each block of steps, once they are in the journal."""
+        """Journaled texts, then the texts of each block of steps, once they are in the journal."""
         yield [state for state in states if state.finished]
         for finished in self._scheduler.generate(states, progress):
             self._engine.statistics.tokens_written += sum(len(s.token_ids) for s in finished)

@@ -151,7 +151,7 @@ class PromptBatch:
 
 
 class Prompt(NamedTuple):
-    """A text that waits for a row, and where its prompt's keys and values come from.
+    """A text that waits for a slot, and where its prompt's keys and values come from.
 
     `end` is the position of the last cached token in the batch's flattened rows, or None for a
     prompt of a single token.

@@ -169,7 +169,7 @@ def _flat(
 def _for_types(
     kind: str, raw: Mapping[str, Any], default: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One object per layer type; an old `rope_scaling` is that of full layers."""
+    """One object per layer type; an old `rope_scaling` is for full layers."""
     old = names_of(kind, default) - {"rope_parameters"}
     given = _object("rope_parameters", raw.get("rope_parameters") or {})
     if given and raw.get("rope_scaling"):

@@ -195,7 +195,7 @@ def _olmo_delta_sources(config: DecoderConfig) -> Table:
 
 
 def _norm_sources(config: DecoderConfig) -> Table:
-    """Norms before the halves of linear layers, and after those of the others."""
+    """Norms before the halves of linear layers, and after the halves of other layers."""
     assert config.recurrent is not None
     full = tuple(i for i in range(config.n_layers) if i not in config.recurrent.layers)
     names = {

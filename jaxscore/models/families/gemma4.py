@@ -95,7 +95,7 @@ def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
 
 
 def keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
-    """Layer whose keys each layer uses: the last layers share those of the last of their type."""
+    """Layer whose keys each layer uses: the last layers share keys of the last of their type."""
     n, shared = config.num_hidden_layers, config.num_kv_shared_layers
     if not shared:
         return ()

@@ -26,7 +26,7 @@ def _gptlike(config: Any, **own: Any) -> DecoderConfig:
 def _sources(
     config: DecoderConfig, mlp: tuple[str, str] = ("c_fc", "c_proj"), *, transposed: bool = False
 ) -> Table:
-    """All tensors except those of attention.
+    """All tensors except attention's.
 
     Args:
         mlp: names of the two projections of the MLP.

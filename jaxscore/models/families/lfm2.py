@@ -106,7 +106,7 @@ def _sources(config: DecoderConfig) -> Table:
 
 
 def sources(config: DecoderConfig, attention: Table) -> Table:
-    """All tensors, given those of attention."""
+    """All tensors, given the tensors of attention."""
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
         | norm(("final_norm",), "embedding_norm", False)

@@ -75,7 +75,7 @@ def fused_mlp_sources(
     gate_up: str = "layers.{i}.mlp.gate_up_proj",
     down: str = "layers.{i}.mlp.down_proj",
 ) -> Table:
-    """Gated MLP without biases; one tensor holds the rows of gate, then those of up."""
+    """Gated MLP without biases; one tensor has the rows of gate, then of up."""
     return (
         linear((*at, "gate"), gate_up, False, part=Part(1, 2, 0, 1))
         | linear((*at, "up"), gate_up, False, part=Part(1, 2, 1, 2))

@@ -110,7 +110,7 @@ def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Pat
 
 
 def refuse_gguf(folder: Path) -> None:
-    """Refuse a folder that lacks files and has GGUF files, of which one has to be named.
+    """Refuse a folder that lacks files and has GGUF files: one has to be named.
 
     Raises:
         InputError: it has some; the message lists them.

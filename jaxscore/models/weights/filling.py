@@ -30,7 +30,7 @@ Bounds = tuple[tuple[int, int], ...]  # (start, stop) on each axis
 
 @dataclasses.dataclass(frozen=True)
 class RowWise:
-    """Values of which each row follows from one stored row.
+    """Values whose rows each follow from one stored row.
 
     Attributes:
         rows: stored ones, [R, ...].
@@ -175,7 +175,7 @@ def write_rows(
 
     Args:
         compute: the values of some rows.
-        columns: those of the values that `target` takes.
+        columns: of the values that `target` takes.
     """
     step = max(1, STORED * len(rows) // max(1, rows.nbytes))
     for start in range(0, len(rows), step):

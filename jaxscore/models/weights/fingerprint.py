@@ -2,7 +2,7 @@
 
 SHA-256, because processors have instructions for it (1.67 GB/s on one core with SHA-NI) and
 because two models with the same digest would share journal rows. A file is cut into chunks that
-threads hash in parallel; its digest is that of the chunks' digests.
+threads hash in parallel; its digest is the digest of the chunks' digests.
 
 Digests of weight files are cached in the user's cache folder. An entry is named by the file's
 device and inode and contains the version of the file that was read, so a changed file replaces

@@ -73,7 +73,7 @@ def tensors_of_maxtext(
 
     Args:
         params: MaxText's tree of NumPy or JAX arrays: `state.params`, or what Orbax restores of a
-            checkpoint's `items`, of which all but `params` is left out.
+            checkpoint's `items`; all but `params` is left out.
         config: what config.json of the Hugging Face model contains.
         interleaved: whether the `rope_type` or the model's name in MaxText starts with
             `llama3.1`. None is whether the config's rotary parameters are of the type `llama3`.

@@ -323,7 +323,7 @@ class Reader(NamedTuple):
         return whole[index]
 
     def encoded(self, names: Iterable[tuple[str, int | None]]) -> dict[str, StoredRows]:
-        """Rows of those of a parameter's tensors that are whole matrices in blocks."""
+        """Rows of a parameter's tensors, for tensors that are whole matrices in blocks."""
         found = self.tensors.rows
         return {
             name: found[stored]

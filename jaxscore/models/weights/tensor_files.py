@@ -121,7 +121,7 @@ def outline(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def check_float(where: Path, name: str, array: np.ndarray) -> None:
-    """Require a tensor to be stored as floats; integers are those of quantized checkpoints.
+    """Require a tensor to be stored as floats; quantized checkpoints have integers.
 
     Args:
         where: the tensor's file, or its folder.

@@ -50,9 +50,9 @@ def means(
     """Means side by side with their intervals; what has no mean is left out.
 
     Args:
-        named: name, mean, and what it is held against or None.
+        named: name, mean, and the value to compare it with, or None.
         what: the means are over, such as "questions".
-        label: of the axis; the title where there is none.
+        label: of the axis; the title if empty.
         reference: what the third numbers are.
     """
     groups = [
@@ -77,7 +77,7 @@ def by_category(
     Args:
         summary: `overall` and `by_category`.
         name: of the mean.
-        reference: name of the mean that it is held against, and what that is.
+        reference: name of the mean to compare with, and its description.
     """
     named: list[tuple[str, Mapping[str, Estimate]]] = [("Overall", summary["overall"])]
     if len(summary["by_category"]) > 1:

@@ -420,7 +420,7 @@ def quizzes_of(
 
 
 def quiz_examples(settings: Settings) -> list[Example]:
-    """Each few-shot question as it is asked, with the first of its right letters after a blank."""
+    """Each few-shot question as in a prompt, with the first of its right letters after a blank."""
     examples = []
     for question in settings.drawn():
         quiz = _quiz_of(question, settings)
@@ -492,7 +492,7 @@ def _name_of_record(record: Mapping[str, Any], place: int) -> str:
 
 
 def _question_and_options(record: Mapping[str, Any]) -> object:
-    """What was asked, whatever the order of the options."""
+    """Question and options, whatever their order."""
     options = zip(record["choices"], map(str, record["truth"]), strict=True)
     return record["question"], sorted(options)
 

@@ -209,7 +209,7 @@ class Matched:
         a, b: places of the units of each pair, in A's order; both have numbers.
         only_a, only_b: names of the units whose id the other run does not have, or not so often.
         other_text: names of the units whose id the other run has with another text.
-        n_failed_pairs: pairs of which at least one run has no numbers.
+        n_failed_pairs: pairs for which at least one run has no numbers.
         n_repeated: units of A whose id and text an earlier one has; these are paired in order.
         by_text: whether the texts of all units are known and were compared.
     """

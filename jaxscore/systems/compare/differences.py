@@ -226,7 +226,7 @@ def _is_enough(counts: Difference) -> bool:
 
 
 def _sums(values: Values) -> NDArray[np.float64]:
-    """The differences, summed over each group: those of a group change signs together."""
+    """The differences, summed over each group: a group's differences change signs together."""
     differences = values.b - values.a
     if values.groups is None:
         return differences

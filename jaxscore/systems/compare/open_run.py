@@ -215,7 +215,7 @@ def _kind(path: Path) -> str:
 
 
 def _is_record(line: bytes) -> bool:
-    """Whether a line is an object, and not that of a report."""
+    """Whether a line is an object, and not a report."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -264,7 +264,7 @@ def read_manifest(path: Path) -> Mapping[str, Any] | None:
 
 
 def _facts(manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
-    """Facts of a run by name: those of its manifest, and the settings that its report holds."""
+    """Facts of a run by name: from its manifest, and the settings in its report."""
     facts: dict[str, Any] = dict(settings) if isinstance(settings, dict) else {}
     if manifest is not None:
         flags, model, versions = (

@@ -99,7 +99,7 @@ def _shares(record: Mapping[str, Any]) -> list[Chart]:
 
 
 def _numbers(source: Source) -> Iterator[Chart]:
-    """Each number of A against that of B, and how the pairs differ."""
+    """Each number of A beside the number of B, and how the pairs differ."""
     total, pairs = len(source.results), source.results[:PLOTTED]
     left_out = f" The first {PLOTTED:,} of {total:,} pairs." if total > PLOTTED else ""
     numbers = [result for result in source.record["results"] if result["cells"] is None]
@@ -140,7 +140,7 @@ def _points(pairs: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[flo
 
 
 def _flips(record: Mapping[str, Any]) -> Items:
-    """All decisions that differ, those of the largest margins first."""
+    """All decisions that differ, the largest margins first."""
     flips = [
         (found["title"], flip)
         for found in record["decisions"]

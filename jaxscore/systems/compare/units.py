@@ -43,7 +43,7 @@ class Unit:
     Attributes:
         id: by which it is matched; None if its text is all that identifies it.
         name: as displayed.
-        text: what was asked, as one value whose `repr` says all of it; None if the file does not
+        text: the request, as one value whose `repr` says all of it; None if the file does not
             hold it.
         answer: what was judged, likewise, if that may differ between two runs on one text.
         group: place of the item in its run that it is a part of; None if it is a whole one.
@@ -174,7 +174,7 @@ class Comparison:
         )
 
     def _text(self, record: Mapping[str, Any], *, has_failed: bool) -> object:
-        """What was asked, or None if it is not known; a failed item may lack fields that say so."""
+        """The request, or None if it is not known; a failed item may lack its fields."""
         text = self.compared.text
         if callable(text):
             try:

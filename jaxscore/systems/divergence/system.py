@@ -63,7 +63,7 @@ class Settings(TextSettings, IntervalSettings):
 
 
 class Record(TypedDict, total=False):
-    """One output line; nats. Of p is the distribution of the model, q that of the reference."""
+    """One output line; nats. p is the distribution of the model, q of the reference."""
 
     id: str | int
     token_ids: PerToken[np.int32]

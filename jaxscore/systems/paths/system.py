@@ -165,8 +165,8 @@ def _log_gain(record: Mapping[str, Any]) -> float:
     """Margin of the improvement's sign.
 
     The logarithm of an average of exp(mean log-probability) moves by no more than the mean
-    log-probabilities do, so the margin is that of the two averages' logarithms. In probabilities
-    it would depend on the most probable answers of the audit.
+    log-probabilities do, so the margin is the difference of the averages' logarithms. In
+    probabilities it would depend on the most probable answers of the audit.
     """
     without, with_path = (
         math.log(record[name]) if record[name] > 0 else -math.inf
@@ -251,7 +251,7 @@ def select(entries: Sequence[Entry[Item]], settings: Settings) -> Sequence[Entry
 
 
 def read_example(value: Any, position: int, where: str) -> Item:
-    """An example, of which prompts show the first path that is not empty; see `System`."""
+    """An example; prompts show its first path that is not empty; see `System`."""
     item: Item = read_item(SYSTEM, value, position, where)
     if not any(item.paths):
         raise InputError(f"{where}: no path that is not empty, whose last entity is the answer")

@@ -177,7 +177,7 @@ def _record(entry: Entry[Item], scored: Scored) -> dict[str, Any]:
     else:
         own["error"] = scored.error
     fields = entry.given if entry.item is None else {**vars(entry.item), **entry.extra}
-    # A null is kept, except that of a prompt, which may be left out.
+    # A null is kept, except for a prompt, which may be left out.
     return own | {k: v for k, v in fields.items() if v is not None or k != "prompt"}
 
 

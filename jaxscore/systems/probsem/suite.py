@@ -73,7 +73,7 @@ def read_example(value: Any, position: int, where: str) -> Context:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A prompt with what is asked after it: every query after every context.
+    """A prompt with its continuations: every query after every context.
 
     Attributes:
         context: objects with `text` and `expected`.

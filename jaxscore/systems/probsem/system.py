@@ -365,7 +365,7 @@ def record_of(
 
     Args:
         scored: one for each query.
-        boundary: None for that of the settings.
+        boundary: None for the boundary of the settings.
     """
     record: dict[str, Any] = {
         "context": context.index,

@@ -1,4 +1,4 @@
-"""Evaluator files: what the judge is asked, which labels it may answer, and what they are worth.
+"""Evaluator files: the judge's prompt, the labels it may answer, and their worth.
 
     max_new_tokens: 10
     use_logits: true
@@ -83,7 +83,7 @@ class Question:
         """The conversation up to the judge's answer.
 
         Args:
-            values: name -> text, for each name of the templates but those of the labels.
+            values: name -> text, for each name of the templates except the labels.
             system: whether the model takes a system turn.
         """
         rubric = {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}

@@ -91,7 +91,7 @@ class Settings(IntervalSettings):
     """Settings of `judge`.
 
     Attributes:
-        evaluator: what is asked and which labels may answer: an `Evaluator`, the path of an
+        evaluator: prompt and labels of the judge: an `Evaluator`, the path of an
             evaluator file, or a name such as "default_qa".
         label_score: None is "first".
         metric: what the score is called.

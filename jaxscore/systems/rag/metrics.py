@@ -92,7 +92,7 @@ def _hit(name: str) -> Callable[[Mapping[str, Any]], bool | None]:
 
 
 def stored_numbers(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Columns of a stored record that are numbers, those of judges among them, without hits."""
+    """Columns of a stored record that are numbers, judges' scores included, without hits."""
     return {
         name: None if value == UNKNOWN else value
         for name, value in record.items()

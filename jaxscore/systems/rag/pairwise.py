@@ -33,7 +33,7 @@ class Pair:
     """One question with two responses.
 
     Attributes:
-        switched: in which orders it is asked; True has the opponent's response first.
+        switched: orders of the pair; True has the opponent's response first.
     """
 
     entry: Entry[Item]
@@ -47,10 +47,10 @@ class PairVerdict:
 
     Attributes:
         score: `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` if an answer names no label or
-            several, None if the judge could not be asked.
-        answers: worth of each answer as it was asked, before switching back.
+            several, None if the request to the judge failed.
+        answers: worth of each answer in the prompt's order, before switching back.
         texts: each answer.
-        error: why the judge could not be asked.
+        error: why the request to the judge failed.
     """
 
     pair: Pair
@@ -61,7 +61,7 @@ class PairVerdict:
 
     @property
     def known(self) -> bool | None:
-        """Whether there is a score; None if the judge could not be asked."""
+        """Whether there is a score; None if the request to the judge failed."""
         return None if self.error is not None else self.score != UNKNOWN
 
 
@@ -110,7 +110,7 @@ def match(
 def conversations(
     question: Question, pairs: Sequence[Pair], *, system: bool
 ) -> list[list[Message]]:
-    """What the judge is asked: each pair in each of its orders.
+    """The judge's prompts: each pair in each of its orders.
 
     Args:
         system: whether it takes a system turn.

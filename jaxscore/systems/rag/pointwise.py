@@ -1,4 +1,4 @@
-"""How right is a response, says a language model that is asked (BERGEN's LLMeval).
+"""Rates how right a response is with a language model (BERGEN's LLMeval).
 
 Three ways to read its answer:
 
@@ -32,11 +32,11 @@ class Verdict:
     """What the judge says of one record.
 
     Attributes:
-        score: `UNKNOWN` if its answer names no label or several, None if it could not be asked.
+        score: `UNKNOWN` if its answer names no label or several, None if the request failed.
         probability: label -> probability over the labels; empty if text was read.
         outside: the probability that it would have begun otherwise; None if text was read.
         text: what it wrote; None if probabilities were read.
-        error: why it could not be asked.
+        error: why the request failed.
         truncated: tokens of its prompt that were left out at the left; of whole labels the most
             that one of them needed.
     """
@@ -50,14 +50,14 @@ class Verdict:
 
     @property
     def known(self) -> bool | None:
-        """Whether there is a score; None if the judge could not be asked."""
+        """Whether there is a score; None if the request to the judge failed."""
         return None if self.error is not None else self.score != UNKNOWN
 
 
 def conversations(
     question: Question, items: Iterable[Item], *, system: bool
 ) -> list[list[Message]]:
-    """What the judge is asked about each record.
+    """The judge's prompt for each record.
 
     Args:
         system: whether it takes a system turn.

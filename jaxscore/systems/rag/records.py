@@ -158,8 +158,8 @@ class Findings:
         estimates: "mean", or "win", "tie" and "lose" as shares: the numbers of the summary.
         summary: what the report says, as JSON.
         fields: of each record, behind those that it repeats. `known` is False if an answer names
-            no label or several, and None if the judge could not be asked.
-        errors: why the judge could not be asked, by record.
+            no label or several, and None if the request to the judge failed.
+        errors: why the request to the judge failed, by record.
         remarks: what people should know before they trust the means.
     """
 

@@ -215,7 +215,7 @@ class MeasuredFields:
 
     def __init__(self, settings: MeasureSettings, tokenizer: Any, *, summary_only: bool) -> None:
         """Args:
-        tokenizer: that of the model; None unless the unit is "word".
+        tokenizer: of the model; None unless the unit is "word".
         summary_only: leave out what has a value for each token or word.
         """
         self._settings = settings

@@ -141,7 +141,7 @@ class WorstRequests:
         )
 
     def _tokens(self, records: Sequence[Mapping[str, Any]]) -> Tokens:
-        """Without those of requests that come after the first one without tokens."""
+        """Drop the tokens of requests after the first request without tokens."""
         given = [_tokens(record, self._ranked) for record in records]
         if self._bound == np.inf:
             return tokens(given, self.names)

@@ -84,7 +84,7 @@ class Result:
 
     @property
     def answers(self) -> Answers | None:
-        """Of the responses of an item one of which was chosen; None if they have none."""
+        """Of an item's responses, one of which was chosen; None if they have none."""
         if self.candidates is None or self.choice is None or self.choice.error is not None:
             return None
         return self.candidates.answers

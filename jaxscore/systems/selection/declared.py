@@ -148,7 +148,7 @@ class GradedSettings(Settings):
     seed: int = setting(0, help="with --gold: of those draws (default 0)", advanced=True)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them; those of grading if something is graded."""
+        """The settings as a report has them; settings of grading if something is graded."""
         values = super().record()
         if self.gold is None:
             for name in ("gold", "n_bootstrap", "seed"):
@@ -258,7 +258,7 @@ class CodeRecord(Graded, total=False):
 
 
 def compared(*signature: str, without: tuple[str, ...] = ()) -> tuple[Compared, ...]:
-    """How runs of a system are compared, with those of the other systems of this folder."""
+    """How runs of a system are compared, with runs of all systems of this folder."""
     return (
         Compared(
             signature=signature,

@@ -158,7 +158,7 @@ class Marks:
     def rows(self, n_bootstrap: int, seed: int) -> list[dict[str, Any]]:
         """For each N and way the share of right choices, and how far it is above the first's.
 
-        `n_with_fewer` items have fewer than N responses, all of which were considered.
+        `n_with_fewer` items have fewer than N responses; all were considered.
         `above_first` is the mean of the paired differences, its interval a bootstrap over items;
         None for the first sample itself.
         """

@@ -81,7 +81,7 @@ def code(response: str) -> str:
     r"""The Python blocks of a response, each stripped, with a blank line between them.
 
     A block goes from a line that ends in "```python" to the next line that starts with "```"; one
-    that is never closed is none. Empty where there is no block. Takes time linear in the length:
+    that is never closed is none. Empty if there is no block. Takes time linear in the length:
     the pattern "```python\s*\n(.*?)\n```" would look for the end again from every start.
     """
     blocks = []

@@ -48,7 +48,7 @@ def select(
 ) -> Choice:
     """The highest confidence among the responses with an answer, the first of equal ones.
 
-    Unknown confidences rank last; if those of all answers are unknown, the first answer is taken.
+    Unknown confidences rank last; if all answers' are unknown, the first answer is taken.
     Without any answer, the first response, at a confidence of -1e9 as published.
 
     Args:

@@ -158,7 +158,7 @@ def note_remarks(notes: Mapping[str, str]) -> list[str]:
 
 
 def manifest_counts(summary: Mapping[str, Any]) -> dict[str, int]:
-    """Counts of the manifest, besides that of failures."""
+    """Counts of the manifest, beside the number of failures."""
     counts = {name: n for name, n in summary.items() if name.startswith("n_")}
     counts |= {f"n_fallbacks_{name}": n for name, n in summary.get("fallbacks", {}).items()}
     return {name: n for name, n in counts.items() if n is not None and name != "n_failed"}

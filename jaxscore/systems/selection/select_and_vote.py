@@ -110,7 +110,7 @@ output, the same items with
 
 """ + help_of_gold(", a majority vote's, an oracle's and votes of other powers")
 DAY = 86400.0  # seconds
-POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # whose votes are graded beside that of the run
+POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded beside the power of the run
 TAKEN = {
     NOTHING_EXTRACTABLE: "so the first is taken",
     NO_CONFIDENCE: "so their order in the list decides",

@@ -1,4 +1,4 @@
-"""Which responses of items are right, and how well confidences tell them from the others."""
+"""Which responses of items are right, and how well confidences separate them from the others."""
 
 import collections
 import dataclasses

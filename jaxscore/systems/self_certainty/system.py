@@ -161,7 +161,7 @@ class Settings(IntervalSettings):
         return (self.output_field,)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them, those of grading only if outputs are graded."""
+        """The settings as a report has them; settings of grading only if outputs are graded."""
         unused = {"batch_size"} if self.gold else {"batch_size", "gold", "answer_rule"}
         return {name: value for name, value in super().record().items() if name not in unused}
 

@@ -71,7 +71,7 @@ class ConfidenceWork(Work[Confidence]):
         return Confidence.unknown(outputs, measures=self.settings.gold is not None)
 
     def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
-        """Whether input and outputs of a record are those of the item."""
+        """Whether input and outputs of a record equal the item's."""
         inputs, values = self.inputs[place], record.get("confidence_list")
         return (
             record.get(inputs.input_field) == inputs.context

@@ -94,7 +94,7 @@ class Settings(GenerationSettings):
 
 
 class Record(TypedDict, total=False):
-    """What an item gets; `output` is the reply, `responses` are those of the prompt."""
+    """Result of an item; `output` is the reply, `responses` are from the prompt."""
 
     session_id: str | int
     chat_history: list[str]

@@ -49,7 +49,7 @@ class Architecture:
     Attributes:
         family: its model type.
         config: attributes of `config.json`, each a constant or a function of the metadata.
-        names: of tensors of a layer. One with `{j}` is that of each index of the first axis; one
+        names: of tensors of a layer. One with `{j}` is read at each index of the first axis; one
             that ends in a dot is whole, without `weight` or `bias`.
         top: names of tensors of no layer.
         layer: name of a layer.

@@ -63,7 +63,7 @@ def rope(theta: float = 10_000.0, *, is_partial: bool = False, mscale: int | Non
 
 
 def rope_by_type(theta: float, local: float | None) -> Value:
-    """`rope_parameters` by layer type; scaling is that of the full layers.
+    """`rope_parameters` by layer type; scaling is for the full layers.
 
     Args:
         theta: as for `rope`.
@@ -113,7 +113,7 @@ def recurrent_types(part: str, recurrent: str) -> Value:
 
 
 def attention_key_heads(keys: Keys) -> int:
-    """Number of KV heads, which is one for all attention layers; that of others is stored as 0.
+    """Number of KV heads, one for all attention layers; other layers store 0.
 
     Raises:
         InputError: attention layers have different numbers.
@@ -199,7 +199,7 @@ def nemotron_h_types(keys: Keys) -> list[str]:
 
 
 def nemotron_h_width(keys: Keys) -> int:
-    """Width of plain MLPs, which is 0 in other layers, or that of the first one's tensor."""
+    """Width of plain MLPs (0 in other layers), or the width of the first one's tensor."""
     keys.numbers("feed_forward_length", keys.size("block_count"))
     names = (f"blk.{layer}.ffn_up.weight" for layer in range(keys.n_layers()))
     return next((keys.file.tensors[name].shape[0] for name in names if keys.has(name)), 1)
@@ -244,7 +244,7 @@ EXPERT_WIDTH: Mapping[str, Value] = {"moe_intermediate_size": expert_width}
 
 
 def gemma_scale(n_layers_27b: int) -> Value:
-    """Width whose root divides scores: a head's, but that of width over heads in the 27B."""
+    """Width whose root divides scores: the head's, but width over heads in the 27B."""
 
     def read(keys: Keys) -> int:
         if keys.n_layers() != n_layers_27b:
@@ -255,7 +255,7 @@ def gemma_scale(n_layers_27b: int) -> Value:
 
 
 def gate(value: int) -> Value:
-    """Require the router's function, of which the family has only one; gives its name."""
+    """Check that the router's function is the family's only one; return its name."""
 
     def read(keys: Keys) -> str:
         name = "expert_gating_func"
@@ -323,7 +323,7 @@ def phi_length(keys: Keys) -> int:
 
 
 def phimoe_rope(keys: Keys) -> dict[str, Any]:
-    """`rope_parameters` of phimoe without LongRoPE, two factors of which no file has."""
+    """`rope_parameters` of phimoe without LongRoPE, since no file has two of its factors."""
     if keys.has(FACTORS_LONG) or keys.has(FACTORS_SHORT):
         raise InputError(
             f"{keys.file.path}: a phimoe with LongRoPE, whose short_mscale and long_mscale a GGUF "
@@ -456,7 +456,7 @@ def gemma4_rope(keys: Keys) -> dict[str, Any]:
 
 
 def exaone_window(keys: Keys) -> int | None:
-    """Window of exaone4; that of 32B is llama.cpp's default, and other models have none."""
+    """Window of exaone4: for 32B llama.cpp's default; other models have none."""
     return keys.size(WINDOW, 4096) if _has_windows(keys) else None
 
 

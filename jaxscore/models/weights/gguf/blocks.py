@@ -281,7 +281,7 @@ READ_FIELD: dict[str, Callable[[np.ndarray, str, Form], np.ndarray]] = {
 
 
 def _is_shifted(layout: Layout, form: Form) -> bool:
-    """Whether values -8 to 7 are held as 0 to 15, beside others that have minima."""
+    """Whether values -8 to 7 are stored as 0 to 15, beside others that have minima."""
     return form.bits == 4 and form.has_minimum and layout.minimum is None
 
 

@@ -111,7 +111,7 @@ def _by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
 
 
 def _last_by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
-    """`_by_keys` of the rows behind those of queries and keys."""
+    """`_by_keys` of the rows behind the queries' and keys' rows."""
     start = 2 * _recurrent(heads).key_rows
     return np.concatenate([rows[:start], _by_keys(rows[start:], heads)])
 

@@ -166,7 +166,7 @@ class Keys:
         return layer.isdecimal() and n - self.get("nextn_predict_layers", int, 0) <= int(layer) < n
 
     def heads(self) -> Heads:
-        """Numbers of heads; those of keys are of the first attention layer if they differ."""
+        """Numbers of heads; of key heads in the first attention layer if layers differ."""
         queries = self.get("attention.head_count", int)
         if queries == 0 and not self.layers_have("attn_q.weight"):
             queries = 1  # of a model without attention

@@ -32,7 +32,7 @@ def values_of(file: GgufFile, name: str) -> np.ndarray:
 
 
 def piece_of(file: GgufFile, name: str, index: int) -> np.ndarray:
-    """`values_of(file, name)[index]`, of which no other part is read."""
+    """`values_of(file, name)[index]`, without reading the other values."""
     entry = entry_of(file.tensors[name], index)
     return _decode(entry, entry.shape)
 

@@ -72,7 +72,7 @@ def dot(x: float, y: float, radius: float, kind: str, tip: str = "") -> Markup:
 
 
 def step(span: float, most: int) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten of which `most` cover the span."""
+    """The smallest step, 1, 2 or 5 times a power of ten, with which `most` steps cover the span."""
     least = span / most
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

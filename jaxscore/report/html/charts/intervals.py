@@ -17,7 +17,7 @@ from jaxscore.report.html.charts.drawing import (
 )
 
 WIDTH, RIGHT, TOP = 420, 360, 10
-TALL, ALL = 24, 160  # the height of a group at least, and that of few groups together
+TALL, ALL = 24, 160  # least height of a group, and height of few groups together
 PER_CHARACTER = 6  # the width of a letter
 MOST = 16  # groups
 
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     Attributes:
         low, high: of its 95% interval; None without one.
         shown: the mean as the Markdown has it.
-        reference: what it is held against; None without one.
+        reference: value to compare with, or None.
         n: over how many it is.
     """
 
