@@ -21,7 +21,6 @@ MODULES = {
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
     "lfm2": "lfm2 lfm2_moe lfm3",
     "llama": "llama ministral3 mistral",
-    "llama4": "llama4_text",
     "llama_variants": "apertus arcee ernie4_5 exaone4 glm glm4 helium internlm3 jais2 ministral "
     "nanochat olmo olmo2 olmo3 seed_oss smollm3",
     "longcat": "longcat_flash",
@@ -31,7 +30,7 @@ MODULES = {
     "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "minicpm3 phi3 phi4_multimodal phimoe",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
-    "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe",
+    "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe llama4_text",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
     "zamba": "zamba2",
 }
