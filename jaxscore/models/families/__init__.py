@@ -8,7 +8,6 @@ from jaxscore.models.families.family import Family, Source
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
     "attention_sinks": "gpt_oss mimo_v2_flash",
-    "dbrx": "dbrx",
     "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
@@ -27,7 +26,7 @@ MODULES = {
     "mamba": "falcon_mamba jamba mamba",
     "mamba2": "bamba falcon_h1 granitemoehybrid mamba2 nemotron_h",
     "minimax": "minimax",
-    "mixtral": "flex_olmo minimax_m2 mixtral olmoe",
+    "mixtral": "dbrx flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "minicpm3 phi3 phi4_multimodal phimoe",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe llama4_text",
