@@ -8,7 +8,7 @@ from jaxscore.models.families.family import Family, Source
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
     "attention_sinks": "gpt_oss mimo_v2_flash",
-    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa",
+    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
     "gated_delta": "kimi_linear olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
@@ -22,7 +22,6 @@ MODULES = {
     "llama": "llama ministral3 mistral",
     "llama_variants": "apertus arcee ernie4_5 exaone4 glm glm4 helium internlm3 jais2 ministral "
     "nanochat olmo olmo2 olmo3 seed_oss smollm3",
-    "longcat": "longcat_flash",
     "mamba": "falcon_mamba jamba mamba",
     "mamba2": "bamba falcon_h1 granitemoehybrid mamba2 nemotron_h",
     "minimax": "minimax",
