@@ -39,8 +39,12 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
-from jaxscore.device.recurrence.delta_rule import gated_delta, state_space
-from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
+from jaxscore.device.recurrence.delta_rule import (
+    gated_delta,
+    gated_unit,
+    selective_scan,
+    state_space,
+)
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
     PathIndex,

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
-from jaxscore.device.recurrence import elementwise
-from jaxscore.device.recurrence.delta_rule import gated_delta, state_space, unit_lower_inverse
-from jaxscore.device.recurrence.elementwise import gated_unit, selective_scan
+from jaxscore.device.recurrence import delta_rule
+from jaxscore.device.recurrence.delta_rule import (
+    gated_delta,
+    gated_unit,
+    selective_scan,
+    state_space,
+    unit_lower_inverse,
+)
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
 from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
 from jaxscore.device.rows import Chunks, Paths
@@ -148,7 +153,7 @@ def test_blocks_of_chunks_of_any_size_give_the_same_bits(monkeypatch):
     inputs = scan_inputs(end.size, 0.1)
     want = run(SCAN[0], index)(inputs)
     for most in (1, 3 * 4 * 9 * len(RATE) * RATE.shape[1]):  # one chunk, and three
-        monkeypatch.setattr(elementwise, "MOST_BYTES", most)
+        monkeypatch.setattr(delta_rule, "MOST_BYTES", most)
         np.testing.assert_array_equal(run(SCAN[0], index)(inputs), want)
 
 
