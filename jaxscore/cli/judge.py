@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import experiments, model_flags, outputs, settings_flags
+from jaxscore.cli import model_flags, outputs, results, settings_flags
 from jaxscore.cli.judge_run import JudgeRun
 from jaxscore.cli.messages import remark
 from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
@@ -24,7 +24,7 @@ MANIFEST = ".md.run"  # a metric of this ending has a report of the name of anot
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command's flags."""
     parser = subparsers.add_parser("judge", description=judge.HELP)
-    experiments.add_folder_flags(parser, "judge")
+    results.add_folder_flags(parser, "judge")
     _add_judges(parser)
     settings_flags.add(parser, judge.Settings)
     parser.add_argument(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import experiments, messages, outputs
+from jaxscore.cli import messages, outputs, results
 from jaxscore.cli.messages import remark
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
@@ -87,7 +87,7 @@ class JudgeRun:
                 none_left = Failure(str(output.path), "no record is left to judge")
                 self._failures += [*output.failures, none_left]
 
-        self._failures += experiments.each(self._args, look)
+        self._failures += results.each(self._args, look)
         if refused:
             raise InputError(
                 f"{' | '.join(refused)}. The stored metric was made with other settings; --force "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import experiments, messages, model_flags, outputs
+from jaxscore.cli import messages, model_flags, outputs, results
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.evaluate import Report, run_declared
@@ -23,7 +23,7 @@ INPUTS = {"records_sha256": "the records", "run_sha256": "the run"}  # digest ->
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command's flags."""
     parser = subparsers.add_parser("metrics", description=metrics.HELP)
-    experiments.add_folder_flags(parser, "evaluate")
+    results.add_folder_flags(parser, "evaluate")
     parser.add_argument(
         "--force", action="store_true", help="compute metrics again that exist already"
     )
@@ -35,7 +35,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     """Evaluate each folder."""
     found = _MetricsRun(args)
-    refused = experiments.each(args, found.evaluate)
+    refused = results.each(args, found.evaluate)
     return found.close(refused)
 
 

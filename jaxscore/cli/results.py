@@ -1,15 +1,65 @@
 """`jaxscore results`: one table of all RAG experiments."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from jaxscore.cli import experiments, messages, model_flags, outputs
+from jaxscore.cli import messages, model_flags, outputs
+from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
-from jaxscore.systems.evaluation import Evaluation
-from jaxscore.systems.rag import results_table
+from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.rag import experiment_folder, results_table
+
+DEFAULT_SPLIT = "dev"
+
+
+def add_folder_flags(parser: argparse.ArgumentParser, verb: str) -> None:
+    """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
+    add_experiments_flag(parser, f"{verb} each folder in it")
+    parser.add_argument("--folder", "--input", type=Path, help=f"{verb} this one instead")
+    add_split_flag(parser)
+
+
+def add_experiments_flag(parser: argparse.ArgumentParser, purpose: str, *spellings: str) -> None:
+    """--experiments-folder, beside other spellings of it."""
+    parser.add_argument(
+        "--experiments-folder",
+        *spellings,
+        type=Path,
+        default=Path("experiments"),
+        metavar="FOLDER",
+        help=f"{purpose} (default: experiments/)",
+    )
+
+
+def add_split_flag(parser: argparse.ArgumentParser) -> None:
+    """--split."""
+    parser.add_argument("--split", default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}")
+
+
+def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:
+    """Pass --folder, or each folder of --experiments-folder, to `use`.
+
+    Returns:
+        The folders that `use` refused; the others go on.
+
+    Raises:
+        InputError: --folder was refused, or no folder holds what the split names.
+    """
+    if args.folder is not None:
+        use(args.folder)
+        return []
+    failures = []
+    for folder in experiment_folder.folders(args.experiments_folder, args.split):
+        try:
+            use(folder)
+        except InputError as problem:
+            failures.append(Failure(str(folder), str(problem)))
+    return failures
+
 
 DESCRIPTION = """\
 Put the metrics of all RAG experiments side by side.
@@ -39,7 +89,7 @@ exit code: 0 all read, 1 some files could not be read (the others are kept),
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command's flags."""
     parser = subparsers.add_parser("results", description=DESCRIPTION)
-    experiments.add_experiments_flag(parser, "where the experiments are", "--input")
+    add_experiments_flag(parser, "where the experiments are", "--input")
     parser.add_argument(
         "--output-dir",
         "--output",
@@ -49,7 +99,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="where to write the csv; a name that ends in .csv is the file itself (default: "
         "results/)",
     )
-    experiments.add_split_flag(parser)
+    add_split_flag(parser)
     model_flags.add_limit_flag(parser, "folders, by their names")
     parser.add_argument(
         "--format",
@@ -98,7 +148,7 @@ def _path(args: argparse.Namespace) -> Path:
     name = str(folder).replace("/", "_")
     if not folder.name.strip("."):  # `.` and `..` say nothing
         name = folder.resolve().name or "experiments"
-    if args.split != experiments.DEFAULT_SPLIT:
+    if args.split != DEFAULT_SPLIT:
         name += f"_{args.split}"
     if args.format != "all":
         name += f"_{args.format}"
