@@ -10,9 +10,10 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile
-from jaxscore.models.weights.gguf.layouts import Heads, Joined, Layout
-from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
-from jaxscore.models.weights.gguf.values import (
+from jaxscore.models.weights.gguf.layouts import (
+    Heads,
+    Joined,
+    Layout,
     check_decoder,
     dtype_of,
     entry_of,
@@ -20,6 +21,7 @@ from jaxscore.models.weights.gguf.values import (
     rows_of,
     values_of,
 )
+from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
 from jaxscore.models.weights.quantization.dequantize import Computed
 
 # A name with the number of an expert is of an old Mixtral; `ssm_a`, `ssm_d` and Falcon-H1's

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights.gguf.layouts import values_of
 from jaxscore.models.weights.gguf.metadata import ROPE_FACTORS, Keys
-from jaxscore.models.weights.gguf.values import values_of
 
 Value = Callable[[Keys], Any]
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -326,7 +326,7 @@ class Keys:
         Raises:
             InputError: no parameters of llama 3 give these factors.
         """
-        from jaxscore.models.weights.gguf.values import values_of
+        from jaxscore.models.weights.gguf.layouts import values_of
 
         factors = values_of(self.file, ROPE_FACTORS)
         width = self.head_width()
