@@ -20,8 +20,9 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     find_modules,
     good_scales,
+    scaled,
+    unpacked,
 )
-from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())

@@ -32,10 +32,11 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     good_scales,
     n_blocks,
+    scaled,
     times_blocks,
+    unpacked,
 )
 from jaxscore.models.weights.quantization.fp8 import ROUNDED, widened
-from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())

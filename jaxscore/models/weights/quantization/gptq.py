@@ -27,8 +27,10 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     find_modules,
     good_scales,
+    scaled,
+    unpacked,
+    unpacked_rows,
 )
-from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked, unpacked_rows
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset(

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from jaxscore.models.weights.quantization.dequantize import n_blocks, times_blocks
-from jaxscore.models.weights.quantization.packed_integers import unpacked, unpacked_rows
+from jaxscore.models.weights.quantization.dequantize import (
+    n_blocks,
+    times_blocks,
+    unpacked,
+    unpacked_rows,
+)
 from tests.models.weights.quantization.packers import packed
 
 
