@@ -19,14 +19,13 @@ from jaxscore.server.choices import (
 )
 from jaxscore.server.endpoint import EVENTS, Answer, Call, Stream
 from jaxscore.server.errors import invalid_field
-from jaxscore.server.prompts import check_length, tokenize_conversation, tokenize_prompts
 from jaxscore.server.request_models import (
     ChatRequest,
     CompletionRequest,
     parse_object,
     validate,
 )
-from jaxscore.server.service import Service
+from jaxscore.server.service import Service, check_length, tokenize_conversation, tokenize_prompts
 from jaxscore.server.settings import MAX_NUMBERS, MAX_PROMPTS
 from jaxscore.text.decoder import TokenBytes
 

@@ -16,7 +16,6 @@ from pydantic_core import PydanticCustomError
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.server.endpoint import Answer, Call
 from jaxscore.server.errors import CONTEXT_LENGTH, invalid_field, not_finite
-from jaxscore.server.prompts import Prompt, tokenize_prompts
 from jaxscore.server.request_models import (
     ServedModelRequest,
     accept_only,
@@ -26,7 +25,7 @@ from jaxscore.server.request_models import (
     parse_object,
     validate,
 )
-from jaxscore.server.service import Service
+from jaxscore.server.service import Prompt, Service, tokenize_prompts
 from jaxscore.server.settings import MAX_NUMBERS
 from jaxscore.text.result_assembly import assemble_label_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
