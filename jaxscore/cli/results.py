@@ -1,4 +1,4 @@
-"""`jaxscore results`: one table of all RAG experiments."""
+"""`jaxscore results`: one table of all RAG experiments; flags of folders, as `judge` has them."""
 
 import argparse
 from collections.abc import Callable

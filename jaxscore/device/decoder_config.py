@@ -129,7 +129,7 @@ class ShortConvolution(NamedTuple):
 
 class GatedDelta(NamedTuple):
     """A gated delta rule with short convolutions before it (arXiv 2412.06464), see
-    `recurrence.delta_rule`.
+    `recurrence.rules`.
 
     Attributes:
         n_key_heads, n_value_heads: each key head serves as many neighbouring value heads.

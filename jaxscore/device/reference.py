@@ -89,7 +89,7 @@ def gated_delta(
     rate: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.delta_rule.gated_delta`: float64, from token to token.
+    """Reference of `recurrence.rules.gated_delta`: float64, from token to token.
 
     Args:
         q, k, v, log_decay, rate: as there, [T, ...] in place of [N, C, ...].

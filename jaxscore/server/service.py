@@ -1,4 +1,4 @@
-"""What every endpoint uses: facts of the model, its tokenizer, and the worker."""
+"""Facts of the model, its tokenizer and worker for all endpoints; tokenized and checked prompts."""
 
 import asyncio
 import concurrent.futures

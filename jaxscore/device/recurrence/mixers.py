@@ -39,7 +39,7 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
-from jaxscore.device.recurrence.delta_rule import (
+from jaxscore.device.recurrence.rules import (
     gated_delta,
     gated_unit,
     selective_scan,

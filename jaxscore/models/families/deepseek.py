@@ -1,4 +1,12 @@
-"""XX"""
+"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, longcat_flash; mixtures in most layers.
+
+The indexer of deepseek_v32 and glm_moe_dsa chooses `index_topk` keys for each query. Up to that
+many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
+longer ones are refused.
+
+Each layer of longcat_flash is two of ours. The experts read the first MLP's input, and their
+output is added after the second MLP (arXiv 2509.01322). Some experts return their input.
+"""
 
 import dataclasses
 import math

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
-from jaxscore.device.recurrence import delta_rule
-from jaxscore.device.recurrence.delta_rule import (
+from jaxscore.device.recurrence import rules
+from jaxscore.device.recurrence.rules import (
     gated_delta,
     gated_unit,
     selective_scan,
@@ -153,7 +153,7 @@ def test_blocks_of_chunks_of_any_size_give_the_same_bits(monkeypatch):
     inputs = scan_inputs(end.size, 0.1)
     want = run(SCAN[0], index)(inputs)
     for most in (1, 3 * 4 * 9 * len(RATE) * RATE.shape[1]):  # one chunk, and three
-        monkeypatch.setattr(delta_rule, "MOST_BYTES", most)
+        monkeypatch.setattr(rules, "MOST_BYTES", most)
         np.testing.assert_array_equal(run(SCAN[0], index)(inputs), want)
 
 

@@ -1,6 +1,6 @@
-"""Layouts of tensors that conversion to GGUF changes, and how each is undone.
+"""Layouts of tensors that conversion to GGUF changes, how each is undone, and tensors' values.
 
-Every function here takes and returns values with the axes of the checkpoint: [out, in] of a
+Every function of a layout takes and returns values with the axes of the checkpoint: [out, in] of a
 matrix, [E, out, in] of experts.
 """
 

@@ -1,4 +1,11 @@
-"""Weights that are computed from several stored tensors whenever they are looked up."""
+"""Weights that are computed from several stored tensors whenever they are looked up.
+
+Integers may be packed into 32-bit words, with a scale and often a zero point per group. The lowest
+bit of element k of a row is bit `k * bits` of the row's words, counted from the lowest bit of the
+first word: an element of 3 bits may span two words.
+
+    weight[i, o] = (values[i, o] - zeros[g, o]) * scales[g, o]        g = groups[i]
+"""
 
 import dataclasses
 import math

@@ -1,7 +1,9 @@
-"""The gated delta rule over chunks of packed tries (arXiv 2412.06464; chunked: 2406.06484), and the
-state-space layer of Mamba-2.
+"""Rules of recurrent layers over chunks of packed tries; p is the parent of token t.
 
-    S_t = e^g S_p + k β (v - e^g k' S_p)'        o_t = q' S_t        p is t's parent
+The gated delta rule (arXiv 2412.06464; chunked: 2406.06484) and Mamba-2 (`state_space`) have
+matrices as states:
+
+    S_t = e^g S_p + k β (v - e^g k' S_p)'        o_t = q' S_t
 
 With D the decay between slots, S the state at a chunk's start, d the decay from there, and ∘
 elementwise products under the ancestor mask (' of it without its diagonal),
@@ -11,6 +13,19 @@ elementwise products under the ancestor mask (' of it without its diagonal),
 and the state at slot m is d_m S + Σ_j D_mj k_j u_j'. With a decay for each channel of a key (Kimi
 delta attention, arXiv 2510.26692), D is within the sums over channels, and never a product of
 decays to one slot and from another, which overflow.
+
+The selective scan of Mamba-1 (arXiv 2312.00752) and the RG-LRU of Griffin (arXiv 2402.19427) have
+single channels:
+
+    h_t = a_t h_p + b_t
+
+Every entry of a state decays on its own, so no product of matrices gives the outputs of a chunk.
+The slots of a chunk are walked in order instead, many chunks side by side, and each slot starts
+from its parent's state in a table of the chunk's states: one update per token, where pointer
+doubling takes log2(C) over arrays of the same size. A table of all tokens would be large (Mamba-1
+with 8,192 channels and 4,096 tokens: 2 GB), so chunks are walked in blocks whose table is at most
+`MOST_BYTES`. Nothing is masked by products, so a token that is not finite spoils only what
+continues it.
 """
 
 import math
