@@ -39,12 +39,6 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.layers import Layout, Linear, Norm
-from jaxscore.device.recurrence.rules import (
-    gated_delta,
-    gated_unit,
-    selective_scan,
-    state_space,
-)
 from jaxscore.device.recurrence.paths import (
     ChunkIndex,
     PathIndex,
@@ -52,6 +46,12 @@ from jaxscore.device.recurrence.paths import (
     dot,
     last_inputs,
     path_index,
+)
+from jaxscore.device.recurrence.rules import (
+    gated_delta,
+    gated_unit,
+    selective_scan,
+    state_space,
 )
 from jaxscore.device.rows import Chunks, Paths
 

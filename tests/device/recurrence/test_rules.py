@@ -7,6 +7,8 @@ import pytest
 
 from jaxscore.device import reference
 from jaxscore.device.recurrence import rules
+from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
+from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
 from jaxscore.device.recurrence.rules import (
     gated_delta,
     gated_unit,
@@ -14,8 +16,6 @@ from jaxscore.device.recurrence.rules import (
     state_space,
     unit_lower_inverse,
 )
-from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
-from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
 from jaxscore.device.rows import Chunks, Paths
 from jaxscore.plan.chunks import padding, parents
 from tests.device.tries import device_paths, random_rows
