@@ -206,6 +206,13 @@ def marked(result: Mapping[str, Any], field: str = "within_noise") -> str:
     return f" {MARK}" if result.get(field) else ""
 
 
+def within_noise(
+    record: Mapping[str, Any], results: Iterable[Mapping[str, Any]]
+) -> list[bool | None]:
+    """Whether rounding could change each result; empty without an audit of rounding errors."""
+    return [result.get("within_noise") for result in results] if "noise" in record else []
+
+
 def settings(values: Mapping[str, Any]) -> list[str]:
     """Settings and versions; None stands for what was not given or is not known."""
     rows = [[name, text(_shown(value))] for name, value in values.items() if value is not None]

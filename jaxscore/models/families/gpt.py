@@ -55,9 +55,8 @@ def _attention_sources(layer: str, out_bias: bool) -> Table:
     return table
 
 
-def _gpt2(config: Any) -> DecoderConfig:
-    """Learned positions; queries, keys and values in one tensor."""
-    fields.require(config, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+def _with_positions(config: Any) -> DecoderConfig:
+    """Learned positions, biases everywhere, scores that may be scaled."""
     width = fields.head_width(config)
     return _gptlike(
         config,
@@ -67,6 +66,12 @@ def _gpt2(config: Any) -> DecoderConfig:
         qkv_bias=True,
         out_bias=True,
     )
+
+
+def _gpt2(config: Any) -> DecoderConfig:
+    """Learned positions; queries, keys and values in one tensor."""
+    fields.require(config, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    return _with_positions(config)
 
 
 def _gpt2_sources(config: DecoderConfig) -> Table:
@@ -80,15 +85,7 @@ def _gpt2_sources(config: DecoderConfig) -> Table:
 def _gpt_bigcode(config: Any) -> DecoderConfig:
     """One head of keys and values for all queries, or one for each."""
     fields.require(config, add_cross_attention=False)
-    width = fields.head_width(config)
-    return _gptlike(
-        config,
-        mlp_width=config.n_inner or 4 * config.n_embd,
-        learned_positions=True,
-        attention_scale=width**-0.5 if config.scale_attn_weights else 1.0,
-        qkv_bias=True,
-        out_bias=True,
-    )
+    return _with_positions(config)
 
 
 def _gpt_bigcode_sources(config: DecoderConfig) -> Table:

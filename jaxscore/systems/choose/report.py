@@ -27,6 +27,7 @@ from jaxscore.report.sections import (
     sentence,
     three,
     with_failures,
+    within_noise,
     yes_no,
 )
 
@@ -156,9 +157,7 @@ def _items(source: Source) -> Items:
                 [_options(item) for item in items],
             )
         ],
-        within_noise=[item.get("within_noise") for item in items]
-        if "noise" in source.record
-        else [],
+        within_noise=within_noise(source.record, items),
     )
     return with_failures(found, source.record["failures"])
 

@@ -29,6 +29,7 @@ from jaxscore.report.sections import (
     three,
     verdict,
     with_failures,
+    within_noise,
     yes_no,
 )
 
@@ -319,7 +320,7 @@ def _items(
             *fields,
         ],
         tables=[rows],
-        within_noise=[one.get("within_noise") for one in questions] if is_audited else [],
+        within_noise=within_noise(source.record, questions),
         **more,
     )
     return with_failures(items, source.record["failures"])

@@ -27,6 +27,7 @@ from jaxscore.report.sections import (
     strips_of,
     verdict,
     with_failures,
+    within_noise,
 )
 
 MEANS = {
@@ -150,9 +151,7 @@ def _items(source: Source) -> Items:
             )
         ],
         strips=strips_of(source),
-        within_noise=[path.get("within_noise") for path in paths]
-        if "noise" in source.record
-        else [],
+        within_noise=within_noise(source.record, paths),
     )
     return with_failures(items, source.record["failures"])
 

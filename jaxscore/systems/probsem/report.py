@@ -115,9 +115,7 @@ def _items(source: Source) -> Items:
             )
         ],
         strips=strips_of(source),
-        within_noise=[context.get("within_noise") for context in worst]
-        if "noise" in source.record
-        else [],
+        within_noise=sections.within_noise(source.record, worst),
     )
     return with_failures(items, source.record["failures"])
 

@@ -20,7 +20,14 @@ from jaxscore.report.document import (
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.markdown import NOTHING, interval, number, table, text
-from jaxscore.report.sections import closing, estimate_card, model_of, three, with_failures
+from jaxscore.report.sections import (
+    closing,
+    estimate_card,
+    model_of,
+    three,
+    with_failures,
+    within_noise,
+)
 
 PROMPT = 10_000  # characters of a turn of the prompt
 OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}
@@ -221,7 +228,7 @@ def _items(source: Source) -> Items:
         tables=[
             Rows("Labels", ["Label", "Probability"], "", [_probabilities(one) for one in judged]),
         ],
-        within_noise=[one.get("within_noise") for one in judged] if "noise" in record else [],
+        within_noise=within_noise(record, judged),
     )
     return with_failures(items, record["failures"])
 
