@@ -41,7 +41,7 @@ from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated, Results
 
 
-class _Scheduler:
+class Scheduler:
     """Continuous batching: groups texts into slot tables and runs these one after another.
 
     A prefix that all prompts begin with is computed once, and every step of every slot table
@@ -157,7 +157,7 @@ class Generator:
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.eos_ids = self.model.eos_ids or default
         self._engine, self._decoder = scorer.engine, TextDecoder(tokenizer)
-        self._scheduler = _Scheduler(self._engine, self._decoder)
+        self._scheduler = Scheduler(self._engine, self._decoder)
 
     @property
     def model(self) -> Model:
