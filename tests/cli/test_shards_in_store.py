@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from tests.cli.test_ray_engine import actors, needs_ray
 from tests.conftest import CASES, ROOT
 
 fsspec = pytest.importorskip("fsspec")
@@ -43,7 +44,8 @@ def environment(tmp_path_factory):
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_DEFAULT_REGION": "us-east-1",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "RAY_AUTH_MODE": "disabled",
         }
     finally:
         server.kill()
@@ -83,10 +85,12 @@ def data(environment, tmp_path_factory):
     return folder
 
 
-def start(environment, *words):
+def start(environment, *words, folder=None):
     command = [sys.executable, "-m", "jaxscore", *map(str, words)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=folder
+    )
 
 
 def finish(process):
@@ -137,6 +141,25 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     texts = json.loads(store(own, "print(json.dumps([fs.cat(n).decode('latin1') for n in "
                                   "fs.find('bucket/run')]))"))  # fmt: skip
     assert not any(SECRET in text for text in texts)
+
+
+@pytest.mark.slow
+@needs_ray
+def test_killed_actor_gives_the_bytes_of_one_local_run(environment, data, tmp_path):
+    own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
+    output = "s3://bucket/ray/"
+    words = scoring("s3://bucket/data/", output, "--engine", "ray", "--actors", 2)
+    process = start(own, *words, folder=tmp_path)
+    for _ in range(1200):
+        if len(actors(tmp_path)) == 2 and list(tmp_path.rglob("*.journal")):
+            break
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    os.kill(actors(tmp_path)[0], signal.SIGKILL)
+    assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
+    finish(start(own, "merge", output, "--output", tmp_path / "merged.jsonl"))
+    finish(start(own, *scoring(data / "all.jsonl", tmp_path / "one.jsonl")))
+    assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
 
 
 def test_finished_output_of_another_run_is_not_replaced(environment, data, tmp_path):
