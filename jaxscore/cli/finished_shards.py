@@ -1,6 +1,7 @@
 """Whether a shard is finished: what its manifest says it was made with, against this run."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, A
     """Whether a shard's manifest says that this run has finished it.
 
     Raises:
-        InputError: it is finished by another run: with other flags or another model.
+        InputError: it is finished by another run: with other flags, another model, or another
+            input than this one at an earlier time.
     """
     output = shard.output
     if args.force or output is None or is_stream(output):
@@ -42,6 +44,12 @@ def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, A
         if digest is not None and digest == manifest.get("input_sha256"):
             return True
     source, written = remote.displayed(shard.source), remote.displayed(output)
+    made_from = str(manifest["flags"].get("input", source))
+    if made_from != source and os.path.realpath(made_from) != os.path.realpath(shard.source):
+        raise InputError(
+            f"{written}: finished with another input, {made_from} and not {source}; give another "
+            "--output, or --force to replace it"
+        )
     if has_version:
         facts = f"{_facts(before)}, now {_facts(now)}"
         why = f"{source} has changed since {written} was written ({facts})"

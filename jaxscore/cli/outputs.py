@@ -242,6 +242,9 @@ def write_manifest(
         facts["input_sha256"] = file_digest(source)
     if (part := getattr(args, "part", None)) is not None and part.identity is not None:
         facts["input_identity"] = dict(part.identity)
+        time = part.identity.get("mtime_ns")
+        if time and isinstance(source, Path) and time != str(source.stat().st_mtime_ns):
+            facts["input_sha256"] = None  # of other bytes than were scored
     facts |= {**more, "failed": len(found.failures)}
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:

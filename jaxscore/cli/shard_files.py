@@ -21,7 +21,7 @@ from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 
-LISTING = "_shards"  # start of the names of lists in the output folder: input -> its output
+LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
 MOST_REQUESTS = 16  # to a store at a time
@@ -238,7 +238,7 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
         return
     words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in given))
     digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:8]
-    path = below(folder, f"{LISTING}-{digest}.json")
+    path = below(folder, f"{LISTING}{digest}.json")
     names = {shard.name: _output_name(shard) for shard in shards}
     if names == read_json(path):
         return

@@ -292,7 +292,7 @@ def test_tables_with_other_columns_are_refused(run, tmp_path, ending, found, exp
 def test_folder_of_no_shards_and_another_form_are_refused(run, shards):
     place = shards(SCORED)
     ran = run("merge", place / "in", "--output", place / "m.jsonl")
-    assert (ran.code, "found no _shards*.json" in ran.err) == (2, True)
+    assert (ran.code, "found no _shards-*.json" in ran.err) == (2, True)
     assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
     ran = run("merge", place / "out", "--output", place / "m.csv")
     assert (ran.code, "found .jsonl, and --output is .csv" in ran.err) == (2, True)

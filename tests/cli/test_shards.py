@@ -140,6 +140,34 @@ def test_changed_input_is_scored_again_and_a_touched_one_is_not(run, data, tmp_p
     assert len((out / "a.jsonl").read_text().splitlines()) == 1
 
 
+def test_output_of_another_input_of_that_name_is_not_replaced(run, data, tmp_path, monkeypatch):
+    out, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
+    assert run(*words(data / "a.jsonl", out)).code == 0
+    (other / "a.jsonl").write_text('{"continuation": "another"}')
+    before = (out / "a.jsonl").read_bytes()
+    ran = run(*words(other, out))
+    assert (ran.code, "finished with another input" in ran.err) == (2, True), ran.err
+    assert (out / "a.jsonl").read_bytes() == before
+    (other / "a.jsonl").write_bytes((data / "a.jsonl").read_bytes())  # moved, not changed
+    with without_model(monkeypatch):
+        assert run(*words(other, out)).code == 0
+
+
+def test_input_replaced_while_it_is_scored_is_scored_again(run, data, tmp_path, monkeypatch):
+    source, out = data / "a.jsonl", tmp_path / "out"
+    load = model_flags.load_scorer
+
+    def replace(*args: object) -> object:
+        source.write_text(source.read_text().replace("cat", "dog"))
+        return load(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model_flags, "load_scorer", replace)
+        assert run(*words(source, out)).code == 0
+    assert "done     1 of 1 files, 0 were finished" in run(*words(source, out)).out
+
+
 @pytest.mark.parametrize(
     ("where", "entry", "message"),
     [
@@ -467,6 +495,8 @@ def test_listing_has_no_deleted_input_and_keeps_those_of_other_runs(run, data, t
     assert run(*words(data / "*.jsonl*", out)).code == 0
     names = {name: output for listing in listed(out) for name, output in listing.items()}
     assert names == {"a.jsonl": "a.jsonl", "c.csv": "c.csv"}
+    (out / "_shards.json").write_text('{"b.jsonl.gz": "b.jsonl.gz"}')  # of an earlier version
+    assert len(shard_files.listings(out)) == 2
 
 
 def test_page_of_all_files_is_refused(run, data, tmp_path):
