@@ -47,7 +47,7 @@ class JudgeRun:
         """Nothing is read yet.
 
         Args:
-            kind: how the scores come about, see `findings`.
+            kind: how the scores come about, see `records`.
             server: URL of the model, or None if it runs here.
         """
         self._args, self._system, self._settings = args, system, settings

@@ -159,7 +159,7 @@ class GatedDelta(NamedTuple):
 
 class GatedUnit(NamedTuple):
     """The RG-LRU of Griffin (arXiv 2402.19427, section 2.4) behind a convolution, with a gate
-    beside both; see `recurrence.elementwise`.
+    beside both; see `recurrence.rules`.
 
     Attributes:
         inner: channels.
@@ -176,7 +176,7 @@ class GatedUnit(NamedTuple):
 
 class Lightning(NamedTuple):
     """Lightning attention (arXiv 2401.04658): linear attention with a decay of each head, as
-    `recurrence.state_space` without step sizes.
+    `recurrence.rules.state_space` without step sizes.
 
     The output is normed over all heads, then multiplied by the sigmoid of a further product.
 
@@ -198,7 +198,7 @@ class Lightning(NamedTuple):
 
 
 class StateSpace(NamedTuple):
-    """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.state_space`.
+    """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.rules`.
 
     Attributes:
         n_heads, head_width: heads, and channels of one.
@@ -230,7 +230,7 @@ class StateSpace(NamedTuple):
 
 
 class SelectiveScan(NamedTuple):
-    """The layer of Mamba-1 (arXiv 2312.00752, section 3), see `recurrence.elementwise`.
+    """The layer of Mamba-1 (arXiv 2312.00752, section 3), see `recurrence.rules`.
 
     Attributes:
         inner, state_width: channels, and numbers in the state of each.

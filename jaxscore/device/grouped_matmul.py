@@ -104,7 +104,7 @@ def grouped_gpu(
 ) -> Float[Array, "B R F"]:
     """What `grouped_tpu` computes; blocks beyond `n_blocks` are undefined.
 
-    Matrices are of a kind that `supports_grouped_gpu` names.
+    Matrices are of a kind that `experts.fits_grouped_gpu` names.
     """
     B, R, D = x_BRD.shape
     F = weights_MFD.shape[1]

@@ -117,7 +117,7 @@ def state_space(
     c: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.state_space.state_space`, as `gated_delta`."""
+    """Reference of `recurrence.rules.state_space`, as `gated_delta`."""
     b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
     states = {len(x): np.zeros((x.shape[1], b.shape[2], x.shape[2]))}
     for t, above in enumerate(parent.tolist()):
@@ -135,7 +135,7 @@ def selective_scan(
     c: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.elementwise.selective_scan`, as `gated_delta`."""
+    """Reference of `recurrence.rules.selective_scan`, as `gated_delta`."""
     decay = np.exp(step_size.astype(np.float64)[:, None] * rate)
     added = b.astype(np.float64)[:, :, None] * (step_size.astype(np.float64) * x)[:, None]
     states = {len(x): np.zeros(rate.shape)}
@@ -148,7 +148,7 @@ def selective_scan(
 def gated_unit(
     x: np.ndarray, decay: np.ndarray, parent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.elementwise.gated_unit`, as `gated_delta`."""
+    """Reference of `recurrence.rules.gated_unit`, as `gated_delta`."""
     states = {len(x): np.zeros(x.shape[1])}
     for t, above in enumerate(parent.tolist()):
         states[t] = decay[t].astype(np.float64) * states[above] + x[t]

@@ -4,7 +4,7 @@ import os
 from typing import Literal
 
 DEVICES = ("cpu", "gpu", "cuda", "tpu")
-GPU_TARGETS = ("h100", "h200", "a100", "b200")  # see `gpu_targets.GPUS`
+GPU_TARGETS = ("h100", "h200", "a100", "b200")  # see `targets.GPUS`
 AUTO = "auto"  # a mesh, or tokens per batch, that fits the devices
 BATCH_TOKENS = 4096
 # Requests planned together by `stream`. A prompt that all requests share is computed once per

@@ -257,7 +257,7 @@ class ParquetWriter:
         repeated: Collection[str] = ("id",),
     ) -> None:
         """Args:
-            columns: name -> type of a field, as of `arrow_columns.field_type`; `id`, `error` and
+            columns: name -> type of a field, as of `field_type`; `id`, `error` and
                 `extra` are added. Beside `rows` an `id` that they do not have is an integer,
                 unless `columns` says otherwise.
             rows: of the user's table, one for each record, in order.

@@ -146,7 +146,7 @@ class Section:
     """A part below the items, folded unless it is `opened`.
 
     Attributes:
-        blocks: of our Markdown, see `markdown_html.blocks`.
+        blocks: of our Markdown, see `html.frame.blocks`.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Run by test_model_pair.py in a process with four CPU devices: two models with split layers.
+"""Run by test_model.py in a process with four CPU devices: two models with split layers.
 
 Takes pairs of folders as JSON, prints one JSON line. A folder twice is float32 against bfloat16.
 """

@@ -55,7 +55,7 @@ def kernel_gpu(
     dtype: Any,
     interpret: bool = False,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """`blocked.blocked` as a GPU kernel.
+    """`interval.blocked` as a GPU kernel.
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.

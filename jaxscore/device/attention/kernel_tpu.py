@@ -69,7 +69,7 @@ def kernel_tpu(
     dtype: Any,
     interpret: bool = False,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """`blocked.blocked` as a TPU kernel.
+    """`interval.blocked` as a TPU kernel.
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
@@ -65,7 +64,9 @@ def _file(name: str) -> str:
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def _template() -> Any:
+    import jinja2  # needed for pages alone
+
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -227,7 +227,7 @@ def find_manifest(path: Path) -> Path | None:
     """The manifest of a result, or None if there is none.
 
     It lies beside the result, or beside the table, the metrics or the page that was written with
-    it: reports/README.md has the list.
+    it: jaxscore/report/README.md has the list.
     """
     name = path.name.replace("eval_results_", "eval_report_", 1)
     beside = (

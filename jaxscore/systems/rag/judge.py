@@ -152,7 +152,7 @@ class Settings(IntervalSettings):
         return out | {name: getattr(self, name) for name in ("truncate", "seed", "n_bootstrap")}
 
     def kind(self, *, is_local: bool) -> str:
-        """How the scores come about, see `findings`.
+        """How the scores come about, see `records`.
 
         Args:
             is_local: the model runs here, so that its probabilities can be read.
