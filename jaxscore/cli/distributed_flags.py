@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
-from jaxscore.io import processes
+from jaxscore.io import processes, run_files
 from jaxscore.version import VERSION
 
-PER_PROCESS = {"process_id", "quiet", "run", "words"}  # may differ between processes
+PER_PROCESS = {"process_id", "quiet"}  # flags that may differ between processes
 MEETING = ("coordinator", "num_processes", "process_id", "join_timeout")
 
 
@@ -74,8 +74,12 @@ def join_run(args: argparse.Namespace) -> Iterator[None]:
         processes.JOIN if args.join_timeout is None else args.join_timeout,
         notify=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
     )
-    flags = {name: str(value) for name, value in vars(args).items() if name not in PER_PROCESS}
-    same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
+    flags = {
+        name: value
+        for name, value in run_files.manifest_flags(vars(args)).items()
+        if name not in PER_PROCESS
+    }
+    same = json.dumps([args.command, flags, VERSION, jax.__version__], sort_keys=True)
     with _reserve_stdout():
         processes.verify_same("flags", hashlib.sha256(same.encode()).digest())
         with contextlib.ExitStack() as silence:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -11,7 +12,7 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
-from jaxscore.io import run_files, streams
+from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import to_json_value
 from jaxscore.io.remote import displayed
@@ -243,8 +244,12 @@ def write_manifest(
     if (part := getattr(args, "part", None)) is not None and part.identity is not None:
         facts["input_identity"] = dict(part.identity)
         time = part.identity.get("mtime_ns")
-        if time and isinstance(source, Path) and time != str(source.stat().st_mtime_ns):
-            facts["input_sha256"] = None  # of other bytes than were scored
+        if time and isinstance(source, Path):
+            is_same = source.is_file() and time == str(source.stat().st_mtime_ns)
+            if not is_same:  # removed or replaced: of other bytes than were scored
+                facts["input_sha256"] = None
+        if isinstance(source, Path) and remote.address_of(source) is None:
+            facts["input_path"] = os.path.realpath(source)
     facts |= {**more, "failed": len(found.failures)}
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:

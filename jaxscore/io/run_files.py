@@ -25,6 +25,7 @@ NO_FLAGS = {
     "run",
     "run_file",
     "words",
+    "published",
     "command",
     "loaded",
     "scorer",

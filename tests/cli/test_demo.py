@@ -100,7 +100,7 @@ def test_a_command_it_prints_has_the_flags_that_results_depend_on(capsys, monkey
 
 def test_only_flags_that_move_no_number_are_not_passed_on():
     """A flag that all commands get has to be passed on, or listed here as without effect."""
-    flags = {*vars(parse(["demo"]))} - {"run", "command"}
+    flags = {*vars(parse(["demo"]))} - {"run", "command", "words"}
     processes = {"distributed", "coordinator", "num_processes", "process_id", "join_timeout"}
     of_no_matter = {"accept_config", "output_dir", "journal", "quiet", "trust_remote_code"}
     of_no_matter |= {"truncate"}

@@ -20,7 +20,7 @@ from jaxscore.cli import (
     system_command,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote
+from jaxscore.io import processes, remote, run_files
 from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
@@ -244,6 +244,26 @@ def test_input_without_a_version_is_never_finished():
     assert finished({"size": 3, "ETag": "x"}, {"input_identity": {"size": 3, "ETag": "x"}})
     assert not finished({"size": 3}, {"input_identity": {"size": 3}})
     assert not finished({"size": 3, "ETag": ""}, {"input_identity": {"size": 3, "ETag": ""}})
+
+
+def test_files_of_one_size_and_time_in_two_folders_differ_by_their_bytes(tmp_path):
+    """An archive may give all files one time; the same relative words may mean two folders."""
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    identity = {"size": 1, "mtime_ns": "5"}
+    digest = run_files.file_digest(tmp_path / "a")
+    made = {"input_identity": identity, "input_sha256": digest}
+    made |= {"command": "score", "flags": {"input": "in"}, "input_path": str(tmp_path / "a")}
+    args = argparse.Namespace(force=False, quiet=True, command="score")
+
+    def is_finished(name):
+        shard = shard_files.Shard(tmp_path / name, "x", Path("x"), identity)
+        return finished_shards.is_finished(args, shard, made)
+
+    args.input = "in"
+    assert is_finished("a")
+    with pytest.raises(InputError, match="another input"):
+        is_finished("b")
 
 
 def test_missing_digests_are_not_equal():
