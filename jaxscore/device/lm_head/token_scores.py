@@ -275,7 +275,9 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
     (_, c0, c1, c2, *_), c_target = cotangents
     (Q, D), V = inputs.hidden.shape, inputs.weight.shape[0]
     backend = function.backend
-    even = dataclasses.replace(backend, lm_head_columns=_even_blocks(V, backend.gradient_columns))
+    columns = _even_blocks(V, backend.gradient_columns)
+    # Weights as integers would have no second derivatives.
+    even = dataclasses.replace(backend, lm_head_columns=columns, integers=False)
     head = inputs.head(function._replace(backend=even))
     target = inputs.target
     if function.axis is not None:

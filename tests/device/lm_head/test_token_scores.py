@@ -217,6 +217,39 @@ def test_bfloat16_rounds_products_alone():
         assert np.linalg.norm(own.astype(jnp.float32) - other) <= 2**-8 * np.linalg.norm(other)
 
 
+@pytest.mark.parametrize("V", [500, 1000])  # of 500: two blocks of 256, the last moved back
+def test_even_blocks_of_the_backward_pass(monkeypatch, V):
+    cpu = dataclasses.replace(BACKENDS["cpu"], gradient_columns=384, gradient_positions=(16, 8))
+    monkeypatch.setattr(module, "current_backend", lambda: cpu)
+    hidden, targets, weight, bias, _ = draw(V, (40,))
+    both = [
+        value_and_gradients(lambda h, w, b, f=f: f(h, targets, w, bias=b), hidden, weight, bias)
+        for f in (token_scores, plain)
+    ]
+    assert_agree(*both)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-4), ("bfloat16", 0.02)])
+def test_second_derivatives_are_those_of_whole_logits(dtype, most):
+    """Of the gradient's squared length, with respect to hidden states and weight."""
+    hidden, targets, weight, bias, _ = draw(300, (20,))
+    hidden, weight = hidden.astype(dtype), weight.astype(dtype)
+
+    def second(scores):
+        def length(hidden, weight):
+            def total(hidden):
+                found = scores(hidden, targets, weight, bias=bias)
+                return sum(values.sum() for values in found.values())
+
+            return jnp.square(jax.grad(total)(hidden).astype(jnp.float32)).sum()
+
+        return jax.grad(length, (0, 1))(hidden, weight)
+
+    for ours, theirs in zip(second(token_scores), second(plain), strict=True):
+        ours, theirs = (np.asarray(x, np.float32) for x in (ours, theirs))
+        assert np.linalg.norm(ours - theirs) < most * np.linalg.norm(theirs)
+
+
 def test_memory_is_a_tenth_of_autodiffs():
     shapes = [(2048, 16), (50257, 16)]
     hidden, weight = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
