@@ -125,7 +125,8 @@ def _stacked(leaf: Leaf) -> jax.Array:
 
     Each is written to its place, as stored: XLA:CPU takes five times as long to stack bfloat16.
     """
-    stored = [to_storage(read().astype(leaf.dtype), leaf.kept != leaf.dtype) for read in leaf.reads]
+    parts: list[Any] = [read() for read in leaf.reads]
+    stored = [to_storage(part.astype(leaf.dtype), leaf.kept != leaf.dtype) for part in parts]
     # Also a single one is copied: a result that is an argument as it was would share its memory.
     values = jnp.zeros((len(stored), *stored[0].shape), stored[0].dtype)
     for i, part in enumerate(stored):
