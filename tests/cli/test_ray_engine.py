@@ -19,6 +19,7 @@ from tests.cli.conftest import QWEN
 from tests.conftest import ROOT
 
 N_SHARDS, N_LINES = 5, 150
+GROWN = 100_000  # bytes of a journal's write-ahead log: it is created with 37,000
 # Of manifests and their flags: what two runs differ in. A shard of a dead actor has other counts.
 OF_A_RUN = ("output", "seconds", "counts", "programs", "versions")
 FLAGS_OF_A_RUN = ("engine", "actors", "output")
@@ -58,7 +59,8 @@ def data(tmp_path):
 
 def start(data, source, output, *more, **variables):
     words = (sys.executable, "-m", "jaxscore", "score", "--model", QWEN, "--reproducible",
-             "--quiet", "--no-html", "--input", source, "--output", output, *more)  # fmt: skip
+             "--quiet", "--no-html", "--batch-tokens", "512", "--input", source, "--output", output,
+             *more)  # fmt: skip
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled", **variables}
     pipe = subprocess.PIPE
@@ -74,7 +76,7 @@ def finish(process):
 
 
 def actors(data):
-    """Process numbers of actors that have begun with a shard."""
+    """Process numbers of actors; of a node with another folder only those that began a shard."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -85,13 +87,22 @@ def actors(data):
 
 
 def wait_for_work(data, process):
-    """Wait until two shards are being scored."""
-    for _ in range(1200):
-        if len(list(data.glob("out/.jaxscore/*.journal"))) >= 2 and len(actors(data)) == 2:
-            return
+    """Wait until the journals of two shards that are being scored have scores."""
+    for _ in range(12_000):
+        with contextlib.suppress(FileNotFoundError):  # the log of a shard that ends here
+            sizes = [path.stat().st_size for path in data.glob("out/.jaxscore/*.journal-wal")]
+            if sum(size > GROWN for size in sizes) == 2:
+                return
         assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
-    raise AssertionError("no two shards were begun")
+        time.sleep(0.01)
+    raise AssertionError("no two journals have grown")
+
+
+def check_resumed(data):
+    """See that a shard took some of its texts from the journal, and computed others."""
+    counts = [json.loads(path.read_text())["counts"] for path in data.glob("out/*.run.json")]
+    assert len(counts) == N_SHARDS
+    assert any(0 < count["texts_from_journal"] < count["texts"] for count in counts), counts
 
 
 def check_same_as_one_local_run(run, data):
@@ -118,10 +129,9 @@ def test_killed_actor_gives_the_bytes_of_one_local_run(run, data):
     words = ("in/", "out/", "--engine", "ray", "--actors", "2")
     process = start(data, *words)
     wait_for_work(data, process)
-    time.sleep(1)
-    killed = actors(data)[0]
-    os.kill(killed, signal.SIGKILL)
+    os.kill(actors(data)[0], signal.SIGKILL)
     assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
+    check_resumed(data)
     check_same_as_one_local_run(run, data)
     again = finish(start(data, *words, RAY_ADDRESS="nowhere"))
     assert f"{N_SHARDS} were finished" in again
@@ -143,6 +153,7 @@ def test_shards_of_a_node_that_disappears_are_scored_by_the_other(run, data):
             assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
         finally:
             nodes.communicate("\n\n", timeout=60)
+    check_resumed(data)
     check_same_as_one_local_run(run, data)
 
 
