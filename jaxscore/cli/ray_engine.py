@@ -5,7 +5,9 @@ the same. Ray starts a dead actor again, and its shard continues from the journa
 """
 
 import argparse
+import collections
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -14,8 +16,9 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from jaxscore.cli import listing, messages, shards
 from jaxscore.cli.shard_files import Shard, listings
@@ -29,6 +32,13 @@ from jaxscore.journal.files import JournalHeld
 ADDRESS = "RAY_ADDRESS"
 KINDS = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "tpu": "TPU"}  # --device -> Ray's resource
 PATIENCE, PAUSE = 180.0, 5.0  # seconds: a lost process holds its journal for a while
+CONNECT = 10.0  # seconds; Ray itself would wait for minutes, and say nothing
+RETRIES = 4  # of a shard whose process was lost
+LOST = (
+    f"its process was lost {RETRIES + 1} times (memory, a crash, or its node); the same command "
+    "goes on from the journal"
+)
+NO_OUTCOME = "Ray has lost it, its error is above; the same command goes on from the journal"
 
 
 def outcomes(
@@ -40,7 +50,8 @@ def outcomes(
         dtype: as of `Part`.
 
     Raises:
-        InputError: Ray is not installed, or the cluster cannot be reached or has no such devices.
+        InputError: Ray is not installed, or the cluster cannot be reached, has no such devices, or
+            fails.
     """
     try:
         import ray.data
@@ -52,21 +63,59 @@ def outcomes(
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = not args.quiet
-        n_actors, resources = _pool(args, len(pending))
+        context.max_errored_blocks = -1  # a lost shard does not end the others
+        n_actors, kind, resources = _pool(args, len(pending))
+        counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
+        begin = functools.partial(_begin, counter)
         rows = [{"shard": json.dumps(_portable(shard))} for shard, _ in pending]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
             Actor,
-            fn_constructor_args=(args.words, os.getcwd(), dtype),
+            fn_constructor_args=(args.words, os.getcwd(), dtype, kind, begin),
             compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
             **resources,
         )
+        lost = {shard.name for shard, _ in pending}
         for batch in done.iter_batches(batch_size=None, prefetch_batches=0):
             for text in batch["outcome"]:
                 *outcome, said = json.loads(text)
                 sys.stderr.write(said)
+                lost.discard(outcome[0])
                 yield Outcome(*outcome)
+        for name in sorted(lost):
+            yield Outcome(name, 2, NO_OUTCOME)
+    except ray.exceptions.RayError as problem:
+        reason = remote.mask(_lines(problem)[-1])
+        raise InputError(
+            f"--engine ray: {reason}; every node needs this version of jaxscore, the model and "
+            "the files; finished shards stay, and the same command goes on"
+        ) from None
     finally:
         ray.shutdown()
+
+
+def _lines(problem: Exception) -> list[str]:
+    return str(problem).strip().splitlines() or [type(problem).__name__]
+
+
+def _address() -> str | None:
+    return os.environ.get(ADDRESS) or None
+
+
+def _check_reachable(address: str) -> None:
+    """See that a process listens there, if an address names host and port.
+
+    Raises:
+        InputError: none does.
+    """
+    try:
+        parts = urlsplit(address if "//" in address else f"//{address}")
+        if parts.hostname and parts.port:
+            socket.create_connection((parts.hostname, parts.port), timeout=CONNECT).close()
+    except (OSError, ValueError) as problem:
+        raise InputError(
+            f"--engine ray: {ADDRESS} {remote.mask(address)} cannot be reached ({problem}); give "
+            "the address of a running cluster, or unset it for a local one"
+        ) from None
 
 
 def _connect(args: argparse.Namespace) -> None:
@@ -75,19 +124,22 @@ def _connect(args: argparse.Namespace) -> None:
     level = logging.ERROR if args.quiet else logging.WARNING
     logging.getLogger("ray.data").setLevel(level)
     own: dict[str, Any] = {}
-    if (address := os.environ.get(ADDRESS)) is None:
+    if (address := _address()) is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports nothing
         n_cpus = max(os.cpu_count() or 1, (args.actors or 1) + 1)
         own = {"include_dashboard": False, "num_cpus": n_cpus}
+    else:
+        _check_reachable(address)
     try:
         ray.init(address or "local", log_to_driver=False, logging_level=level, **own)
     except Exception as problem:  # of several unrelated kinds
         place = "a local cluster" if address is None else f"{ADDRESS} {remote.mask(address)}"
-        raise InputError(f"--engine ray: {place} cannot be used ({problem})") from None
+        reason = remote.mask(_lines(problem)[0])
+        raise InputError(f"--engine ray: {place} cannot be used ({reason})") from None
 
 
-def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, dict[str, Any]]:
-    """Number of actors, and what each takes of its node.
+def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, str, dict[str, Any]]:
+    """Number of actors, their kind of device, and what each takes of its node.
 
     Raises:
         InputError: the cluster has no such devices, and --actors does not say how many will come.
@@ -104,20 +156,21 @@ def _pool(args: argparse.Namespace, n_shards: int) -> tuple[int, dict[str, Any]]
     n_places = sum(
         1 if kind == "CPU" else int(node[kind]) // n_devices for node in nodes if kind in node
     )
-    if not n_places and (args.actors is None or ADDRESS not in os.environ):
+    if not n_places and (args.actors is None or _address() is None):
         raise InputError(
             f"--engine ray: no node has {n_devices} {kind} for an actor; give another --device or "
             "--mesh, or --actors N if the cluster grows"
         )
     n_actors = min(args.actors or n_places, n_shards)
-    if kind != "CPU" and n_actors > n_places:
-        messages.remark(args, f"--actors {n_actors}: there are devices for {n_places} now")
+    if n_actors > n_places and (kind != "CPU" or not n_places):  # a node takes several on CPUs
+        waiting = "" if n_places else "; waiting"
+        messages.remark(args, f"--actors {n_actors}: there are places for {n_places} now{waiting}")
     resources: dict[str, dict[str, Any]] = {
         "CPU": {"num_cpus": 1},
         "GPU": {"num_gpus": n_devices, "num_cpus": 0},
         "TPU": {"resources": {"TPU": n_devices}, "num_cpus": 0},
     }
-    return n_actors, resources[kind]
+    return n_actors, kind, resources[kind]
 
 
 def _portable(shard: Shard) -> Mapping[str, Any]:
@@ -131,11 +184,39 @@ def _portable(shard: Shard) -> Mapping[str, Any]:
     }
 
 
+class Attempts:
+    """Counts how often each shard was begun, in a process that outlives the pool's.
+
+    Ray's own limit of retries also counts refused connections to a node that was just lost.
+    """
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def begin(self, name: str) -> int:
+        """Count an attempt; returns its number, from 1."""
+        self._counts[name] += 1
+        return self._counts[name]
+
+
+def _begin(counter: Any, name: str) -> int:
+    import ray
+
+    return int(ray.get(counter.begin.remote(name)))
+
+
 class Actor:
     """One process of the pool: the parsed command, and the model from the first shard on."""
 
-    def __init__(self, words: Sequence[str], folder: str, dtype: str | None) -> None:
-        self._words, self._folder = words, folder
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: str,
+        dtype: str | None,
+        kind: str,
+        begin: Callable[[str], int],
+    ) -> None:
+        self._words, self._folder, self._kind, self._begin = words, folder, kind, begin
         self._part = Part(dtype=dtype)
         self._args: argparse.Namespace | None = None
 
@@ -154,11 +235,15 @@ class Actor:
         return {"outcome": json.dumps([facts["name"], code, problem, said.getvalue()])}
 
     def _score(self, facts: Mapping[str, Any]) -> int:
+        if self._begin(facts["name"]) > RETRIES + 1:
+            raise InputError(LOST)
         if self._args is None:
             os.chdir(self._folder)  # relative paths mean what they mean to the command
             name, *flags = self._words
             self._args = listing.parser(name).parse_args(flags)
             self._args.quiet = True  # bars of several actors would mix
+            if self._kind != "CPU" and getattr(self._args, "device", "") is None:
+                self._args.device = self._kind.lower()  # otherwise JAX may take the CPU in silence
         args = self._args
         places = {name: remote.stage(facts[name]) for name in ("source", "output")}
         shard = Shard(name=facts["name"], identity=facts["identity"], **places)
@@ -167,11 +252,11 @@ class Actor:
                 f"{remote.displayed(args.output)}: not found on {socket.gethostname()}; give a "
                 "folder that all nodes share, or one in a store"
             )
-        [state] = shards.states_of(args, [shard])
-        if state.is_finished:  # by an actor that died before it could say so
-            return int(state.has_failed)
         deadline = time.monotonic() + PATIENCE
         while True:
+            [state] = shards.states_of(args, [shard])
+            if state.is_finished:  # by an actor that could not say so, or holds the journal
+                return int(state.has_failed)
             try:
                 return shards.score_shard(args, shard, self._part, is_outdated=state.is_outdated)
             except JournalHeld:

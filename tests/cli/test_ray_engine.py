@@ -6,14 +6,18 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
 from jaxscore.cli import distributed_flags, ray_engine, shard_files, shards
+from jaxscore.errors import InputError
 from jaxscore.journal import files
 from tests.cli.conftest import QWEN
 from tests.conftest import ROOT
@@ -86,6 +90,13 @@ def actors(data):
     return found
 
 
+def holds_journal(actor):
+    with contextlib.suppress(OSError):
+        opened = Path(f"/proc/{actor}/fd").iterdir()
+        return any(os.readlink(file).endswith(".journal") for file in opened)
+    return False
+
+
 def wait_for_work(data, process):
     """Wait until the journals of two shards that are being scored have scores."""
     for _ in range(12_000):
@@ -127,7 +138,7 @@ def check_same_as_one_local_run(run, data):
 @pytest.mark.slow
 def test_killed_actor_gives_the_bytes_of_one_local_run(run, data):
     words = ("in/", "out/", "--engine", "ray", "--actors", "2")
-    process = start(data, *words)
+    process = start(data, *words, RAY_ADDRESS="")
     wait_for_work(data, process)
     os.kill(actors(data)[0], signal.SIGKILL)
     assert f"done     {N_SHARDS} of {N_SHARDS} files" in finish(process)
@@ -157,6 +168,21 @@ def test_shards_of_a_node_that_disappears_are_scored_by_the_other(run, data):
     check_same_as_one_local_run(run, data)
 
 
+@needs_ray
+@pytest.mark.slow
+def test_shard_that_kills_each_process_fails(data):
+    process = start(data, "in/0.jsonl", "out/", "--engine", "ray")
+    killed = set()
+    while process.poll() is None:
+        for actor in filter(holds_journal, set(actors(data)) - killed):
+            os.kill(actor, signal.SIGKILL)
+            killed.add(actor)
+        time.sleep(0.02)
+    _, said = process.communicate()
+    assert (process.returncode, len(killed)) == (2, ray_engine.RETRIES + 1), said
+    assert ray_engine.LOST in said
+
+
 def row(data, output):
     shard = shard_files.Shard(
         data / "in/0.jsonl", "0.jsonl", data / output / "0.jsonl", {"size": 1}
@@ -169,7 +195,7 @@ def actor(data, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(ray_engine, "PAUSE", 0.01)
     words = ("score", "--model", QWEN, "--input", "in/", "--output", "out/", "--no-html")
-    return ray_engine.Actor(words, str(data), None)
+    return ray_engine.Actor(words, str(data), None, "CPU", lambda _: 1)
 
 
 def called(actor, row):
@@ -212,6 +238,97 @@ def test_actor_waits_for_the_journal_of_a_lost_process(data, actor, monkeypatch)
     held += [files.JournalHeld("held")]
     monkeypatch.setattr(ray_engine, "PATIENCE", -1.0)
     assert called(actor, row(data, "out")) == (2, "held", "")
+
+
+def test_actor_that_waits_for_a_journal_finds_the_shard_finished(data, actor, monkeypatch):
+    (data / "out").mkdir()
+    (data / "out/_shards-0.json").write_text("{}")
+    score = shards.score_shard
+
+    def finish_elsewhere(args, shard, *_: object, **__: object) -> int:
+        identity = shard_files.identity_of(data / "in/0.jsonl")
+        score(args, shard._replace(identity=identity), shards.Part())
+        raise files.JournalHeld("held")
+
+    identity = shard_files.identity_of(data / "in/0.jsonl")
+    facts = {**json.loads(row(data, "out")["shard"]), "identity": identity}
+    monkeypatch.setattr(shards, "score_shard", finish_elsewhere)
+    assert called(actor, {"shard": json.dumps(facts)}) == (0, None, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "device"),
+    [("GPU", (), "gpu"), ("CPU", (), None), ("GPU", ("--device", "cuda"), "cuda")],
+)
+def test_actor_takes_no_other_device_than_its_pool(data, actor, monkeypatch, kind, words, device):
+    (data / "out").mkdir()
+    (data / "out/_shards-0.json").write_text("{}")
+    devices = []
+    monkeypatch.setattr(shards, "score_shard", lambda args, *_, **__: devices.append(args.device))
+    actor = ray_engine.Actor((*actor._words, *words), str(data), None, kind, lambda _: 1)
+    called(actor, row(data, "out"))
+    assert devices == [device]
+
+
+def test_unreachable_address_is_an_error_without_its_password():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = "127.0.0.1:{1}".format(*server.getsockname())
+        ray_engine._check_reachable(place)
+    for address in (place, f"ray://me:secret@{place}"):
+        with pytest.raises(InputError, match=f"{place} cannot be reached") as found:
+            ray_engine._check_reachable(address)
+        assert "secret" not in str(found.value)
+    ray_engine._check_reachable("auto")
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """In place of Ray: a cluster without nodes."""
+    ray = MagicMock()
+    ray.exceptions.RayError = type("RayError", (Exception,), {})
+    ray.nodes.return_value = []
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.data", ray.data)
+    monkeypatch.setenv(ray_engine.ADDRESS, "auto")
+    return ray
+
+
+def outcomes(data, **flags):
+    args = SimpleNamespace(**{"quiet": False, "actors": 2, "words": (), **flags})
+    found = []
+    for k in range(2):
+        source, output = data / f"in/{k}.jsonl", data / f"out/{k}.jsonl"
+        state = shards.State(False, False, False, None)
+        found.append((shard_files.Shard(source, source.name, output, None), state))
+    return list(ray_engine.outcomes(args, found, None))
+
+
+def test_shard_without_outcome_fails_and_the_others_do_not(data, ray, capsys):
+    results = ray.data.from_items.return_value.map.return_value.iter_batches
+    results.return_value = [{"outcome": [json.dumps(["1.jsonl", 0, None, "said\n"])]}]
+    assert outcomes(data) == [("1.jsonl", 0, None), ("0.jsonl", 2, ray_engine.NO_OUTCOME)]
+    said = capsys.readouterr().err
+    assert "--actors 2: there are places for 0 now; waiting" in said
+    assert "said\n" in said
+
+
+@pytest.mark.parametrize("part", ["init", "data.from_items"])
+def test_error_of_ray_is_one_line_with_a_remedy(data, ray, part):
+    problem = ray.exceptions.RayError("first of Ray\n  File\nNo module named 'jaxscore'\n")
+    ray.configure_mock(**{f"{part}.side_effect": problem})
+    expected = {
+        "init": r"RAY_ADDRESS auto cannot be used \(first of Ray\)$",
+        "data.from_items": "ray: No module named 'jaxscore'; every node needs this version of",
+    }
+    with pytest.raises(InputError, match=expected[part]):
+        outcomes(data)
+
+
+def test_empty_address_is_a_local_cluster(data, ray, monkeypatch):
+    monkeypatch.setenv(ray_engine.ADDRESS, "")
+    with pytest.raises(InputError, match="no node has 1 CPU"):
+        outcomes(data)
+    assert ray.init.call_args[0] == ("local",)
 
 
 @pytest.mark.parametrize(
