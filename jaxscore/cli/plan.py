@@ -297,7 +297,7 @@ def _collectives(report: dict[str, Any]) -> str:
             )
     if len(rows) == 1:
         return ""
-    return f"{aligned(rows)}\nas the programs have them; what is in a loop stands once"
+    return f"{aligned(rows)}\nas in the programs; the body of a loop is counted once"
 
 
 def _layer(report: dict[str, Any]) -> str:

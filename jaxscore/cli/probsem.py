@@ -166,7 +166,7 @@ def sample_text(result: Mapping[str, Any]) -> str:
 
 
 def summary_text(accuracy: Estimate | None, n_without_answer: int = 0) -> str:
-    """The suite's accuracy as the published script prints it, `nan` if there is none."""
+    """The suite's accuracy in the published script's format, `nan` without queries."""
     mean = math.nan if accuracy is None or accuracy.mean is None else accuracy.mean
     lines = [RULE, f"TEST SUITE ACCURACY:\t{mean:.3f}"]
     if accuracy is None:

@@ -1,8 +1,8 @@
 """`jaxscore schema`: JSON Schema (draft 2020-12) of a system's items, settings and records.
 
 It follows from the system's declaration. pydantic's `TypeAdapter` refuses `typing.TypedDict` on
-Python 3.11, and would add a dependency that only the server has; descriptions, choices and lower
-bounds stand in `setting` and `Metric` anyway.
+Python 3.11, and would add a dependency that only the server has; `setting` and `Metric` already
+declare descriptions, choices and lower bounds.
 """
 
 import argparse

@@ -49,8 +49,8 @@ def api_endpoint(
         url: of the server; None for a local model, which has no endpoint.
 
     Raises:
-        InputError: a flag or a setting that an endpoint cannot do; the URL is none, or the key in
-            the environment cannot be one.
+        InputError: a flag or a setting that no endpoint supports; an invalid URL; a key in the
+            environment that is malformed.
     """
     if url is None:
         return None

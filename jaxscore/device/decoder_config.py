@@ -381,7 +381,7 @@ class DecoderConfig:
             most; and a factor on values.
         other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
         recurrent: see `Recurrent`; None if all layers have attention.
-        shared_blocks: see there; the sizes of attention and of the MLP are those of the blocks.
+        shared_blocks: see `SharedBlocks`; sizes of attention and MLP describe the blocks.
         qkv_rank, mlp_rank: products of this rank are added to those of queries, keys and values,
             and to those inward of an MLP; 0 is none. In shared blocks each layer has its own
             (arXiv 2411.15242, section 2.1).

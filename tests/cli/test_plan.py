@@ -473,7 +473,7 @@ TABLES = [
 collectives              count   bytes
 8 x 512      all-gather      5  262 kB
 8 x 512      all-reduce      9  201 MB
-as the programs have them; what is in a loop stands once""",
+as in the programs; the body of a loop is counted once""",
     """\
 estimate of one layer     time    MFU  collectives
 8 x 512                13.2 ms  69.6%       134 MB
