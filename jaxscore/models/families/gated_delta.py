@@ -1,9 +1,8 @@
-"""The gated delta rule in most layers: kimi_linear, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
+"""The gated delta rule in most layers: olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
 
 The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
 norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
-in olmo2. Those of kimi_linear have latent attention without rotation, and the delta rule a decay
-for each channel; all its layers but the first ones have experts.
+in olmo2.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, GatedDelta, Recurrent
 from jaxscore.errors import InputError
-from jaxscore.models.families import deepseek, fields, hybrid, llama, mixtures
+from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 from jaxscore.models.families.hybrid import FULL, LINEAR
 
@@ -220,80 +219,6 @@ def _olmo_sources(config: DecoderConfig) -> Table:
     )
 
 
-KIMI_PROJECTIONS = {  # in our order of a layer's parameters
-    "q": "q_proj",
-    "k": "k_proj",
-    "v": "v_proj",
-    "step_in": "f_a_proj",
-    "step": "f_b_proj",
-    "z_in": "g_a_proj",
-    "z": "g_b_proj",
-    "rate": "b_proj",
-    "out": "o_proj",
-}
-
-
-def _kimi_linear(config: Any) -> DecoderConfig:
-    # PyTorch's class has no other; the last four are of published files.
-    fields.require(config, tie_word_embeddings=False, mla_use_nope=True, moe_layer_freq=1)
-    fields.require(config, use_grouped_topk=True, moe_router_activation_func="sigmoid")
-    layers = hybrid.layers_of_type(config, LINEAR, FULL)
-    width, count, taps = (
-        getattr(config, f"linear_{name}") for name in ("head_dim", "num_heads", "conv_kernel_dim")
-    )
-    if min(width, count, taps) < 1:
-        raise InputError(f"linear layers have {count} heads of {width} and {taps} taps")
-    activation: Any = fields.activation(config)
-    eps = config.rms_norm_eps
-    mixer = GatedDelta(
-        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, rank=width
-    )
-    inner = config.moe_intermediate_size
-    experts = mixtures.sigmoid_experts(
-        config, config.num_experts, shared_width=config.num_shared_experts * inner
-    )
-    plain = mixtures.dense_layers(config)
-    no_rotation = fields.no_rotation(config.qk_rope_head_dim // 2)
-    return llama.llama_config(
-        config,
-        recurrent=Recurrent(layers, mixer) if layers else None,
-        rotary=(no_rotation,),
-        rotary_of=(0,) * config.num_hidden_layers,
-        **mixtures.mlp_fields(config, experts, inner, plain, config.intermediate_size),
-        **deepseek.latent_fields(config),
-    )
-
-
-def _kimi_delta_sources(config: DecoderConfig) -> Table:
-    if config.recurrent is None:
-        return {}
-    at, name = hybrid.RECURRENT, "layers.{i}.self_attn."
-    table: Table = {}
-    for ours, theirs in KIMI_PROJECTIONS.items():
-        table |= linear((*at, ours), name + theirs, False)
-    for ours, part in zip("qkv", hybrid.parts(1, 1, 1, 1), strict=True):
-        table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
-    table[*at, "log_rate"] = Source(name + "A_log")
-    table[*at, "step_bias"] = Source(name + "dt_bias")
-    return table | norm((*at, "norm"), name + "o_norm", False)
-
-
-def _kimi_sources(config: DecoderConfig) -> Table:
-    mixers = hybrid.by_kind(
-        config, deepseek.attention_sources(config) | _kimi_delta_sources(config)
-    )
-    mlp = "layers.{i}.mlp."
-    return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | mixers
-        | mixtures.plain_mlp_sources(config)
-        | mixtures.router_sources(config, mlp + "gate")
-        | mixtures.separate_expert_sources(config, mlp, ("w1", "w3", "w2"))
-        | mixtures.shared_expert_sources(config, mlp + "shared_experts.")
-    )
-
-
 FAMILIES = {
     "qwen3_5_moe_text": dataclasses.replace(_MOE, reads=_MOE.reads - {"intermediate_size"}),
     "qwen3_5_text": llama.family(_config, DELTA, sources=_sources, unread=_unread),
@@ -316,20 +241,5 @@ FAMILIES = {
             "feedforward_layer_norm": "post_attention_layernorm",
         },
         joined={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")},
-    ),
-    "kimi_linear": llama.family(
-        _kimi_linear,
-        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
-        "head_dim qk_head_dim layer_types linear_attn_config linear_conv_kernel_dim",
-        "linear_head_dim linear_num_heads mlp_layer_types first_k_dense_replace model_max_length",
-        "moe_intermediate_size moe_renormalize num_expert_group num_experts num_experts_per_token",
-        "num_shared_experts routed_scaling_factor topk_group output_router_logits mla_use_nope",
-        "moe_layer_freq moe_router_activation_func use_grouped_topk rope_theta",
-        mixtures.NEXT_TOKENS,
-        sources=_kimi_sources,
-        lacks="rope_parameters max_position_embeddings",
-        renamed={".block_sparse_moe.": ".mlp.", ".forget_gate.": "."},
-        joined={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")},
-        next_tokens=True,
     ),
 }
