@@ -12,10 +12,10 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "afmoe cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
+    "afmoe bailing_hybrid cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
     "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 "
-    "kimi_linear lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat nemotron_h "
-    "olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "kimi_linear lara_mini lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat "
+    "nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
@@ -125,12 +125,10 @@ BOTH_SIDES = Kind(
 DELTA = "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
-    "bailing_hybrid": "the delta rule",
     "glm5_next_text": "linear attention",
     "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
-    "lara_mini": DELTA,
     "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",

@@ -48,6 +48,10 @@ MECHANISMS = [
 
 # What torch's class takes in the config and then fails at, and no released model has
 NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
+    "bailing_hybrid": (
+        "torch's class needs full attention, which groups of six give no layer of three",
+        lambda config: config["layer_types"] is None and "layer_group_size" not in config,
+    ),
     "dbrx": (
         "torch's class reads a rope_theta beside attn_config alone, and 4.57's the one in it",
         lambda config: config["attn_config"]["rope_theta"] != config.get("rope_theta", 1e4),

@@ -55,7 +55,23 @@ JAMBA = {
     "mamba_d_state": 5,
     "mamba_dt_rank": 3,
 }
+KIMI = {
+    **{name: value for name, value in SIZES.items() if name != "max_position_embeddings"},
+    "model_max_length": POSITIONS,
+    "num_hidden_layers": 3,
+    "intermediate_size": 56,
+    "num_key_value_heads": 4,
+    "layer_types": [LINEAR, FULL, LINEAR],
+    "kv_lora_rank": 12,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "num_experts": 6,
+    "num_experts_per_token": 2,
+    "moe_intermediate_size": 24,
+}
 DELTA_MOE = {**DELTA, **MIXED, "shared_expert_intermediate_size": 40}
+LARA_LACKS = ("full_attention_interval", "intermediate_size")
 SCAN = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
@@ -75,6 +91,8 @@ SCAN_CASE: dict[str, Any] = {
     "hidden_act": "gelu",
 }
 BASE: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": KIMI
+    | {"head_dim": 6, "first_k_dense_replace": 1, "num_expert_group": 2, "topk_group": 1},
     "bamba": {**MAMBA, "attn_layer_indices": [1]},
     "falcon_h1": {**MAMBA, "num_hidden_layers": 2, "mamba_d_ssm": 40, "mamba_d_head": 5},
     "granitemoehybrid": {
@@ -89,22 +107,12 @@ BASE: dict[str, dict[str, Any]] = {
     "falcon_mamba": SCAN,
     "jamba": JAMBA,
     "mamba": SCAN,
-    "kimi_linear": {
-        **{name: value for name, value in SIZES.items() if name != "max_position_embeddings"},
-        "model_max_length": POSITIONS,
-        "num_hidden_layers": 3,
-        "intermediate_size": 56,
-        "num_key_value_heads": 4,
-        "layer_types": [LINEAR, FULL, LINEAR],
-        "linear_head_dim": 6,
-        "linear_num_heads": 3,
-        "kv_lora_rank": 12,
-        "qk_rope_head_dim": 4,
-        "qk_nope_head_dim": 8,
-        "v_head_dim": 6,
-        "num_experts": 6,
-        "num_experts_per_token": 2,
-        "moe_intermediate_size": 24,
+    "kimi_linear": KIMI | {"linear_head_dim": 6, "linear_num_heads": 3},
+    "lara_mini": {
+        **{k: v for k, v in DELTA_MOE.items() if k not in LARA_LACKS},
+        "num_hidden_layers": 4,
+        "layer_types": [LINEAR, SLIDING, FULL, LINEAR],
+        "sliding_window": 5,
     },
     "lfm2": {**GATED, **LAYERS, "block_multiple_of": 8},
     "lfm2_moe": {**GATED, **LAYERS, **MIXED, "num_dense_layers": 1},
@@ -174,6 +182,29 @@ BASE: dict[str, dict[str, Any]] = {
 }
 
 CASES = [
+    case("bailing_hybrid", {"num_experts_per_token": 3}, {"topk_group": 2}),
+    case(
+        "bailing_hybrid",
+        "rms_norm_eps hidden_act rope_theta",
+        {"kda_lower_bound": -5.0},
+        {"moe_renormalize": True},
+        {"routed_scaling_factor": 2.5},
+        attention_bias=True,
+        q_lora_rank=10,
+        short_conv_kernel_size=2,
+        head_dim=10,
+        kda_lower_bound=-0.5,
+        layer_types=None,
+        layer_group_size=3,
+        moe_renormalize=False,
+        num_shared_experts=2,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        routed_scaling_factor=1.5,
+        rms_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_theta=300.0,
+    ),
+    case("bailing_hybrid", "rope_scaling kda_safe_gate", kda_safe_gate=False, **scaled(SLOW_YARN)),
     case("bamba"),
     case(
         "bamba",
@@ -331,6 +362,24 @@ CASES = [
     # Attention alone, and dense layers alone
     case("kimi_linear", layer_types=[FULL] * 3),
     case("kimi_linear", mlp_layer_types=["dense"] * 3),
+    case("lara_mini"),
+    case(
+        "lara_mini",
+        "rms_norm_eps hidden_act rope_theta",
+        {"norm_topk_prob": True},
+        {"num_experts_per_tok": 2},
+        attention_bias=True,
+        tie_word_embeddings=False,
+        layer_types=None,
+        linear_conv_kernel_dim=3,
+        norm_topk_prob=False,
+        num_experts_per_tok=3,
+        shared_expert_intermediate_size=24,
+        rms_norm_eps=0.1,
+        hidden_act="gelu",
+        rope_theta=300.0,
+    ),
+    case("lara_mini", "rope_scaling", layer_types=[SLIDING] * 4, **scaled(SLOW_YARN)),
     case("lfm2"),
     case(
         "lfm2",
@@ -589,6 +638,9 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("bailing_hybrid", {"qk_head_dim": 9}, "qk_head_dim is 9"),
+    ("bailing_hybrid", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
+    ("bailing_hybrid", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
     ("bamba", {"partial_rotary_factor": 0.25}, "partial_rotary_factor is 0.25"),
     ("falcon_h1", {"attn_layer_indices": [1]}, "attn_layer_indices is [1]"),
     ("falcon_h1", {"mamba_use_mlp": False}, "mamba_use_mlp is False"),
@@ -608,6 +660,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kimi_linear", {"use_grouped_topk": True, "qk_head_dim": 9}, "qk_head_dim is 9"),
     ("kimi_linear", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("kimi_linear", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
+    ("lara_mini", {"layer_types": [CONV, FULL, LINEAR, LINEAR]}, "layer_types has ['conv']"),
     ("lfm2", {"block_dim": 40}, "block_dim is 40"),
     ("lfm2", {"conv_dim": 40}, "conv_dim is 40"),
     ("lfm2", {"conv_dim_out": 40}, "conv_dim_out is 40"),
@@ -725,6 +778,15 @@ OF_SCANS = {
     "residual_in_fp32": "the residual stream is float32",
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "bailing_hybrid": {
+        "mtp_loss_scaling_factor": TRAINING,
+        "num_nextn_predict_layers": NOT_READ,
+        "output_router_logits": TRAINING,
+        **dict.fromkeys(
+            "linear_conv_kernel_dim linear_head_dim linear_num_heads".split(),
+            "derived from others, unless the file has it",
+        ),
+    },
     "bamba": {
         "mamba_chunk_size": CHUNKS,
         "num_logits_to_keep": "of torch's generate",
@@ -755,6 +817,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "output_router_logits": TRAINING,
         "rope_theta": NOT_READ,
     },
+    "lara_mini": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "lfm2_moe": {"output_router_logits": TRAINING},
     "mamba": {**OF_SCANS, "fused_add_norm": NOT_READ, "pad_vocab_size_multiple": NOT_READ},
     "mamba2": {

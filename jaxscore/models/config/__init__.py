@@ -99,7 +99,8 @@ def read(raw: dict[str, Any], where: str) -> Config:
         if defaults.rope is not None:
             names = rope_parameters.names_of(kind, defaults.rope)
             rotary = {name: given.pop(name) for name in names & set(given)}
-            parameters = rope_parameters.normal(kind, rotary, defaults.rope, values)
+            sizes = values | {alias: values[own] for alias, own in defaults.aliases.items()}
+            parameters = rope_parameters.normal(kind, rotary, defaults.rope, sizes)
             values = {name: value for name, value in values.items() if name not in names}
             values["rope_parameters"] = parameters
             if rotary:

@@ -213,11 +213,15 @@ def _first_dense(config: Any) -> None:
         config.mlp_layer_types = ["dense"] + ["sparse"] * (config.num_hidden_layers - 1)
 
 
-def _exaone_moe(config: Any) -> None:
+def _first_dense_layers(config: Any) -> None:
     """Experts in all layers but the first `first_k_dense_replace`."""
     if config.mlp_layer_types is None:
         first, n = config.first_k_dense_replace, config.num_hidden_layers
         config.mlp_layer_types = ["dense" if i < first else "sparse" for i in range(n)]
+
+
+def _exaone_moe(config: Any) -> None:
+    _first_dense_layers(config)
     _exaone4(config)
 
 
@@ -273,12 +277,9 @@ def _longcat(config: Any) -> None:
 
 def _sparse(config: Any) -> None:
     """An indexer in every layer, and experts in all layers but the first ones."""
-    n = config.num_hidden_layers
-    first = min(config.first_k_dense_replace, n)
-    if config.mlp_layer_types is None:
-        config.mlp_layer_types = ["dense"] * first + ["sparse"] * (n - first)
+    _first_dense_layers(config)
     if config.layer_types is None:
-        config.layer_types = ["indexed_attention"] * n
+        config.layer_types = ["indexed_attention"] * config.num_hidden_layers
     _latent(config)
 
 
@@ -424,6 +425,33 @@ def _kimi_linear(config: Any) -> None:
     config.qk_head_dim = whole
     if config.head_dim is None:
         config.head_dim = config.qk_rope_head_dim
+
+
+def _bailing_hybrid(config: Any) -> None:
+    """Attention in the last layer of each group; `head_dim` is of linear layers unless they have
+    one of their own, as in files that transformers writes."""
+    for name, theirs in {
+        "linear_head_dim": "head_dim",
+        "linear_num_heads": "num_attention_heads",
+        "linear_conv_kernel_dim": "short_conv_kernel_size",
+    }.items():
+        if getattr(config, name) is None:
+            setattr(config, name, getattr(config, theirs))
+    config.head_dim = None
+    if config.layer_types is None:
+        config.layer_types = [
+            FULL if kind == FULL else "linear_attention"
+            for kind in _layer_types(config, config.layer_group_size, name="layer_group_size")
+        ]
+    _first_dense_layers(config)
+    _latent(config)
+
+
+def _lara_mini(config: Any) -> None:
+    """Of five layers two have the gated delta rule, two a window, and one full attention."""
+    if config.layer_types is None:
+        kinds = ["linear_attention", SLIDING, "linear_attention", FULL, SLIDING]
+        config.layer_types = [kinds[i % 5] for i in range(config.num_hidden_layers)]
 
 
 def _lfm3(config: Any) -> None:
@@ -603,6 +631,7 @@ def _phi4_multimodal(config: Any) -> None:
 
 RULES: dict[str, Callable[[Any], None]] = {
     "afmoe": _afmoe,
+    "bailing_hybrid": _bailing_hybrid,
     "bamba": _mamba2,
     "cohere2": _cohere2,
     "cohere2_moe": _cohere2_moe,
@@ -634,6 +663,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,
+    "lara_mini": _lara_mini,
     "lfm2": _lfm2,
     "lfm3": _lfm3,
     "helium": _check_quotient,

@@ -1,8 +1,9 @@
-"""The gated delta rule in most layers: olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
+"""The gated delta rule in most layers: lara_mini, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
 
 The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
 norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
-in olmo2.
+in olmo2. lara_mini has norms as usual, windows with rotary embeddings in some layers, and attention
+without either in others.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from jaxscore.device.decoder_config import DecoderConfig, Experts, GatedDelta, R
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
-from jaxscore.models.families.hybrid import FULL, LINEAR
+from jaxscore.models.families.hybrid import FULL, LINEAR, SLIDING
 
 PLUS = 1.0  # added to the scale of every norm but the delta rule's
 QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
@@ -66,8 +67,13 @@ def _attention_sources(config: DecoderConfig) -> Table:
     return table
 
 
-def _delta_sources(config: DecoderConfig, *, grouped: bool) -> Table:
-    """The delta rule; `grouped` tensors have all rows of a key head beside each other."""
+def _delta_sources(config: DecoderConfig, *, grouped: bool = False, fused: str = "") -> Table:
+    """The delta rule.
+
+    Args:
+        grouped: tensors have all rows of a key head beside each other.
+        fused: name of one tensor of all products inward; empty if there are several.
+    """
     if config.recurrent is None:
         return {}
     mixer = config.recurrent.mixer
@@ -85,6 +91,11 @@ def _delta_sources(config: DecoderConfig, *, grouped: bool) -> Table:
         rows = [(ours, "in_proj_qkvz", part) for ours, part in qkvz]
         rate, step = hybrid.parts(n_keys, group, group)
         rows += [("rate", "in_proj_ba", rate), ("step", "in_proj_ba", step)]
+    elif fused:
+        sizes = keys, keys, values, values, group, group
+        pieces = hybrid.parts(1, *(n_keys * size for size in sizes))
+        names = ("q", "k", "v", "z", "rate", "step")
+        rows = [(ours, fused, part) for ours, part in zip(names, pieces, strict=True)]
     else:
         rows = [(ours, "in_proj_qkv", part) for ours, part in flat.items()]
         rows += [("z", "in_proj_z", None), ("rate", "in_proj_b", None), ("step", "in_proj_a", None)]
@@ -104,7 +115,7 @@ def _mlp_sources(config: DecoderConfig) -> Table:
     if config.experts is None:
         return table
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
-    if config.experts.shared_width:
+    if config.experts.shared_width and config.experts.shared_gated:
         at = mixtures.mlp_path(config)
         layers, _ = mixtures.split_layers(config)
         gate = layer + "shared_expert_gate"
@@ -143,6 +154,39 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 
 
 _MOE = llama.family(_qwen3_5_moe, DELTA, EXPERTS, sources=_sources, unread=_unread)
+
+
+def _lara_mini(config: Any) -> DecoderConfig:
+    layers = hybrid.layers_of_type(config, LINEAR, FULL, SLIDING)
+    mixer = hybrid.gated_delta(config, largest_rate=1.0, norm_eps=config.rms_norm_eps)
+    window = fields.window_size(config) if SLIDING in config.layer_types else 0
+    windows = tuple(window if kind == SLIDING else 0 for kind in config.layer_types)
+    experts = Experts(
+        config.num_experts,
+        config.num_experts_per_tok,
+        config.norm_topk_prob,
+        config.shared_expert_intermediate_size,
+        shared_gated=False,
+    )
+    return llama.llama_config(
+        config,
+        recurrent=Recurrent(layers, mixer) if layers else None,
+        qk_norm="head",
+        windows=windows,
+        **mixtures.mlp_fields(config, experts, config.moe_intermediate_size, (), 0),
+        **fields.rotary_in_layers(config, map(bool, windows)),
+        **fields.biases(config),
+    )
+
+
+def _lara_sources(config: DecoderConfig) -> Table:
+    attention = llama.attention_sources(config) | llama.qk_norm_sources(config)
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | hybrid.by_kind(config, attention | _delta_sources(config, fused="in_proj"))
+        | _mlp_sources(config)
+    )
 
 
 NORM_EPS = 1e-5  # of the delta rule's outputs, independent of `rms_norm_eps`
@@ -220,6 +264,15 @@ def _olmo_sources(config: DecoderConfig) -> Table:
 
 
 FAMILIES = {
+    "lara_mini": llama.family(
+        _lara_mini,
+        DELTA,
+        EXPERTS,
+        "norm_topk_prob sliding_window",
+        sources=_lara_sources,
+        lacks="intermediate_size full_attention_interval",
+        renamed={".linear_attn.out_norm.": ".linear_attn.norm."},
+    ),
     "qwen3_5_moe_text": dataclasses.replace(_MOE, reads=_MOE.reads - {"intermediate_size"}),
     "qwen3_5_text": llama.family(_config, DELTA, sources=_sources, unread=_unread),
     "qwen3_next": llama.family(

@@ -20,7 +20,8 @@ from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 ATTENTION, RECURRENT = ("layers", "attention"), ("recurrent",)
-LINEAR, FULL = "linear_attention", "full_attention"  # of `layer_types`
+# Of `layer_types`
+LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 
 
 def by_kind(config: DecoderConfig, table: Table) -> Table:

@@ -1,8 +1,11 @@
-"""The delta rule with a decay of each channel (Kimi delta attention) in most layers: kimi_linear.
+"""The delta rule with a decay of each channel (Kimi delta attention) in most layers: kimi_linear,
+bailing_hybrid.
 
-The other layers have latent attention without rotation. All layers but the first ones have experts.
+The other layers have latent attention: without rotation in kimi_linear, with a gate of each head in
+bailing_hybrid. All layers but the first ones have experts.
 """
 
+import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, Recurrent
@@ -22,12 +25,20 @@ KIMI_PROJECTIONS = {  # in our order of a layer's parameters
     "rate": "b_proj",
     "out": "o_proj",
 }
+BAILING_PROJECTIONS = {
+    "q": "q_proj",
+    "k": "k_proj",
+    "v": "v_proj",
+    "step": "f_proj",
+    "z": "g_proj",
+    "rate": "b_proj",
+    "out": "o_proj",
+}
 
 
-def _kimi_linear(config: Any) -> DecoderConfig:
-    # PyTorch's class has no other; the last four are of published files.
-    fields.require(config, tie_word_embeddings=False, mla_use_nope=True, moe_layer_freq=1)
-    fields.require(config, use_grouped_topk=True, moe_router_activation_func="sigmoid")
+def _decoder(config: Any, **own: Any) -> DecoderConfig:
+    """Decoder of both families, except for the fields of `GatedDelta` in `own`."""
+    fields.require(config, tie_word_embeddings=False)  # PyTorch's classes tie nothing
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     width, count, taps = (
         getattr(config, f"linear_{name}") for name in ("head_dim", "num_heads", "conv_kernel_dim")
@@ -37,30 +48,48 @@ def _kimi_linear(config: Any) -> DecoderConfig:
     activation: Any = fields.activation(config)
     eps = config.rms_norm_eps
     mixer = GatedDelta(
-        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, rank=width
+        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, **own
     )
     inner = config.moe_intermediate_size
     experts = mixtures.sigmoid_experts(
         config, config.num_experts, shared_width=config.num_shared_experts * inner
     )
     plain = mixtures.dense_layers(config)
-    no_rotation = fields.no_rotation(config.qk_rope_head_dim // 2)
     return llama.llama_config(
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,
-        rotary=(no_rotation,),
-        rotary_of=(0,) * config.num_hidden_layers,
         **mixtures.mlp_fields(config, experts, inner, plain, config.intermediate_size),
         **deepseek.latent_fields(config),
     )
 
 
-def _kimi_delta_sources(config: DecoderConfig) -> Table:
+def _kimi_linear(config: Any) -> DecoderConfig:
+    # PyTorch's class has no other; these are of published files.
+    fields.require(config, mla_use_nope=True, moe_layer_freq=1)
+    fields.require(config, use_grouped_topk=True, moe_router_activation_func="sigmoid")
+    return dataclasses.replace(
+        _decoder(config, rank=config.linear_head_dim),
+        rotary=(fields.no_rotation(config.qk_rope_head_dim // 2),),
+        rotary_of=(0,) * config.num_hidden_layers,
+    )
+
+
+def _bailing_hybrid(config: Any) -> DecoderConfig:
+    bound = config.kda_lower_bound if config.kda_safe_gate else None
+    return dataclasses.replace(
+        _decoder(config, least_decay=bound), interleaved=True, query_gate=True, gate_per_head=True
+    )
+
+
+def _delta_sources(config: DecoderConfig) -> Table:
     if config.recurrent is None:
         return {}
+    mixer = config.recurrent.mixer
+    assert isinstance(mixer, GatedDelta)
+    projections = KIMI_PROJECTIONS if mixer.rank else BAILING_PROJECTIONS
     at, name = hybrid.RECURRENT, "layers.{i}.self_attn."
     table: Table = {}
-    for ours, theirs in KIMI_PROJECTIONS.items():
+    for ours, theirs in projections.items():
         table |= linear((*at, ours), name + theirs, False)
     for ours, part in zip("qkv", hybrid.parts(1, 1, 1, 1), strict=True):
         table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
@@ -69,36 +98,66 @@ def _kimi_delta_sources(config: DecoderConfig) -> Table:
     return table | norm((*at, "norm"), name + "o_norm", False)
 
 
-def _kimi_sources(config: DecoderConfig) -> Table:
-    mixers = hybrid.by_kind(
-        config, deepseek.attention_sources(config) | _kimi_delta_sources(config)
-    )
-    mlp = "layers.{i}.mlp."
+def _sources(
+    config: DecoderConfig,
+    experts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> Table:
+    attention, mlp = deepseek.attention_sources(config), "layers.{i}.mlp."
+    if config.query_gate:
+        attention |= linear((*hybrid.ATTENTION, "gate"), "layers.{i}.self_attn.g_proj", False)
     return (
         llama.embedding_sources(config)
         | llama.pre_norm_sources(config)
-        | mixers
+        | hybrid.by_kind(config, attention | _delta_sources(config))
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "gate")
-        | mixtures.separate_expert_sources(config, mlp, ("w1", "w3", "w2"))
+        | mixtures.separate_expert_sources(config, mlp, experts)
         | mixtures.shared_expert_sources(config, mlp + "shared_experts.")
     )
 
 
+def _kimi_sources(config: DecoderConfig) -> Table:
+    return _sources(config, ("w1", "w3", "w2"))
+
+
+READS = (
+    "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim "
+    "head_dim qk_head_dim layer_types linear_conv_kernel_dim linear_head_dim linear_num_heads "
+    "mlp_layer_types first_k_dense_replace model_max_length moe_intermediate_size "
+    "moe_renormalize num_expert_group num_experts num_experts_per_token num_shared_experts "
+    "routed_scaling_factor topk_group output_router_logits"
+)
+CONVOLUTIONS = {"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")}
+
 FAMILIES = {
+    "bailing_hybrid": llama.family(
+        _bailing_hybrid,
+        READS,
+        "kda_lower_bound kda_safe_gate layer_group_size mtp_loss_scaling_factor",
+        "short_conv_kernel_size",
+        mixtures.NEXT_TOKENS,
+        sources=_sources,
+        lacks="max_position_embeddings",
+        renamed={
+            "word_embeddings.": "embed_tokens.",
+            ".attention.": ".self_attn.",
+            ".self_attn.dense.": ".self_attn.o_proj.",
+            ".forget_gate.": ".",
+            ".gate.expert_bias": ".gate.e_score_correction_bias",
+        },
+        joined=CONVOLUTIONS,
+        next_tokens=True,
+    ),
     "kimi_linear": llama.family(
         _kimi_linear,
-        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
-        "head_dim qk_head_dim layer_types linear_attn_config linear_conv_kernel_dim",
-        "linear_head_dim linear_num_heads mlp_layer_types first_k_dense_replace model_max_length",
-        "moe_intermediate_size moe_renormalize num_expert_group num_experts num_experts_per_token",
-        "num_shared_experts routed_scaling_factor topk_group output_router_logits mla_use_nope",
-        "moe_layer_freq moe_router_activation_func use_grouped_topk rope_theta",
+        READS,
+        "linear_attn_config mla_use_nope moe_layer_freq moe_router_activation_func",
+        "use_grouped_topk rope_theta",
         mixtures.NEXT_TOKENS,
         sources=_kimi_sources,
         lacks="rope_parameters max_position_embeddings",
         renamed={".block_sparse_moe.": ".mlp.", ".forget_gate.": "."},
-        joined={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")},
+        joined=CONVOLUTIONS,
         next_tokens=True,
     ),
 }

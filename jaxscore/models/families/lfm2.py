@@ -11,7 +11,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
-from jaxscore.models.families.hybrid import FULL
+from jaxscore.models.families.hybrid import FULL, SLIDING
 from jaxscore.models.rope import rotary
 
 CONV = "conv"
@@ -124,9 +124,6 @@ def family(translate: Any, *reads: str, sources: Any = _sources, **own: Any) -> 
         sources=sources, **own,
     )  # fmt: skip
     return dataclasses.replace(made, reads=made.reads - {"hidden_act"})
-
-
-SLIDING = "sliding_attention"
 
 
 def _lfm3(config: Any) -> DecoderConfig:
