@@ -5,6 +5,7 @@ probable tokens cost it, and what rows that go to the next text save.
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
     python tools/bench.py devices divergence host html journal measures replace serve stream top
+    python tools/bench.py update
     python tools/bench.py recurrent           models with recurrent layers, against PyTorch
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
@@ -51,6 +52,8 @@ Of jaxscore alone, on the CPU, only on request:
              most memory that the process ever held, above 1.5 GB exit code 1
     top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
              without: ratios of time, and whether the ids are those of full logits, else exit code 1
+    update   new weights of a scorer from device arrays, 0.5B parameters: milliseconds of the call,
+             until the weights can be used, and of a plain copy of their bytes
 
 Run it on a quiet machine.
 """
@@ -79,6 +82,7 @@ from tools.benchmarks import (
     startup,
     stream,
     top,
+    update,
 )
 from tools.benchmarks.contenders import CONTENDERS
 
@@ -97,6 +101,7 @@ ALONE = (
     "startup",
     "stream",
     "top",
+    "update",
 )
 
 
@@ -171,6 +176,8 @@ def main(arguments: list[str] | None = None) -> int:
         good &= stream.run(args.requests, small=args.small)
     if "top" in chosen:
         good &= top.run(args.turns, small=args.small)
+    if "update" in chosen:
+        update.run(args.turns, small=args.small)
     return 0 if good else 1
 
 

@@ -241,3 +241,8 @@ def test_topologies_that_libtpu_does_not_know(name):
         f"'--topology', {name!r}]) != 2)"
     )
     assert process("-c", code) == ""
+
+
+def test_value_and_gradient_of_token_scores_are_near_those_of_whole_logits():
+    out = process("tools/token_scores_estimate.py", "--width", 768, "--dtype", "float32")
+    assert 0 < json.loads(out)["ratio"] < 1.3

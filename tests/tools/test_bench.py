@@ -211,3 +211,8 @@ def test_real_asks_for_models(capsys):
     with pytest.raises(SystemExit):
         bench.main(["real"])
     assert "--models" in capsys.readouterr().err
+
+
+def test_update_compiles_nothing(capsys):
+    assert bench.main(["--small", "update", "--turns", "1"]) == 0
+    assert "programs compiled since: 0" in capsys.readouterr().out
