@@ -179,13 +179,13 @@ def stack_batches(
 
 
 def _packed(batch: RowBatch, n_queries: int, n_answers: int, paths: PathPlan | None) -> np.ndarray:
-    asked = batch.scored
-    of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
+    scored = batch.scored
+    positions: tuple[Any, ...] = scored.query, n_queries, scored.slot, scored.answer, n_answers
     of_batch: tuple[Any, ...] = (
         batch.ids,
         batch.position,
         batch.subtree_end,
-        ScoredPositions(*of_asked),
+        ScoredPositions(*positions),
         paths,
     )
     return pack_rows(Rows(*of_batch))
@@ -200,8 +200,8 @@ def halves(batch: RowBatch) -> Iterator[RowBatch]:
     n_rows, length = batch.shape
     count = -(-n_rows // 2)
     n_tokens = batch.n_tokens
-    asked, n_answers = batch.scored, len(batch.edge)
-    token, answer = asked.query[asked.slot[:n_answers]], asked.answer[:n_answers]
+    scored, n_answers = batch.scored, len(batch.edge)
+    token, answer = scored.query[scored.slot[:n_answers]], scored.answer[:n_answers]
     for first in (0, count):
         rows = slice(first, min(first + count, n_rows))
         n_own = rows.stop - rows.start

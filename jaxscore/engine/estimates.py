@@ -186,13 +186,13 @@ def estimate_vocabulary(
     one = dataclasses.replace(one_layer(config), vocab_size=own)
     model = abstract_model(one, dtype, model_type, target.platform, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
-    asked = side_by_side(abstract_rows(1, queries).scored, device)
+    scored = side_by_side(abstract_rows(1, queries).scored, device)
 
-    def run(params: Any, hidden_QD: jax.Array, asked: ScoredPositions) -> Any:
+    def run(params: Any, hidden_QD: jax.Array, scored: ScoredPositions) -> Any:
         head = model.unembedding(params)
-        return terms(IMPLEMENTATIONS[head.backend.lm_head](hidden_QD, asked, head, 0, ()), head)
+        return terms(IMPLEMENTATIONS[head.backend.lm_head](hidden_QD, scored, head, 0, ()), head)
 
-    lowered = lower(run, (model.params, hidden, asked), None, device)
+    lowered = lower(run, (model.params, hidden, scored), None, device)
     with compiling_for(device):
         program = lowered.compile()
     text = text_of(program)

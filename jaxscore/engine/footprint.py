@@ -279,5 +279,5 @@ def abstract_rows(rows: int, length: int) -> Rows:
 
     token, budget = ints(rows, length), rows * length
     answers = ints(TARGETS_PER_TOKEN * budget)
-    asked: Any = ints(budget), ints(), answers, answers, ints()
-    return Rows(token, token, token, ScoredPositions(*asked))  # type: ignore[arg-type]
+    positions: Any = ints(budget), ints(), answers, answers, ints()
+    return Rows(token, token, token, ScoredPositions(*positions))  # type: ignore[arg-type]

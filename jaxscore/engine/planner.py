@@ -80,28 +80,28 @@ class Planner:
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_tokens > longer_from)
 
-    def window(self, sequences: list[TokenSequence], wanted: ScoreOptions = BASE_SCORES) -> Window:
+    def window(self, sequences: list[TokenSequence], options: ScoreOptions = BASE_SCORES) -> Window:
         """Plan sequences together, one forest for each variant that scores some of them.
 
         Args:
-            wanted: further scores of each scored token; without effect on the batches.
+            options: further scores of each scored token; without effect on the batches.
         """
         of_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
             of_variant.setdefault(self.variant(len(sequence.ids)), []).append(k)
         works = [
-            self._work(variant, index, [sequences[k] for k in index], wanted)
+            self._work(variant, index, [sequences[k] for k in index], options)
             for variant, index in sorted(of_variant.items())
         ]
-        return Window(works, sequences, wanted)
+        return Window(works, sequences, options)
 
     def _work(
-        self, variant: int, index: list[int], sequences: list[TokenSequence], wanted: ScoreOptions
+        self, variant: int, index: list[int], sequences: list[TokenSequence], options: ScoreOptions
     ) -> ForestScores:
         if self.reproducible:
             forest = build_forest(sequences, share=Share.WHOLE)
             rows = OnePerRow(forest)
-            return ForestScores(variant, index, forest, [(as_one_part(forest), rows)], wanted)
+            return ForestScores(variant, index, forest, [(as_one_part(forest), rows)], options)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
         forest = build_forest(sequences, share=share)
         plain = self._packed(forest)
@@ -114,7 +114,7 @@ class Planner:
             cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
             if plain.cost - cost > least:
                 plans = with_prefixes
-        return ForestScores(variant, index, forest, [*plans], wanted)
+        return ForestScores(variant, index, forest, [*plans], options)
 
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.PackedRows:
         # Whether a program exists already has no effect: a layout, and with it the last bits of a

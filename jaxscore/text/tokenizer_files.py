@@ -231,9 +231,9 @@ class _Files:
         for name in ("normalizer", "decoder"):
             times = tokenizer_limits.growth(getattr(self.backend, name))
             if times > MOST_GROWTH:
-                shown = times if times < 10**9 else "more than a billion"
+                factor = times if times < 10**9 else "more than a billion"
                 raise InputError(
-                    f"{self.folder / TRUTH}: its {name} can make a text {shown} times longer, "
+                    f"{self.folder / TRUTH}: its {name} can make a text {factor} times longer, "
                     f"expected at most {MOST_GROWTH} times; its Replace, Prepend or Precompiled "
                     "parts multiply text"
                 )

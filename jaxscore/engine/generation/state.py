@@ -77,9 +77,9 @@ class TextState:
         self._decode(decoder)
 
     def notify_watcher(self) -> None:
-        """Call `watch`; a text that is no longer wanted gets the error `ABANDONED`."""
-        wanted = self.watch is None or self.watch(self.token_ids, self.finished)
-        if not wanted and not self.finished:
+        """Call `watch`; if it returns False, fail with the error `ABANDONED`."""
+        continues = self.watch is None or self.watch(self.token_ids, self.finished)
+        if not continues and not self.finished:
             self.error = ABANDONED
 
     def restore(self, journaled: GeneratedTokens, decoder: TextDecoder) -> None:

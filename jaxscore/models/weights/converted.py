@@ -233,18 +233,18 @@ def restore(
             found = checkpointer.metadata(path).item_metadata.tree
         except Exception as problem:  # Orbax and TensorStore raise many unrelated kinds
             raise _damaged(path, problem) from None
-        wanted = shapes_of(config, dtype)
-        _check_same(path, found, wanted)
-        wanted = jax.tree_util.tree_map_with_path(
+        target = shapes_of(config, dtype)
+        _check_same(path, found, target)
+        target = jax.tree_util.tree_map_with_path(
             lambda at, leaf: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=placement(keys_of(at), leaf.shape)
             ),
-            wanted,
+            target,
         )
-        how = ocp.checkpoint_utils.construct_restore_args(wanted)
+        how = ocp.checkpoint_utils.construct_restore_args(target)
         try:
             params = checkpointer.restore(
-                path, ocp.args.PyTreeRestore(item=wanted, restore_args=how)
+                path, ocp.args.PyTreeRestore(item=target, restore_args=how)
             )
         except Exception as problem:
             raise _damaged(path, problem) from None
@@ -273,14 +273,14 @@ def _checkpointer() -> Any:
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
 
 
-def _check_same(path: Path, found: Any, wanted: Params) -> None:
+def _check_same(path: Path, found: Any, target: Params) -> None:
     """Require equal names and shapes; `restore` rounds to the dtypes."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {jax.tree_util.keystr(at, simple=True, separator="."): x.shape for at, x in leaves}
 
-    has, needs = shapes(found), shapes(wanted)
+    has, needs = shapes(found), shapes(target)
     if has != needs:
         names = sorted(name for name in has | needs if has.get(name) != needs.get(name))
         listed = ", ".join(f"{name} {has.get(name)} for {needs.get(name)}" for name in names[:5])

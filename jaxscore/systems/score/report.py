@@ -39,7 +39,7 @@ SUMS = (
 MEASURES = ("min_k", "min_k_pp", "fast_detect")  # one number per text, of --measures
 
 
-class Held(NamedTuple):
+class Retained(NamedTuple):
     """Some requests, the fields aligned.
 
     Attributes:
@@ -74,7 +74,7 @@ class WorstRequests:
         self.names: dict[int, str] = {}
         self._waiting: list[tuple[Mapping[str, Any], str]] = []
         self._n_waiting = 0
-        self._held: list[Held] = []
+        self._retained: list[Retained] = []
         self._bound = np.inf  # requests of this mean and above are shown without tokens
         n_bins = round(LONGEST / WIDTH) + 1
         self._surprisal, self._entropy = np.zeros((2, n_bins), np.int64)
@@ -90,10 +90,10 @@ class WorstRequests:
         if len(self._waiting) >= TOGETHER or self._n_waiting >= TOKENS_TOGETHER:
             self._take()
 
-    def held(self) -> Held:
+    def retained(self) -> Retained:
         """The worst requests, worst first."""
         self._take()
-        return _worst(_join(self._held or [self._arrays()]))[0]
+        return _worst(_join(self._retained or [self._arrays()]))[0]
 
     def surprisal(self) -> Counts | None:
         """How many of all requests have which mean surprisal (-mean log-probability)."""
@@ -118,17 +118,17 @@ class WorstRequests:
             return
         one = self._arrays()
         self._count(one)
-        self._held.append(one)
+        self._retained.append(one)
         self._waiting, self._n_waiting = [], 0
-        n_held = sum(len(part.ids) for part in self._held)
-        n_tokens = sum(len(part.tokens.ids) for part in self._held)
-        if n_held > 2 * HELD or n_tokens > 2 * HELD_TOKENS:
-            worst, bound = _worst(_join(self._held))
-            self._held, self._bound = [worst], min(bound, self._bound)
+        n_retained = sum(len(part.ids) for part in self._retained)
+        n_tokens = sum(len(part.tokens.ids) for part in self._retained)
+        if n_retained > 2 * HELD or n_tokens > 2 * HELD_TOKENS:
+            worst, bound = _worst(_join(self._retained))
+            self._retained, self._bound = [worst], min(bound, self._bound)
 
-    def _arrays(self) -> Held:
+    def _arrays(self) -> Retained:
         records = [record for record, _ in self._waiting]
-        return Held(
+        return Retained(
             [str(record["id"]) for record in records],
             [context_end(context) for _, context in self._waiting],
             np.array([record["n_tokens"] for record in records], np.int64),
@@ -152,7 +152,7 @@ class WorstRequests:
         size = np.array([0 if one is None else len(one.tokens) for one in given], np.int64)
         return dataclasses.replace(found, left_out=np.where(shown, found.left_out, size))
 
-    def _count(self, one: Held) -> None:
+    def _count(self, one: Retained) -> None:
         surprisal, entropy = -one.sums["mean_logprob"], one.sums["mean_entropy"]
         known = np.isfinite(surprisal)
         for values, into in ((surprisal, self._surprisal), (entropy, self._entropy)):
@@ -183,8 +183,8 @@ def _tokens(record: Mapping[str, Any], ranked: bool) -> TokenText | None:
     )
 
 
-def _join(parts: Sequence[Held]) -> Held:
-    return Held(
+def _join(parts: Sequence[Retained]) -> Retained:
+    return Retained(
         [id for part in parts for id in part.ids],
         [context for part in parts for context in part.contexts],
         np.concatenate([part.n_tokens for part in parts]),
@@ -194,7 +194,7 @@ def _join(parts: Sequence[Held]) -> Held:
     )
 
 
-def _worst(given: Held) -> tuple[Held, float]:
+def _worst(given: Retained) -> tuple[Retained, float]:
     """The first `HELD` by their mean, without the tokens and the contexts that are too many.
 
     Requests that come later only push others back, so what is left out here is never needed.
@@ -212,7 +212,7 @@ def _worst(given: Held) -> tuple[Held, float]:
     for place in places:
         n_characters += len(given.contexts[place])
         contexts.append(given.contexts[place] if n_characters <= HELD_CONTEXTS else "")
-    worst = Held(
+    worst = Retained(
         [given.ids[place] for place in places],
         contexts,
         given.n_tokens[order],
@@ -288,31 +288,32 @@ def _histogram(found: Counts, title: str, label: str) -> Any:
 
 
 def _items(source: Source, requests: WorstRequests) -> Items:
-    held = requests.held()
-    strips = _strips(held, requests, source.vocabulary)
+    retained = requests.retained()
+    sums = retained.sums
+    strips = _strips(retained, requests, source.vocabulary)
     worst, least = _worst_tokens(strips)
     items = Items(
         what="requests",
         order="lowest mean log-probability first",
         n_all=requests.n_all,
         columns=[
-            Column("Id", "text", held.ids),
-            Column("Sum", "number", _shown(held.sums["sum_logprob"])),
-            Column("Mean", "number", _shown(held.sums["mean_logprob"]), "nats per token"),
+            Column("Id", "text", retained.ids),
+            Column("Sum", "number", _shown(sums["sum_logprob"])),
+            Column("Mean", "number", _shown(sums["mean_logprob"]), "nats per token"),
             Column(
                 "Perplexity", "number",
-                [significant(_none(v)) for v in held.sums["perplexity"].tolist()],
+                [significant(_none(v)) for v in sums["perplexity"].tolist()],
             ),
             *(
-                Column(title, "number", _shown(held.sums[name]))
+                Column(title, "number", _shown(sums[name]))
                 for name, title in MEANS.items()
-                if not np.isnan(held.sums[name]).all()  # a server does not tell them
+                if not np.isnan(sums[name]).all()  # a server does not tell them
             ),
             *(
-                Column(name, "number", [significant(_none(v)) for v in held.sums[name].tolist()])
+                Column(name, "number", list(map(significant, map(_none, sums[name].tolist()))))
                 for name in requests.measures
             ),
-            Column("Tokens", "number", list(map(str, held.n_tokens.tolist()))),
+            Column("Tokens", "number", list(map(str, retained.n_tokens.tolist()))),
             Column("Worst token", "token", worst, "the token with the least log-probability"),
             Column("Its nats", "number", least),
         ],
@@ -336,14 +337,14 @@ def _shown(values: np.ndarray) -> list[str]:
     return [number(_none(value), 4) for value in values.tolist()]
 
 
-def _strips(held: Held, requests: WorstRequests, vocabulary: int | None) -> Strips | None:
-    if not len(held.tokens.ids):
+def _strips(retained: Retained, requests: WorstRequests, vocabulary: int | None) -> Strips | None:
+    if not len(retained.tokens.ids):
         return None
     return Strips(
-        first=np.arange(len(held.ids) + 1),
-        titles=[""] * len(held.ids),
-        contexts=held.contexts,
-        tokens=held.tokens,
+        first=np.arange(len(retained.ids) + 1),
+        titles=[""] * len(retained.ids),
+        contexts=retained.contexts,
+        tokens=retained.tokens,
         names=requests.names,
         vocabulary=vocabulary,
     )

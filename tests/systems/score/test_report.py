@@ -36,40 +36,40 @@ def small(monkeypatch):
 
 def test_all_of_few_are_held_worst_first():
     items, every = taken(failed=[3, 9])
-    held = items.held()
+    retained = items.retained()
     order = sorted(every, key=lambda pair: pair[1]["mean_logprob"])
     assert items.n_all == 200
-    assert held.ids == [one["id"] for _, one in order]
-    assert held.contexts == [f"before {k}" for k, _ in order]
-    assert held.n_scored.tolist() == [one["n_scored"] for _, one in order]
+    assert retained.ids == [one["id"] for _, one in order]
+    assert retained.contexts == [f"before {k}" for k, _ in order]
+    assert retained.n_scored.tolist() == [one["n_scored"] for _, one in order]
     for name in module.SUMS:
-        assert held.sums[name].tolist() == [one[name] for _, one in order]
+        assert retained.sums[name].tolist() == [one[name] for _, one in order]
     wanted = np.concatenate([one["token_ids"] for _, one in order])
-    assert held.tokens.ids.tolist() == wanted.tolist()
+    assert retained.tokens.ids.tolist() == wanted.tolist()
     logprob = np.concatenate([one["logprob"] for _, one in order]).astype(float)
-    assert held.tokens.numbers["logprob"].tolist() == np.rint(logprob * 1000).tolist()
+    assert retained.tokens.numbers["logprob"].tolist() == np.rint(logprob * 1000).tolist()
 
 
 @pytest.mark.parametrize("digits", [None, 1, 0])
-def test_of_many_the_worst_are_held(small, digits):
+def test_only_the_worst_requests_are_retained(small, digits):
     items, every = taken(digits=digits)
-    assert sum(len(part.ids) for part in items._held) <= 2 * module.HELD
-    held = items.held()
+    assert sum(len(part.ids) for part in items._retained) <= 2 * module.HELD
+    retained = items.retained()
     order = sorted(every, key=lambda pair: pair[1]["mean_logprob"])[: module.HELD]
-    assert held.ids == [one["id"] for _, one in order]
+    assert retained.ids == [one["id"] for _, one in order]
     total, n_with_tokens = 0, 0
     for _, one in order:
         total += one["n_tokens"]
         n_with_tokens += total <= module.HELD_TOKENS
     assert 0 < n_with_tokens < module.HELD
     lengths = [one["n_tokens"] for _, one in order]
-    assert held.tokens.length.tolist() == lengths[:n_with_tokens] + [0] * (20 - n_with_tokens)
-    assert held.tokens.left_out.tolist() == [0] * n_with_tokens + lengths[n_with_tokens:]
+    assert retained.tokens.length.tolist() == lengths[:n_with_tokens] + [0] * (20 - n_with_tokens)
+    assert retained.tokens.left_out.tolist() == [0] * n_with_tokens + lengths[n_with_tokens:]
     wanted = np.concatenate([one["token_ids"] for _, one in order[:n_with_tokens]])
-    assert held.tokens.ids.tolist() == wanted.tolist()
-    assert sum(map(len, held.contexts)) <= 70
-    assert held.contexts[0] == f"before {order[0][0]}"
-    assert held.contexts[-1] == ""
+    assert retained.tokens.ids.tolist() == wanted.tolist()
+    assert sum(map(len, retained.contexts)) <= 70
+    assert retained.contexts[0] == f"before {order[0][0]}"
+    assert retained.contexts[-1] == ""
 
 
 def test_counts_are_of_all_requests(small):
@@ -103,7 +103,7 @@ def test_requests_without_a_score_come_last():
     items = WorstRequests()
     items.add(record(0, 0, np.random.default_rng(0)), "")
     items.add(record(1, 3, np.random.default_rng(0)), "")
-    assert items.held().ids == ["item-1", "item-0"]
+    assert items.retained().ids == ["item-1", "item-0"]
     page = report(score_source(items))
     columns = {one.title: one.values for one in page.items.columns}
     assert columns["Mean"][1] == columns["Perplexity"][1] == columns["Worst token"][1] == "-"
@@ -143,9 +143,9 @@ def test_ranks_where_they_were_asked_for():
     items, unasked = WorstRequests(["rank"]), WorstRequests()
     items.add({**record(0, 3, rng), "rank": ranks}, "")
     items.add({**record(1, 3, rng), "rank": [None, 2, 3]}, "")
-    assert sorted(items.held().tokens.rank.tolist()) == [0, 1, 2, 3, 7, 300]
+    assert sorted(items.retained().tokens.rank.tolist()) == [0, 1, 2, 3, 7, 300]
     unasked.add({**record(1, 3, rng), "rank": "a field of the user's own"}, "")
-    assert unasked.held().tokens.rank.tolist() == [0, 0, 0]
+    assert unasked.retained().tokens.rank.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -167,7 +167,7 @@ def test_extremes():
     found = items.surprisal()
     assert sum(found.n) == 3
     assert found.edges[-1] > module.LONGEST
-    held = items.held()
-    assert held.contexts[0].startswith("(4000 characters before) … x")
+    retained = items.retained()
+    assert retained.contexts[0].startswith("(4000 characters before) … x")
     columns = {one.title: one.values for one in report(score_source(items)).items.columns}
     assert columns["Perplexity"] == ["inf"] * 3

@@ -29,8 +29,8 @@ def short(text: str) -> str:
 
 def size(value: float) -> str:
     """A length with one digit, the same on every machine."""
-    shown = f"{value:.1f}"
-    return "0" if shown == "-0.0" else shown.removesuffix(".0")
+    rounded = f"{value:.1f}"
+    return "0" if rounded == "-0.0" else rounded.removesuffix(".0")
 
 
 def words(

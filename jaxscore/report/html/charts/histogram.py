@@ -200,15 +200,15 @@ def scatter(
             numbers that are not finite, are left out.
         diagonal: where both are equal; both axes then have the same range.
     """
-    held = {
+    counts = {
         (x, y): n
         for (x, y), n in points.items()
         if all(math.isfinite(v) and (v > 0 or not log) for v, log in zip((x, y), logs, strict=True))
     }
-    n = sum(held.values())
+    n = sum(counts.values())
     if n < 2:
         return None
-    xs, ys = [x for x, _ in held], [y for _, y in held]
+    xs, ys = [x for x, _ in counts], [y for _, y in counts]
     if diagonal:
         xs = ys = [*xs, *ys]
     across, up = (
@@ -221,27 +221,29 @@ def scatter(
     ]
     if diagonal:
         parts.append(line(across.start, up.start, across.end, up.end, "ideal"))
-    parts += _points(held, across, up) if len(held) <= POINTS else _cells(held, across, up, labels)
-    above = sum(k for (x, y), k in held.items() if y > x)
+    parts += (
+        _points(counts, across, up) if len(counts) <= POINTS else _cells(counts, across, up, labels)
+    )
+    above = sum(k for (x, y), k in counts.items() if y > x)
     seen = f"{n} {labels.what}: {labels.y} against {labels.x}"
     finding = f"{seen}; {above} lie above the diagonal." if diagonal else f"{seen}."
     return picture(title, finding, SCATTER_WIDTH, SCATTER_HEIGHT, *parts)
 
 
-def _points(held: Mapping[tuple[float, float], int], across: Axis, up: Axis) -> list[Markup]:
+def _points(counts: Mapping[tuple[float, float], int], across: Axis, up: Axis) -> list[Markup]:
     return [
         dot(across.at(x), up.at(y), 3, "dot", f"{x:.4g}, {y:.4g}{f': {n}' if n > 1 else ''}")
-        for (x, y), n in held.items()
+        for (x, y), n in counts.items()
     ]
 
 
 def _cells(
-    held: Mapping[tuple[float, float], int], across: Axis, up: Axis, labels: Labels
+    counts: Mapping[tuple[float, float], int], across: Axis, up: Axis, labels: Labels
 ) -> list[Markup]:
     """Squares, the darker the more points are in them."""
     wide, tall = (SCATTER_RIGHT - SCATTER_LEFT) / CELLS, (SCATTER_BOTTOM - SCATTER_TOP) / CELLS
     n: dict[tuple[int, int], int] = {}
-    for (x, y), count in held.items():
+    for (x, y), count in counts.items():
         cell = int((across.at(x) - SCATTER_LEFT) / wide), int((SCATTER_BOTTOM - up.at(y)) / tall)
         n[cell] = n.get(cell, 0) + count
     most = max(n.values())
