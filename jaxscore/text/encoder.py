@@ -195,7 +195,7 @@ class TextEncoder:
                 [token] = self.tokens(np.array([id]))
                 raise InputError(
                     f"labels {first[id]!r} and {label!r} both begin with token {token!r}, so the "
-                    "next-token distribution cannot tell them apart; score whole labels instead"
+                    "next-token distribution cannot distinguish them; score whole labels instead"
                 )
             first[id] = label
         return tuple(first)

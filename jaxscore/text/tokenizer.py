@@ -81,7 +81,7 @@ def special_prefix(tokenizer: Any) -> list[int]:
     found = special_tokens_around(encode)
     if found is None:
         raise InputError(
-            f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
+            f"{type(tokenizer).__name__}: which special tokens it puts before a text is not clear; "
             "is tokenizer.json the one of this model?"
         )
     return found[0]

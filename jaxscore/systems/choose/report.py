@@ -44,7 +44,7 @@ the premise {premise}. Of equal options the first is taken. **Skill**: (observed
 chance), with 1 / number of options as chance. **Brier**: mean over an item's options of
 (probability - truth)², with a softmax over the sums as probabilities. The interval of a share is
 Wilson's 95% score interval; the others hold 95% of {n_bootstrap} bootstrap means over the items. A
-dash stands where fewer than two items, or equal values, cannot tell."""
+dash stands for fewer than two items, or equal values."""
 CHANCE = ("chance", "are what a choice at random would get")
 
 

@@ -36,8 +36,8 @@ from jaxscore.report.sections import (
 Result = Mapping[str, Any]  # record of a question
 INTERVALS = """\
 The 95% interval of a share is Wilson's score interval; the others hold 95% of {n_bootstrap}
-bootstrap means over the questions. A dash stands where fewer than two questions, or equal values,
-cannot tell."""
+bootstrap means over the questions. A dash stands for fewer than two questions, or equal
+values."""
 ANSWERS = f"""\
 Every answer is scored by its mean log-probability after the question; a softmax over a
 question's answers makes probabilities of the scores. **Brier**: mean over the answers of

@@ -21,7 +21,7 @@ INTRODUCTION = """\
 B - A is the mean difference of the pairs. The interval of a mean holds 95% of {n_bootstrap}
 bootstrap means, which resample pairs, or whole groups where several values belong to one item. The
 interval of a share is that of Newcombe (1998, method 10); with groups it is a bootstrap interval
-too. A dash stands where fewer than two pairs or groups, or equal differences, cannot tell.
+too. A dash stands for fewer than two pairs or groups, or equal differences.
 
 The sign-flip test assumes that without a difference between the runs each pair's difference has
 either sign with the same probability; the differences of a group change signs together. McNemar's
@@ -280,7 +280,7 @@ def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
 def _settings_that_differ(differences: Sequence[Mapping[str, Any]]) -> Section:
     title = "What differs between the runs"
     if not differences:
-        return Section(title, ["No setting that both runs tell."])
+        return Section(title, ["No setting that both runs record."])
     rows = [[text(str(found[name])) for name in ("setting", "a", "b")] for found in differences]
     return Section(title, [table(["Setting", "A", "B"], rows, left=3)])
 

@@ -95,8 +95,8 @@ def report(source: Source) -> Document:
         about=[
             "p is the model's distribution over the next token, and q the reference's. Numbers are "
             f"nats. Intervals hold 95% of {settings['n_bootstrap']} bootstrap means that resample "
-            "texts, since tokens of one text are not independent; - where one text or equal values "
-            "cannot tell.",
+            "texts, since tokens of one text are not independent; - stands for one text or equal "
+            "values.",
             *sections.boundary(settings["boundary"], record["boundary_audit"], "requests"),
         ],
     )  # fmt: skip

@@ -54,8 +54,8 @@ def report(source: Source) -> Document:
         sections=[*_by_length(record), *closing(record, "paths")],
         about=[
             f"Intervals hold 95% of {settings['n_bootstrap']} bootstrap means that resample "
-            "questions, since paths of one question are not independent; - where one question or "
-            "equal values cannot tell. Relative improvement leaves out paths whose baseline is 0.",
+            "questions, since paths of one question are not independent; - stands for one question "
+            "or equal values. Relative improvement leaves out paths whose baseline is 0.",
             *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "answers"),
         ],

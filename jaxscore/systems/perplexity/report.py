@@ -40,7 +40,7 @@ def _explanation(record: Mapping[str, Any]) -> list[str]:
         f"{summary['n_documents']} documents. The means are over all bytes, words or tokens "
         "together, so that a long document weighs more. A word is what stands between blanks. The "
         f"interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample documents; "
-        "- where one document or equal values cannot tell.",
+        "- stands for one document or equal values.",
         f"Windows read up to {windows['max_length']} tokens, and each after a document's first "
         f"scores up to {windows['stride']} new ones. {summary['n_left_out']} tokens have no "
         "probability and are in no sum.",

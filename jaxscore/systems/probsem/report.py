@@ -44,7 +44,7 @@ def report(source: Source) -> Document:
         sections=closing(record, "contexts"),
         about=[
             "Accuracy is the share of contexts whose expected query has the highest score, with "
-            "Wilson's score interval; a dash stands where fewer than two contexts cannot tell. "
+            "Wilson's score interval; a dash stands for fewer than two contexts. "
             "Contexts that expect -1 have no verdict and are left out"
             + (f": {left_out} of them." if left_out else "."),
             *sections.answer_blank(record),

@@ -49,7 +49,7 @@ the judge, one of:
   --bem [MODEL]           a BERT classifier: P(equivalent), best reference
 
 With --opponent-folder and --opponent-name the judge writes which of two
-responses is better. --seed draws their order; --both-orders asks in both: a win
+responses is better. --seed draws their order; --both-orders judges both: a win
 or a loss is what both answers say, and answers that disagree are a tie.
 
 output, merged into what the files hold:
@@ -72,7 +72,7 @@ other settings or records is refused, unless --force is given.
 Evaluator files (--llm-prompt) hold prompts, labels and what each is worth.
 Templates are filled with rubrik_section (the labels), question, answer,
 prediction, prediction_1 and prediction_2 in braces, also in Python f-strings as
-BERGEN writes them. Templates that ask for more are refused.
+BERGEN writes them. Templates with other fields are refused.
 
 exit code: 0 all judged; 1 some records or folders failed, or no written answer
 of a folder names a label (the others are kept; a comparison without a readable
@@ -114,7 +114,7 @@ class Settings(IntervalSettings):
         is_flag=False,
         help="records of the same questions; the judge then says which response is better",
     )
-    both_orders: bool = setting(False, help="ask twice, each response first once")
+    both_orders: bool = setting(False, help="judge twice, each response first once")
     metric: str = setting("LLMeval", is_flag=False)
 
     def __post_init__(self) -> None:
@@ -245,9 +245,7 @@ COMPARED = Compared(
     id=("q_id",),
     name=record_name,
     answer="response",
-    error=lambda record: (
-        None if record.get("known") is not None else "the judge could not be asked about it"
-    ),
+    error=lambda record: None if record.get("known") is not None else "the judge did not answer",
     fixed=("read_as", "label_score"),
     name_of_runs="judge",
     list_in="records",

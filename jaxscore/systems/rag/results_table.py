@@ -23,7 +23,7 @@ SETTINGS = (
 # Counts, as far as the files of a folder say them:
 #   n_records   rows of eval_<split>_out.json, usable or not; without that file, the most records
 #               that one of the judges' reports has
-#   n_failed    rows that cannot be used, and records that a judge could not be asked about
+#   n_failed    rows that cannot be used, and records without a judgment
 #   n_unread    records for which an answer of a judge names no label, or several; None if no judge
 #               wrote answers
 COUNTS = ("n_records", "n_failed", "n_unread")

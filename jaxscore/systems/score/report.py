@@ -164,8 +164,8 @@ class WorstRequests:
 
 
 def _tokens(record: Mapping[str, Any], ranked: bool) -> TokenText | None:
-    """None if the record has no arrays; of an endpoint's, ids are -1 and numbers NaN where it
-    does not tell them."""
+    """None if the record has no arrays; of an endpoint's, ids are -1 and numbers NaN if it
+    returns none."""
     if "logprob" not in record:
         return None
     n, ids = len(record["tokens"]), record["token_ids"]
@@ -307,7 +307,7 @@ def _items(source: Source, requests: WorstRequests) -> Items:
             *(
                 Column(title, "number", _shown(sums[name]))
                 for name, title in MEANS.items()
-                if not np.isnan(sums[name]).all()  # a server does not tell them
+                if not np.isnan(sums[name]).all()  # a server returns none
             ),
             *(
                 Column(name, "number", list(map(significant, map(_none, sums[name].tolist()))))

@@ -46,7 +46,7 @@ output, in the same order, numbers in nats:
     top_k                                as top_id[], top_logprob[], top_token[]
     min_k, min_k_pp, fast_detect         one number per text
   --unit word adds words[] and word_surprisal[], in bits.
-  With --api-base what a server does not tell is null: token_ids, entropy,
+  With --api-base what a server does not return is null: token_ids, entropy,
   self_certainty and their means, and `greedy` of a server that lists nothing.
   Beside OUT lie OUT.run.json: what made it, and how many requests failed; and
   OUT.report.html, a page for a browser: charts, and the requests with coloured

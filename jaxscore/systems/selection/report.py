@@ -96,8 +96,8 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
         table_by_n(rows, "accuracy"),
         "`oracle` is right where any of the N responses is. Difference to the first sample, mean "
         "of the items' own differences, with a 95% interval of "
-        f"{record['settings']['n_bootstrap']} bootstrap means over items; - where equal values "
-        "cannot tell.",
+        f"{record['settings']['n_bootstrap']} bootstrap means over items; - stands for equal "
+        "values.",
         table_by_n(rows, "above_first"),
     ]
     return parts

@@ -148,7 +148,7 @@ def _quality_sections(record: Mapping[str, Any]) -> list[Section]:
             "item's are so. `oracle` is right if any of the N outputs is.",
             table_by_n(rows, "accuracy"),
             "Difference to the first sample, mean of the items' own differences, with a bootstrap "
-            "interval over items; - if equal values cannot tell.",
+            "interval over items; - stands for equal values.",
             table_by_n(rows, "above_first"),
         ]
     return [Section(title, parts, True)]

@@ -131,7 +131,7 @@ def test_rag():
     assert one.numbers == {"score": 0.75}
     assert one.choices["label"] == ("Yes", pytest.approx(math.log(3)), None)
     assert (unread.numbers, unread.error) == ({}, None)
-    assert unasked.error == "the judge could not be asked about it"
+    assert unasked.error == "the judge did not answer"
     [won] = read(judged, {**record, "score": 0.5, "probability": None, "switched": [True]})
     assert won.choices["verdict"].value == "tie"
     [lexical] = read(columns, {"q_id": 1, "response": "r", "EM": 1.0, "F1": 0.5, "LLM": None})
