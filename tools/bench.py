@@ -46,6 +46,9 @@ Of jaxscore alone, on the CPU, only on request:
              against groups that wait for their longest, in turns: use of the rows, ratio of time
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
              tokens a second, and tokens given for each computed
+    shards   1,000,000 short lines over 100 files by a device that answers at once: lines a
+             second against one file of a tenth, memory in the first and the last tenth of the
+             time (more than 1.1 times: exit code 1), share of listing (above 1 %: exit code 1)
     startup  ten short texts with --models, CPU seconds of whole processes with an empty cache
              folder and a filled one, against a ten-line script of transformers
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
@@ -79,6 +82,7 @@ from tools.benchmarks import (
     recurrent,
     replace,
     serve,
+    shards,
     startup,
     stream,
     top,
@@ -98,6 +102,7 @@ ALONE = (
     "recurrent",
     "replace",
     "serve",
+    "shards",
     "startup",
     "stream",
     "top",
@@ -129,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--models", nargs="+", type=Path, metavar="PATH", help="of `real`, `startup`: GGUF, folders"
     )
-    parser.add_argument("--requests", type=int, metavar="N", help="of `stream` (default 100,000)")
+    parser.add_argument("--requests", type=int, metavar="N", help="of `stream`, `shards`")
     parser.add_argument("--documents", type=int, metavar="N", help="of `lm-eval` (default 16)")
     args = parser.parse_args(arguments)
     if strange := sorted(set(args.contenders) - set(CONTENDERS)):
@@ -170,6 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
         replace.run(args.turns, small=args.small)
     if "serve" in chosen:
         serve.run(args.turns, small=args.small)
+    if "shards" in chosen:
+        good &= shards.run(args.requests, small=args.small)
     if "startup" in chosen:
         startup.run(args.models, args.turns, args.against)
     if "stream" in chosen:

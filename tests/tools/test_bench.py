@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tools import bench
-from tools.benchmarks import devices, random_llama, replace, stream, top
+from tools.benchmarks import devices, random_llama, replace, shards, stream, top
 
 
 @pytest.mark.slow
@@ -216,3 +216,21 @@ def test_real_asks_for_models(capsys):
 def test_update_compiles_nothing(capsys):
     assert bench.main(["--small", "update", "--turns", "1"]) == 0
     assert "programs compiled since: 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("last_rss", "listing", "code"), [(105.0, 0.05, 0), (120.0, 0.05, 1), (105.0, 0.2, 1)]
+)
+def test_shards_fail_if_memory_grows_or_listing_takes_long(
+    monkeypatch, capsys, last_rss, listing, code
+):
+    facts = {
+        "seconds": 10.0,
+        "tokens": 100,
+        "first_rss": 100.0,
+        "last_rss": last_rss,
+        "listing": listing,
+    }
+    monkeypatch.setattr(shards, "_turn", lambda work, n, folder: facts)
+    assert bench.main(["--small", "shards"]) == code
+    assert "200 lines a second, 1.00 of the rate of one file of 200" in capsys.readouterr().out

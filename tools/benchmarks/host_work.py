@@ -7,7 +7,9 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -89,8 +91,9 @@ def main() -> None:
     work, folder, n, rate = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     engine.Dispatch = SimulatedDevice  # type: ignore[assignment,misc]
     SimulatedDevice.rate = rate
-    took, n_tokens = WORK[work](folder, n)
-    print(json.dumps({"seconds": took, "tokens": n_tokens, "busy": SimulatedDevice.busy / took}))
+    took, n_tokens, *more = WORK[work](folder, n)
+    facts = {"seconds": took, "tokens": n_tokens, "busy": SimulatedDevice.busy / took}
+    print(json.dumps({**facts, **(more[0] if more else {})}))
 
 
 def text(folder: Path, n: int) -> tuple[float, int]:
@@ -117,10 +120,59 @@ def stream(folder: Path, n: int) -> tuple[float, int]:
 def jsonl(folder: Path, n: int) -> tuple[float, int]:
     """The command `score`, from a file of texts to a file of numbers, with its journal."""
     output = folder / "scores.jsonl"
+    journal = folder / f"{time.time_ns()}.journal"
+    source = folder / "requests.jsonl"
+    took = _command(folder, source, output, "--journal", str(journal))
+    return took, _unique(output)
+
+
+def summaries(folder: Path, n: int) -> tuple[float, int]:
+    """The command `score --summary-only`, one file."""
+    output = folder / "summaries.jsonl"
+    return _command(folder, folder / "requests.jsonl", output, "--summary-only"), _unique(output)
+
+
+def shards(folder: Path, n: int) -> tuple[float, int, dict[str, float]]:
+    """The same over all files of a folder: also seconds of listing, and memory at both ends."""
+    from jaxscore.cli import shards as module
+
+    listing, memory, stop = [0.0], [], threading.Event()
+
+    def timed(function: Any) -> Any:
+        def run(*values: Any) -> Any:
+            started = time.perf_counter()
+            found = function(*values)
+            found = list(found) if isinstance(found, Iterator) else found
+            listing[0] += time.perf_counter() - started
+            return found
+
+        return run
+
+    def watch() -> None:
+        while not stop.wait(0.2):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            memory.append(pages * os.sysconf("SC_PAGE_SIZE"))
+
+    for name in ("shards_of", "states_of", "write_listing", "check_apart"):
+        setattr(module, name, timed(getattr(module, name)))
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        took = _command(folder, folder / "in", f"{folder}/out/", "--summary-only")
+    finally:
+        stop.set()
+        watching.join()
+    tenth = max(1, len(memory) // 10)
+    facts = {"first_rss": max(memory[:tenth]), "last_rss": max(memory[-tenth:])}
+    n_tokens = sum(_unique(path) for path in (folder / "out").glob("*.jsonl"))
+    return took, n_tokens, {**facts, "listing": listing[0]}
+
+
+def _command(folder: Path, source: Path, output: Path | str, *more: str) -> float:
+    """Seconds of the command `score`, without imports and loading."""
     words = ["score", "--model", str(folder), "--device", "cpu", "--quiet"]
     words += ["--batch-tokens", str(BATCH_TOKENS)]
-    words += ["--input", str(folder / "requests.jsonl"), "--output", str(output)]
-    words += ["--journal", str(folder / f"{time.time_ns()}.journal")]
+    words += ["--input", str(source), "--output", str(output), *more]
     scorer = loaded(folder)  # what is imported and loaded once is not what is measured
     scorer.score(["A few", "words"])
     scorer.close()
@@ -130,8 +182,13 @@ def jsonl(folder: Path, n: int) -> tuple[float, int]:
         code = main_function(words)
     took = time.perf_counter() - started
     assert code == 0
-    counts = json.loads(Path(f"{output}.run.json").read_text(encoding="utf-8"))["counts"]
-    return took, counts["tokens_unique"]
+    return took
+
+
+def _unique(output: Path) -> int:
+    """Tokens that a finished run computed."""
+    manifest = json.loads(Path(f"{output}.run.json").read_text(encoding="utf-8"))
+    return int(manifest["counts"]["tokens_unique"])
 
 
 def ids(folder: Path, n: int) -> tuple[float, int]:
@@ -182,7 +239,15 @@ def loaded(folder: Path) -> Scorer:
     return Scorer.from_pretrained(str(folder), device="cpu", batch_tokens=BATCH_TOKENS)
 
 
-WORK = {"text": text, "stream": stream, "jsonl": jsonl, "ids": ids, "plan": plan}
+WORK: dict[str, Any] = {
+    "text": text,
+    "stream": stream,
+    "jsonl": jsonl,
+    "summaries": summaries,
+    "shards": shards,
+    "ids": ids,
+    "plan": plan,
+}
 
 
 if __name__ == "__main__":
