@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages
-from jaxscore.cli.shard_files import OF_THE_RUN, Shard
+from jaxscore.cli.shard_files import BESIDE, OF_THE_RUN, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.streams import is_stream
@@ -36,14 +36,15 @@ def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, A
             "or --force to replace it"
         )
     before, now = manifest.get("input_identity"), shard.identity
-    has_version = any(value for name, value in (now or {}).items() if name != "size")
+    has_version = any(value for name, value in (now or {}).items() if name not in ("size", BESIDE))
     source = remote.displayed(shard.source)
     made_from = str(manifest.get("input_path") or manifest["flags"].get("input", source))
     is_other = made_from != source and os.path.realpath(made_from) != os.path.realpath(shard.source)
     # Files of different folders may have one size and time, so that their bytes decide.
     if before == now and has_version and not (is_other and "mtime_ns" in (now or {})):
         return True
-    if before and now and "mtime_ns" in now and before.get("size") == now["size"]:
+    same = all((before or {}).get(name) == (now or {}).get(name) for name in ("size", BESIDE))
+    if before and now and "mtime_ns" in now and same:
         digest = run_files.file_digest(shard.source)
         if digest is not None and digest == manifest.get("input_sha256"):
             return True

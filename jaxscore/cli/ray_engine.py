@@ -181,6 +181,7 @@ def _portable(shard: Shard) -> Mapping[str, Any]:
         "name": shard.name,
         "output": remote.address_of(shard.output) or str(shard.output),
         "identity": shard.identity,
+        "beside": shard.beside and (remote.address_of(shard.beside) or str(shard.beside)),
     }
 
 
@@ -245,7 +246,8 @@ class Actor:
             if self._kind != "CPU" and getattr(self._args, "device", "") is None:
                 self._args.device = self._kind.lower()  # otherwise JAX may take the CPU in silence
         args = self._args
-        places = {name: remote.stage(facts[name]) for name in ("source", "output")}
+        names = [name for name in ("source", "output", "beside") if facts[name] is not None]
+        places = {name: remote.stage(facts[name]) for name in names}
         shard = Shard(name=facts["name"], identity=facts["identity"], **places)
         if not listings(args.output):
             raise InputError(

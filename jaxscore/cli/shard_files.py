@@ -20,10 +20,13 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
+from jaxscore.systems.registry import declaration
+from jaxscore.systems.system import System
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # taken from a folder
+BESIDE = "beside_sha256"  # of an identity: digest of the file that is read with an input
 MOST_REQUESTS = 16  # to a store at a time
 TABLES = (".csv", ".tsv", ".parquet")
 # Flags that do not decide what a shard's records say.
@@ -34,12 +37,19 @@ OF_THE_RUN = frozenset(
 
 
 class Shard(NamedTuple):
-    """An input file, its name below the folder of all inputs, and its output."""
+    """An input file.
+
+    Attributes:
+        name: below the folder of all inputs.
+        identity: size and version, see `identity_of`.
+        beside: file of the same folder that is read with it, see `System.beside`.
+    """
 
     source: Path
     name: str
     output: Path | None
     identity: Mapping[str, Any] | None
+    beside: Path | None = None
 
 
 def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard]:
@@ -49,8 +59,9 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
         InputError: there is no file, or two have one name or one output.
     """
     found: Found = {}
+    system = declaration(args.command)
     for path in given:
-        for name, file in _files(path, args.output).items():
+        for name, file in _files(path, args.output, system.file_forms or FORMS).items():
             if name in found:
                 raise InputError(
                     f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
@@ -67,7 +78,27 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
                 f"--input: {other} and {name} have one output, {remote.displayed(output)}; rename "
                 "one of them, or give them to two runs with an --output each"
             )
-        yield Shard(source, name, output, identity or identity_of(source))
+        shard = Shard(source, name, output, identity or identity_of(source))
+        yield with_beside(shard, system)
+
+
+def with_beside(shard: Shard, system: System) -> Shard:
+    """A shard with the file that is read with it, and with its digest in the identity."""
+    for name in () if system.beside is None else system.beside(shard.source.name):
+        beside = _sibling(shard.source, name)
+        if (data := read_bytes(beside)) is not None:
+            digest = hashlib.sha256(data).hexdigest()
+            identity = {**(shard.identity or {}), BESIDE: digest}
+            return shard._replace(identity=identity, beside=beside)
+    return shard
+
+
+def _sibling(path: Path, name: str) -> Path:
+    """The path of a name in the folder of a local or remote file."""
+    address = remote.address_of(path)
+    if address is None:
+        return path.with_name(name)
+    return remote.stage(f"{address.partition('?')[0].rpartition('/')[0]}/{name}")
 
 
 def _output(args: argparse.Namespace, name: str, source: Path) -> Path:
@@ -130,7 +161,7 @@ def below(folder: Path, name: str) -> Path:
 Found = dict[str, tuple[Path, Mapping[str, Any] | None]]
 
 
-def _files(path: Path, output: Path) -> Found:
+def _files(path: Path, output: Path, forms: Sequence[str]) -> Found:
     """The files that one word of --input means: name -> path, and identity if it is known.
 
     Names are below the folder, or below the part of a pattern before its first sign, whichever
@@ -152,7 +183,7 @@ def _files(path: Path, output: Path) -> Found:
         found = {name: (file, None) for name, file in files if file.is_file()}
         top = os.path.realpath(path)
     if not is_pattern(path):
-        found = {name: file for name, file in found.items() if _is_taken(name)}
+        found = {name: file for name, file in found.items() if _is_taken(name, forms)}
     start, own = f"{top.rstrip('/')}/", f"{_place(output)}/"
     if own.startswith(start) and own != start:
         own = own.removeprefix(start)
@@ -160,7 +191,7 @@ def _files(path: Path, output: Path) -> Found:
     if not found:
         raise InputError(
             f"--input {remote.displayed(path)}: found no file, expected files, patterns such as "
-            f"'data/*.jsonl.gz', or a folder with files of {', '.join(FORMS)}"
+            f"'data/*.jsonl.gz', or a folder with files of {', '.join(forms)}"
         )
     return found
 
@@ -188,10 +219,10 @@ def _top(path: Path) -> tuple[str, ...]:
     return parts[: next(k for k, part in enumerate(parts) if set(part) & set(SIGNS))]
 
 
-def _is_taken(name: str) -> bool:
-    """Whether a file below a folder is an input: of a known form, not hidden, no manifest."""
+def _is_taken(name: str, forms: Sequence[str]) -> bool:
+    """Whether a file below a folder is an input: of one of the forms, not hidden, no manifest."""
     return (
-        form_of(Path(name)) in FORMS
+        form_of(Path(name)) in forms
         and not any(part.startswith((".", "_")) for part in name.split("/"))
         and not name.endswith((MANIFEST, ".report.json", "_report.json"))
     )
@@ -261,14 +292,18 @@ def listings(folder: Path) -> list[Path]:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a small local or remote JSON object; None if it is missing or damaged."""
-    if remote.address_of(path) is not None:
-        data = remote.read_bytes(path)
-    else:
-        data = path.read_bytes() if path.is_file() else None
+    data = read_bytes(path)
     with contextlib.suppress(ValueError):
         found = None if data is None else json.loads(data)
         return found if isinstance(found, dict) else None
     return None
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """A small local or remote file, or None if it is missing."""
+    if remote.address_of(path) is not None:
+        return remote.read_bytes(path)
+    return path.read_bytes() if path.is_file() else None
 
 
 def manifests(shards: Sequence[Shard]) -> list[tuple[Shard, dict[str, Any] | None]]:

@@ -25,6 +25,7 @@ from jaxscore.cli.shard_files import (
     is_pattern,
     manifests,
     shards_of,
+    with_beside,
     write_listing,
 )
 from jaxscore.errors import InputError
@@ -32,6 +33,7 @@ from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
 from jaxscore.journal.files import default_path
+from jaxscore.systems.registry import declaration
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -149,17 +151,19 @@ def run(args: argparse.Namespace) -> int:
                 f"--{flag} {value}: shards are files of a folder; give --output FOLDER/ with a "
                 "slash"
             )
-    if args.output is None and _is_copied(given[0]):
+    has_folder = getattr(args, "output_dir", None) is not None
+    if args.output is None and not has_folder and _is_copied(given[0]):
         raise InputError(
             f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
             "this one is read from a temporary copy; give --output FILE"
         )
-    shard = Shard(given[0], "", args.output, None)
+    shard = with_beside(Shard(given[0], "", args.output, None), declaration(args.command))
     if remote.address_of(shard.source) is not None:
         check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
         return _run_one(args, shard, Part())
-    shard = shard._replace(identity=identity_of(shard.source))
+    identity = {**(identity_of(shard.source) or {}), **(shard.identity or {})}
+    shard = shard._replace(identity=identity or None)
     [state] = states_of(args, [shard])
     if state.is_finished:
         print(f"nothing was left to do in {remote.displayed(args.output)}")
@@ -231,7 +235,7 @@ def _run_one(
         part.ignores_output = args.force or is_outdated or upload is not None
         try:
             args.loaded = None  # the part alone has the scorer, and can let it go
-            source = stack.enter_context(remote.fetched(shard.source))
+            source = stack.enter_context(remote.fetched(shard.source, shard.beside))
             own.input, own.output, own.part = source, output, part
             code = args.run_file(own)
         finally:

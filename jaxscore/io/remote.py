@@ -256,10 +256,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def fetched(path: Path) -> Iterator[Path]:
+def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
     """A local file to read: the path itself, or a copy that the block's end removes.
 
     Standard input, `-`, is copied too, since inputs are read more than once.
+
+    Args:
+        beside: a file of the same folder, which is copied too.
 
     Raises:
         InputError: the store does not answer, or the file changes while it is copied.
@@ -278,6 +281,8 @@ def fetched(path: Path) -> Iterator[Path]:
         else:
             with copy.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
+        if beside is not None:
+            _download(str(address_of(beside)), folder / beside.name)
         yield copy
 
 

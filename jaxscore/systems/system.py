@@ -208,6 +208,9 @@ class System:
             ones; it runs before a model is loaded, and may refuse the entries.
         forms: further forms of the input, before those of every table, for `--help`.
         read_rows: reads a file, as `io.items.read_rows` does.
+        file_forms: endings of the files that are taken from a folder; empty for all of a table.
+        beside: names that a file may have that is read with an input of a name, from its folder:
+            the first one that exists. None if an input is read alone.
         from_value: turns an item that Python gives into an object as the file has it.
         read_objects: reads the items that Python gives in a way of its own; takes them and the
             names of `result_fields`.
@@ -258,6 +261,8 @@ class System:
     select: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
     forms: str = ""
     read_rows: Callable[..., Iterator[Row]] = read_rows
+    file_forms: tuple[str, ...] = ()
+    beside: Callable[[str], Sequence[str]] | None = None
     from_value: Callable[[Any], Any] | None = None
     read_objects: Callable[[Any, Collection[str]], Iterator[Any]] | None = None
     source: type | None = None
