@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import messages, model_flags, outputs, settings_flags, system_command
+from jaxscore.cli import (
+    messages,
+    model_flags,
+    outputs,
+    settings_flags,
+    shards,
+    system_command,
+)
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io import run_files, streams
-from jaxscore.io.local_path import local_path
+from jaxscore.io import remote, run_files, streams
+from jaxscore.io.config_file import TAKES_ONE, UNSET
+from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import RunFile, file_digest
 from jaxscore.systems.chronologic.system import SYSTEM
 from jaxscore.systems.entries import read_file, with_examples
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
-PLACES = {"model": ("MODEL", "--model"), "questions": ("QUESTIONS.jsonl", "--input")}
+PLACES = {"model": ("MODEL", "--model"), "input": ("QUESTIONS.jsonl", "--input")}
 
 
 class Place(argparse.Action):
@@ -35,29 +43,49 @@ class Place(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Note one word; argparse ends the program if it is one too many."""
-        word = str(values)
+        """Note the words; argparse ends the program if one is too many."""
+        words = [str(word) for word in (values if isinstance(values, list) else [values])]
 
-        def given(dest: str) -> str | None:
+        def given(dest: str) -> list[str] | None:
             value = getattr(namespace, dest, self.default)
-            return None if value is self.default else str(value)
+            if value is self.default:
+                return None
+            return [str(word) for word in (value if isinstance(value, list) else [value])]
 
         names = [self.dest] if option_string else [*PLACES]
-        if not option_string and any(given(name) == word for name in names):
+        if not option_string and any(given(name) == words for name in names):
             return
         free = [name for name in names if given(name) is None]
-        if not free and given(self.dest) != word:
+        found = given(self.dest)
+        if not free and found is not None and found != words:
             place, flag = PLACES[self.dest]
             raise argparse.ArgumentError(
                 self,
-                f"{word!r} is one too many: {place} is {given(self.dest)!r} already; give it "
-                f"once, by its place or by {flag}",
+                f"{' '.join(words)!r} is one too many: {place} is {' '.join(found)!r} already; "
+                f"give it once, by its place or by {flag}",
             )
         for name in free[:1]:
             try:
-                setattr(namespace, name, local_path(word) if name == "questions" else word)
+                value = words[0] if name == "model" else [remote.stage(word) for word in words]
             except InputError as problem:
                 raise argparse.ArgumentError(self, str(problem)) from None
+            setattr(namespace, name, value)
+
+
+class PublishedServer(argparse.Action):
+    """--vllm: the default of --api-base is the published script's server."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Note the flag, and its server unless there is another."""
+        setattr(namespace, self.dest, True)
+        if getattr(namespace, "api_base", None) in (None, UNSET):
+            namespace.api_base = DEFAULT_URL
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -65,28 +93,44 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     helps = {
         "model": "a local Hugging Face folder, a hub id, or `demo`; with an endpoint, its model's "
         "name",
-        "questions": None,
+        "input": None,
     }
     for dest, (metavar, _) in PLACES.items():
         place = parser.add_argument(dest, metavar=metavar, action=Place, help=helps[dest])
         place.required = False  # the flag may stand for it
-    for dest, (metavar, flag) in PLACES.items():
-        parser.add_argument(
-            flag, dest=dest, action=Place, metavar=metavar, help=f"another spelling of {metavar}"
-        )
+    parser.add_argument("--model", action=Place, metavar="MODEL", help="another spelling of MODEL")
+    questions = parser.add_argument(
+        "--input",
+        "--questions",
+        dest="input",
+        action=Place,
+        nargs="+",
+        metavar="FILE",
+        help="another spelling of QUESTIONS.jsonl; also several files, patterns, folders, "
+        "addresses such as s3://bucket/file, or -",
+    )
+    setattr(questions, TAKES_ONE, True)
     settings_flags.add(parser, SYSTEM.settings)
     model_flags.add_limit_flag(parser, SYSTEM.what)
     settings_flags.add_columns(parser, SYSTEM.item_fields)
     parser.add_argument(
         "--output-dir",
-        "--output",
         type=Path,
         metavar="DIR",
-        help="default: the folder of the questions",
+        help="of the dated files (default: the folder of the questions)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="NAME.json: one array of questions, and its report beside it; FOLDER/ with a slash: "
+        "one for each input; any other name is that of --output-dir",
     )
     parser.add_argument(
         "--vllm",
-        action="store_true",
+        action=PublishedServer,
+        nargs=0,
+        default=False,
         help=f"use the server at {DEFAULT_URL} instead of a local model",
     )
     system_command.add_api_base(parser)
@@ -95,30 +139,56 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
     model_flags.add_model_flags(parser, model_required=False, settings=SYSTEM.settings)
-    parser.set_defaults(run=run)
+    shards.add_flags(parser, _run_file)
+    parser.set_defaults(run=run, is_array=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, evaluate and write; nothing is left behind if the input is unusable."""
-    if args.output_dir is not None:
-        streams.refuse_stream(args.output_dir, "--output-dir")
+    """Run the command on its file, or on its shards.
+
+    Raises:
+        InputError: places or flags that contradict each other.
+    """
     for dest, (place, flag) in PLACES.items():
         if getattr(args, dest) is None:
             raise InputError(f"{place} is missing; give it by its place or by {flag}")
+    output = args.output
+    if output is not None and not isinstance(output, Folder) and output.suffix != ".json":
+        if remote.address_of(output) is not None:
+            raise InputError(
+                f"--output {remote.displayed(output)}: the dated files are written locally; give "
+                "--output NAME.json, or --output FOLDER/ with a slash"
+            )
+        args.output, args.output_dir = None, args.output_dir or output
+    if args.output is not None and args.output_dir is not None:
+        raise InputError(f"--output {output} and --output-dir {args.output_dir}: give one of them")
+    if isinstance(args.output, Folder) and not (args.full_eval or args.mcq):
+        raise InputError(
+            f"--output {remote.displayed(output)}: questions are drawn from one file, and each "
+            "file of a folder is scored alone; give --full-eval or --mcq"
+        )
+    return shards.run(args)
+
+
+def _run_file(args: argparse.Namespace) -> int:
+    """Evaluate one file; nothing is left behind if it is unusable."""
+    if args.output is not None:
+        return system_command.run(SYSTEM, args)
+    if args.output_dir is not None:
+        streams.refuse_stream(args.output_dir, "--output-dir")
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
-    url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
-    endpoint = system_command.api_endpoint(args, url, settings)
-    entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)
-    folder = args.output_dir or args.questions.parent
+    endpoint = system_command.api_endpoint(args, args.api_base, settings)
+    entries = read_file(SYSTEM, args.input, args.limit, columns, settings)
+    folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)
     pages = (
         []
         if args.html is None
         else outputs.page_paths(
-            args, folder, args.questions, *settings_flags.input_files(args, SYSTEM.settings)
+            args, folder, args.input, *settings_flags.input_files(args, SYSTEM.settings)
         )
     )
     about = settings_flags.about_files(args, SYSTEM.settings)
@@ -131,8 +201,8 @@ def run(args: argparse.Namespace) -> int:
             settings,
             about={
                 "limit": args.limit,
-                "questions": str(args.questions),
-                "questions_sha256": file_digest(args.questions),
+                "questions": remote.displayed(args.input),
+                "questions_sha256": file_digest(args.input),
                 **about,
             },
         )

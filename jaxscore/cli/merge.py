@@ -41,10 +41,9 @@ input: a folder that a command wrote with --output FOLDER/, local or in a store
 
 output, in the order of the inputs' names:
   OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
-  compressed or not by its own name), and OUT.run.json. Of score, divergence,
-  choose, perplexity, paths and self-certainty also the report and the page of
-  one run over everything: means and intervals are those of all items. Noise
-  audits and tried boundaries stay with the shards.
+  compressed or not by its own name), and OUT.run.json. Also the report and the
+  page of one run over everything: means and intervals are those of all items.
+  Noise audits and tried boundaries stay with the shards.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
@@ -105,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
                 write_array(file, found.items)
         else:
             found = _counted(records, shards)
+        if not system.has_ids:
+            found = _with_failures(found, shards)
         details = _details([shard.manifest.get("details") or {} for shard in shards])
         found = dataclasses.replace(found, details={**details, **found.details})
         made = {"model": flags["model"], **settings.record(), "shards": len(shards)}
@@ -326,6 +327,17 @@ def _counted(records: Iterator[Mapping[str, Any]], shards: Sequence[Finished]) -
             if (n_failed := _n_failed([shard]))
         ]
     return Evaluation(summary={}, n_items=n, headline="no report of all shards", failures=failures)
+
+
+def _with_failures(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
+    """What was found with the items that have no record, which the shards' manifests name."""
+    failures = []
+    for shard in shards:
+        for name, error in shard.manifest.get("failures", ()):
+            is_named = name.startswith(Path(shard.name).name)
+            failures.append(Failure(name if is_named else f"{shard.name}: {name}", error))
+    n_good = sum("error" not in record for record in found.items)
+    return dataclasses.replace(found, failures=failures, n_items=n_good + len(failures))
 
 
 def _n_failed(shards: Sequence[Finished]) -> int:

@@ -254,6 +254,8 @@ def write_manifest(
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:
         facts[run_files.RECORD_VERSION] = declared.version
+    if declared is not None and not declared.has_ids and found.failures:  # without records
+        facts["failures"] = [list(failure) for failure in found.failures]
     if details := {name: value for name, value in found.details.items() if name in DETAILS}:
         facts["details"] = to_json_value(details)
     if found.prompting:

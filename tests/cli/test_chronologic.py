@@ -482,7 +482,10 @@ def test_every_spelling_of_the_places(run, models, place):
         assert found(folder / str(k))[1]["settings"]["questions"] == str(path)
     for words, message in (
         ((QWEN, path, "--model", "other"), "--model: 'other' is one too many: MODEL is"),
-        ((QWEN, path, "--input", "other"), "--input: 'other' is one too many: QUESTIONS.jsonl is"),
+        (
+            (QWEN, path, "--input", "other"),
+            "--questions: 'other' is one too many: QUESTIONS.jsonl is",
+        ),
         (("--model", "other", QWEN, path), "is one too many: QUESTIONS.jsonl is"),
         ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
         (("--input", path), "MODEL is missing; give it by its place or by --model"),

@@ -107,11 +107,11 @@ mcq: true
 def test_arguments_that_go_by_their_place(write):
     path = write(CHRONOLOGIC)
     args = parsed(path)
-    assert (args.model, args.questions, args.mcq) == ("m", Path("q.jsonl"), True)
+    assert (args.model, args.input, args.mcq) == ("m", [Path("q.jsonl")], True)
     args = parsed(path, "other", "--seed", "3")
-    assert (args.model, args.questions, args.seed) == ("other", Path("q.jsonl"), 3)
+    assert (args.model, args.input, args.seed) == ("other", [Path("q.jsonl")], 3)
     args = parsed(path, "chronologic", "other", "--seed", "3", "r.jsonl")
-    assert (args.model, args.questions) == ("other", Path("r.jsonl"))
+    assert (args.model, args.input) == ("other", [Path("r.jsonl")])
     assert parsed(path, "--", "-other").model == "-other"
     assert parsed(write("questions: -q\nmodel: -m\ncommand: chronologic\n")).model == "-m"
 

@@ -94,8 +94,7 @@ def test_the_flags_that_were_found_are_those_of_the_commands():
     "words",
     [
         ["compare", "s3://bucket/a.jsonl", "b.jsonl"],
-        ["chronologic", "demo", "s3://bucket/questions.jsonl"],
-        ["chronologic", "--model", "demo", "--input", "s3://bucket/questions.jsonl"],
+        ["chronologic", "demo", "q.jsonl", "--output-dir", "s3://bucket/out"],
         ["journal", "info", "s3://bucket/out.journal"],
         ["score", "--config", "s3://bucket/score.yaml"],
         ["families", "--model", "s3://bucket/model"],

@@ -8,7 +8,7 @@ import dataclasses
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,7 +27,7 @@ from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, System
+from jaxscore.systems.system import ArrayOutput, Compared, System
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request, TextLabelRequest
 from jaxscore.types.results import ScoredRequest, Strip
@@ -63,6 +63,8 @@ output, in --output-dir (default: beside the questions); no file is replaced:
   eval_report_<model>_<time>.html   for a browser, with all questions
   eval_results_<model>_<time>.json  the same as JSON, with all questions
   <the report>.run.json             what the result was made of and with
+  --output NAME.json writes the questions as one JSON array, and NAME_report.md,
+  .json and .html beside it; several files need --output FOLDER/ and a mode.
   The names begin eval_report_full_ and eval_report_mcq_ in those modes.
   With --audit-noise a question also holds `within_noise` and
   `correct_within_noise` (--mcq: `letter_correct_within_noise`): whether
@@ -241,30 +243,15 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
         for entry, pairs in zip(entries, scored, strict=True)
     ]
     decisions = mark_noise(records, AnswerRecord, run.noise, "mean_logprob", answer_scores.MARKS)
-    good = [record for record in records if "error" not in record]
-    summary = summarise(
-        records, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
-    )
-    details: dict[str, Any] = {
-        "summary": summary,
-        "answer_blank": run.blank,
-        "boundary_audit": run.boundaries.counts("answers"),
-        "calibration": calibration(
-            [record["probabilities"] for record in good], [record["truth"] for record in good]
-        ),
-    }
-    if settings.calibrate:
-        from jaxscore.systems.chronologic import temperature  # here: importing it imports JAX
-
-        details["temperature_scaling"] = temperature.rescale(records, settings.seed)
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(entries),
-        rows=[flat(record) for record in records],
-        details=details,
-        long={"questions": records},
-        headline=score_headline(summary["overall"]),
+    found = _of_answers(records, settings)
+    return dataclasses.replace(
+        found,
+        details={
+            "summary": found.summary,
+            "answer_blank": run.blank,
+            "boundary_audit": run.boundaries.counts("answers"),
+            **found.details,
+        },
         failures=failures_of(entries, records),
         remarks=[
             *remarks,
@@ -283,6 +270,53 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
         ],
         **run.measured(),
     )
+
+
+def _of_answers(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
+    """What the records of the modes "sample" and "full" say together."""
+    good = [record for record in records if "error" not in record]
+    summary = summarise(
+        records, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
+    )
+    details: dict[str, Any] = {
+        "summary": summary,
+        "calibration": calibration(
+            [record["probabilities"] for record in good], [record["truth"] for record in good]
+        ),
+    }
+    if settings.calibrate:
+        from jaxscore.systems.chronologic import temperature  # here: importing it imports JAX
+
+        details["temperature_scaling"] = temperature.rescale(records, settings.seed)
+    return _found(records, summary, details, score_headline(summary["overall"]))
+
+
+def _found(
+    records: Sequence[dict[str, Any]],
+    summary: Mapping[str, Any],
+    details: Mapping[str, Any],
+    headline: str,
+) -> Evaluation:
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=[flat(record) for record in records],
+        details=details,
+        long={"questions": records},
+        headline=headline,
+        failures=[
+            Failure(_name_of_record(record, 0), record["error"])
+            for record in records
+            if "error" in record
+        ],
+    )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the questions of all records would find; see `System.merge`."""
+    every = [dict(record) for record in records]
+    return (_of_letters if settings.mode == "mcq" else _of_answers)(every, settings)
 
 
 def _answer_examples(settings: Settings) -> list[Example]:
@@ -365,31 +399,34 @@ def _choose(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) ->
         multiple_choice.MARKS,
         "label_logprob, as the letters' log-probability",
     )
-    summary = summarise(
-        records, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
-    )
-    responses = multiple_choice.count_responses(records)
-    return Evaluation(
-        summary=summary,
-        items=records,
+    return dataclasses.replace(
+        _of_letters(records, settings),
         n_items=len(entries),
-        rows=[flat(record) for record in records],
-        details={
-            "summary": summary,
-            "responses": responses,
-            "calibration": calibration(
-                [record["letter_probabilities"] for record in lettered],
-                [record["truth"] for record in lettered],
-            ),
-        },
-        long={"questions": records},
-        headline=quiz_headline(summary["overall"], responses["no_letter"]),
         failures=[*failures, *failures_of(asked, records)],
         remarks=[*remarks, *remarks_on_examples(n_left_out)],
         decisions=decisions,
         prompting=settings.facts(prompting, n_left_out),
         **run.measured() | {"seconds": seconds},
     )
+
+
+def _of_letters(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
+    """What the records of the mode "mcq" say together."""
+    lettered = multiple_choice.with_letters(records)
+    summary = summarise(
+        records, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
+    )
+    responses = multiple_choice.count_responses(records)
+    details = {
+        "summary": summary,
+        "responses": responses,
+        "calibration": calibration(
+            [record["letter_probabilities"] for record in lettered],
+            [record["truth"] for record in lettered],
+        ),
+    }
+    headline = quiz_headline(summary["overall"], responses["no_letter"])
+    return _found(records, summary, details, headline)
 
 
 def _quiz_of(question: Question, settings: Settings) -> Quiz:
@@ -511,6 +548,8 @@ SYSTEM = System(
     report=report,
     needs=("scores",),
     needs_of_mode={"mcq": ("generates", "labels")},
+    array=ArrayOutput(is_ascii=False),
+    merge=merge,
     compared=(
         Compared(
             text=("question", "answers", "truth"),
