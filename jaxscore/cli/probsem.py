@@ -1,6 +1,8 @@
 """`jaxscore probsem`: files of a suite, and of its results, named as the published ones."""
 
 import argparse
+import dataclasses
+import functools
 import hashlib
 import math
 import re
@@ -9,17 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.cli import messages, model_flags, outputs, settings_flags, system_command
+from jaxscore.cli import (
+    messages,
+    model_flags,
+    outputs,
+    settings_flags,
+    shards,
+    system_command,
+)
 from jaxscore.cli.help_pages import advanced
-from jaxscore.errors import UNPRINTABLE, many_lines
+from jaxscore.errors import UNPRINTABLE, InputError, many_lines
 from jaxscore.evaluate import run_declared
-from jaxscore.io import run_files, streams
+from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
+from jaxscore.io.config_file import TAKES_ONE
 from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.probsem.report import DISABLED
-from jaxscore.systems.probsem.suite import suite_files
+from jaxscore.systems.probsem.suite import read_suite_file, suite_files
 from jaxscore.systems.probsem.system import SYSTEM, load
 
 LONGEST = 200  # bytes of a run's name in a file's
@@ -28,17 +38,29 @@ RULE = 30 * "_"
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(SYSTEM.name, description=SYSTEM.help)
-    parser.add_argument("--prompt", required=True, metavar="NAME", help="of the prompt's file")
-    parser.add_argument("--test", required=True, metavar="NAME", help="of the test suite's file")
+    parser.add_argument("--prompt", metavar="NAME", help="of the prompt's file")
+    parser.add_argument("--test", metavar="NAME", help="of the test suite's file")
     for name in ("input", "output"):
         parser.add_argument(
-            f"--{name}-dir",
-            f"--{name}",
-            type=Path,
-            default=Path(f"{name}s"),
-            metavar="DIR",
-            help=f"default: {name}s",
+            f"--{name}-dir", type=Path, metavar="DIR", help=f"with --prompt: default {name}s"
         )
+    source = parser.add_argument(
+        "--input",
+        type=Path,
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="with --prompt as --input-dir; otherwise files <prompt>_<test>.json, patterns, "
+        "folders, addresses such as s3://bucket/file",
+    )
+    setattr(source, TAKES_ONE, True)
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="with --prompt as --output-dir; otherwise NAME.json, one array of contexts, or "
+        "FOLDER/ with a slash for several files",
+    )
     model_flags.add_limit_flag(parser, SYSTEM.what)
     settings_flags.add(parser, SYSTEM.settings)
     settings_flags.add_groups(parser, SYSTEM.settings)
@@ -48,10 +70,68 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     system_command.add_api_base(parser)
     model_flags.add_model_flags(parser, settings=SYSTEM.settings)
-    parser.set_defaults(run=run)
+    shards.add_flags(parser, _run_file)
+    parser.set_defaults(run=run, is_array=True, column=())
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command on the suite that --prompt and --test name, or on the files of --input.
+
+    Raises:
+        InputError: flags are missing, or contradict each other.
+    """
+    if args.prompt is None and args.test is None:
+        if args.input is None or args.output is None:
+            raise InputError(
+                "expected --prompt and --test, or --input FILES and --output: NAME.json, or "
+                "FOLDER/ with a slash for several"
+            )
+        if (folder := args.input_dir or args.output_dir) is not None:
+            raise InputError(f"{folder}: --input-dir and --output-dir need --prompt and --test")
+        return shards.run(args)
+    for name in ("prompt", "test"):
+        if getattr(args, name) is None:
+            raise InputError(f"--{name} is missing; --prompt and --test name a suite together")
+    for name in ("shard", "engine", "actors"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name}: --prompt and --test name one suite; leave them out")
+    args.part = shards.Part()
+    args.input_dir = _folder(args, "input")
+    args.output_dir = _folder(args, "output")
+    args.input = args.output = None
+    return _run_published(args)
+
+
+def _folder(args: argparse.Namespace, name: str) -> Path:
+    """A folder of the published layout, by either spelling.
+
+    Raises:
+        InputError: it is given twice, or is an address.
+    """
+    given = getattr(args, name) or []
+    found = [
+        path
+        for path in (getattr(args, f"{name}_dir"), *(given if name == "input" else [given]))
+        if path
+    ]
+    if len(found) > 1:
+        raise InputError(f"--{name}-dir {' '.join(map(str, found))}: expected one folder")
+    folder: Path = found[0] if found else Path(f"{name}s")
+    if remote.address_of(folder) is not None:
+        raise InputError(
+            f"--{name} {remote.displayed(folder)}: --prompt and --test name local files; leave "
+            "them out, and give --input FILES and --output"
+        )
+    return folder
+
+
+def _run_file(args: argparse.Namespace) -> int:
+    """Evaluate the suite of one file."""
+    read_rows = functools.partial(read_suite_file, n_contexts=args.limit)
+    return system_command.run(dataclasses.replace(SYSTEM, read_rows=read_rows), args)
+
+
+def _run_published(args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     inputs = suite_files(args.input_dir, args.prompt, args.test)
     suite = load(args.input_dir, args.prompt, args.test, args.limit)

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, near
+from jaxscore.io.items import Row
 from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text, require_field
+from jaxscore.io.streams import compression_of
 from jaxscore.systems.evaluation import Failure
 
 NO_ANSWER = -1  # as `expected`: no query is known to be right; outside the accuracy
@@ -155,6 +157,51 @@ class Suite:
         return (f"{text}\n" if text or is_upstream else ""), scored
 
 
+def prompt_files(name: str) -> list[str]:
+    """Names that the prompt's file of a suite `<prompt>_<test>.json` may have, longest first."""
+    stem = name.removesuffix(compression_of(Path(name))).removesuffix(".json")
+    places = [place for place, letter in enumerate(stem) if letter == "_"]
+    return [f"{stem[:place]}.txt" for place in reversed(places) if place]
+
+
+def read_suite_file(
+    path: Path, columns: object = None, lists: object = None, *, n_contexts: int | None = None
+) -> Iterator[Row]:
+    """The suite of a file, see `System.read_rows`.
+
+    Args:
+        n_contexts: contexts that are read; None for all.
+
+    Raises:
+        InputError: it holds no suite, or there is no prompt: neither as its field nor as a file.
+    """
+    value = read_json(path, EXPECTED)
+    check_unicode(value, str(path))
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
+    if "prompt" not in value:
+        names = prompt_files(path.name)
+        found = next((file for name in names if (file := path.with_name(name)).is_file()), None)
+        if found is None:
+            expected = " or ".join(names) or "<prompt>_<test>.json as its name, and <prompt>.txt"
+            raise InputError(
+                f'{path}: found no prompt, expected {expected} beside it, or a field "prompt"'
+            )
+        value |= {"prompt": _prompt(found)}
+    yield Row(1, str(path), _limited(value, n_contexts))
+
+
+def _prompt(path: Path) -> str:
+    """A prompt's text; Python's line ends are `\\n`."""
+    return re.sub(r"\r\n?", "\n", read_text(path))
+
+
+def _limited(value: dict[str, Any], n_contexts: int | None) -> dict[str, Any]:
+    if isinstance(contexts := value.get("context"), list):
+        value["context"] = contexts[:n_contexts]
+    return value
+
+
 def suite_files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
     """Where the prompt and the suite lie."""
     return folder / f"{prompt}.txt", folder / f"{prompt}_{test}.json"
@@ -174,14 +221,12 @@ def read_files(folder: Path, prompt: str, test: str, limit: int | None = None) -
     prompt_file, path = suite_files(folder, prompt, test)
     _check_exists(folder, prompt_file, "--prompt", "*.txt", "")
     _check_exists(folder, path, "--test", f"{prompt}_*.json", f"{prompt}_")
-    text = re.sub(r"\r\n?", "\n", read_text(prompt_file))
+    text = _prompt(prompt_file)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
     if not isinstance(value, dict):
         raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
-    if isinstance(contexts := value.get("context"), list):
-        value["context"] = contexts[:limit]
-    return value | {"prompt": text}
+    return _limited(value, limit) | {"prompt": text}
 
 
 def _check_exists(folder: Path, path: Path, flag: str, pattern: str, prefix: str) -> None:

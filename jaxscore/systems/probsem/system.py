@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -25,15 +25,17 @@ from jaxscore.systems.probsem.suite import (
     SHOWN,
     Context,
     Suite,
+    prompt_files,
     read_example,
     read_files,
+    read_suite_file,
     suite_files,
 )
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Compared, Decision, Metric, System
+from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
@@ -60,6 +62,10 @@ A query's logp is the sum of its tokens' log-probabilities (--normalize: their
 mean), divided by the temperature; the scores of a context are the softmax over
 its queries. A line of --fewshot is as an entry of `context`, and is shown with
 its expected query.
+
+  Without --prompt and --test, --input has suites, each with its prompt's file
+  beside it or a field "prompt", and --output is NAME.json, an array of contexts
+  with NAME_report.md, or FOLDER/ for several suites.
 
 outputs, in --output-dir:
   <prompt>_<test>_<model>_results.csv    text, query, logp, score
@@ -168,6 +174,7 @@ def _lead(record: Mapping[str, Any]) -> float:
 class Record(TypedDict, total=False):
     """The result of a context; `error` in place of the numbers if a query could not be scored."""
 
+    suite: str
     context: int
     text: str
     context_text: str
@@ -298,7 +305,8 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
         InputError: settings that the model cannot do.
     """
     settings.check_model(lm.capabilities)
-    suite = entries[0].value
+    [entry] = entries
+    suite = entry.value
     prompts = Prompts.of(lm, suite, settings)
     prompting = prompts.by_boundary[settings.boundary]
     run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
@@ -316,32 +324,51 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
         statistic=settings.statistic,
     )
     pairs = run.score_answers(answers)
+    named = {} if isinstance(entry.id, int) else {"suite": entry.id}
     records = [
-        record_of(suite, context, [scored for _, scored in own], settings)
+        {**named, **record_of(suite, context, [scored for _, scored in own], settings)}
         for context, own in zip(suite.contexts, pairs, strict=True)
     ]
     decisions = [] if run.noise is None else [mark_noise(records, run.noise, settings)]
-    summary = summarise(records)
     n_left_out = prompting.n_left_out(context.text for context in suite.contexts)
-    return Evaluation(
-        summary=summary,
-        items=records,
+    found = merge(records, settings)
+    return dataclasses.replace(
+        found,
         n_items=len(suite.context),
-        rows=rows_of(records),
         details={
-            "accuracy": summary["accuracy"],
-            "n_without_answer": summary["n_without_answer"],
+            **found.details,
             "answer_blank": run.blank,
             "boundary_audit": run.boundaries.counts("queries"),
         },
-        long={"contexts": records},
-        headline=headline(**summary),
         failures=failures_of(suite, records),
         remarks=[*remarks(suite), *remarks_on_examples(n_left_out), *run.remarks],
         decisions=decisions,
         prompting=settings.facts(prompting, n_left_out),
         strips=[strips_of(suite, own) for own in pairs],
         **run.measured(),
+    )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What a run over the contexts of all records finds; see `System.merge`."""
+    records = list(records)
+    summary = summarise(records)
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=rows_of(records),
+        details={
+            "accuracy": summary["accuracy"],
+            "n_without_answer": summary["n_without_answer"],
+        },
+        long={"contexts": records},
+        headline=headline(**summary),
+        failures=[
+            Failure(f"context {record['context']}", record["error"])
+            for record in records
+            if "error" in record
+        ],
     )
 
 
@@ -494,6 +521,11 @@ SYSTEM = System(
     settings=Settings,
     record=Record,
     evaluate=evaluate,
+    read_rows=read_suite_file,
+    file_forms=(".json",),
+    beside=prompt_files,
+    array=ArrayOutput(is_ascii=False),
+    merge=merge,
     read_objects=read_objects,
     read_example=read_example,
     select=select,
