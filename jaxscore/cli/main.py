@@ -21,6 +21,8 @@ from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours
+LOSS = "another process of this run has ended"
+FILES = "unfinished files are left as they were"
 
 
 def hyphenate(argv: Sequence[str]) -> list[str]:
@@ -89,6 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         where Python would end with a traceback.
     """
     args = parse(sys.argv[1:] if argv is None else argv)
+    is_one_of_several = getattr(args, "distributed", False) and hasattr(os, "fork")
+    if not is_one_of_several or "jax" in sys.modules:  # which a fork would break
+        return _run(args)
+
+    def describe_loss(label: str, journal: Path | None) -> str:
+        return f"jaxscore {args.command}{label}: error: {LOSS}; {_describe_work(journal)}"
+
+    return processes.supervise(lambda: _run(args), describe_loss)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         code = _code(args)
     except BaseException:
@@ -162,16 +175,19 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
             f"were; give less than --batch-tokens {n_tokens}"
         )
     if processes.is_peer_loss(problem):
-        return f"another process of this run has ended; {_describe_unfinished(args)}"
+        return f"{LOSS}; {_describe_unfinished(args)}"
     return None
 
 
 def _describe_unfinished(args: argparse.Namespace) -> str:
     """What an unfinished run has left on disk."""
-    files = "unfinished files are left as they were"
     journal = getattr(getattr(args, "loaded", None), "journal", None)
     if journal is not None and journal.is_lost:
-        return f"{files}; {journal.path}{JOURNAL_LOST}"
-    if journal is None or not journal.path.exists():
-        return files
-    return f"{files}; finished work is in {journal.path}, and the same command continues there"
+        return f"{FILES}; {journal.path}{JOURNAL_LOST}"
+    return _describe_work(journal and journal.path)
+
+
+def _describe_work(journal: Path | None) -> str:
+    if journal is None or not journal.exists():
+        return FILES
+    return f"{FILES}; finished work is in {journal}, and the same command continues there"

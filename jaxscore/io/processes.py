@@ -7,12 +7,15 @@ first one does while the others stay silent.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -23,10 +26,13 @@ JOIN = 300  # seconds until all processes must have joined
 HEARTBEAT = 60  # seconds without a heartbeat after which a process counts as lost
 SIGNS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "coordination", "heartbeat")
 GRACE = 10  # seconds that JAX, which would exit without our message, waits longer
+LOST = 2  # exit code if another process is gone
+PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 
 
 class _Run:
     index, count = 0, 1
+    note: int | None = None  # descriptor of the file for `note_journal`
 
 
 def is_first() -> bool:
@@ -102,6 +108,66 @@ def join(
     finally:
         timer.cancel()
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
+
+
+def supervise(run: Callable[[], int], describe_loss: Callable[[str, Path | None], str]) -> int:
+    """Run one process of a run in a child process, which JAX may abort.
+
+    JAX's threads call `abort` when the coordinator is gone or names a lost process, and the main
+    thread may wait in native code for ever meanwhile, so that this process cannot say why it ends.
+
+    Args:
+        run: returns the exit code.
+        describe_loss: message of `process_label()` and the journal, if the run had one.
+
+    Returns:
+        The child's exit code, or `LOST`, after the message, if a signal ended it.
+    """
+    with tempfile.TemporaryFile() as note:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        child = os.fork()
+        if not child:
+            _Run.note = note.fileno()
+            return _exit_with_parent(parent) or run()
+        _, status = _wait(child)
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0:
+            return code
+        label, _, journal = os.pread(note.fileno(), 1 << 16, 0).decode().partition("\n")
+    print(describe_loss(label, Path(journal) if journal else None), file=sys.stderr)
+    return LOST
+
+
+def _exit_with_parent(parent: int) -> int:
+    """Let the end of the parent end this process, also by SIGKILL; returns 0 if the parent lives.
+
+    The child has its own process group, so that Ctrl-C in a terminal reaches it once, through the
+    parent.
+    """
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return 0 if os.getppid() == parent else LOST
+
+
+def _wait(child: int) -> tuple[int, int]:
+    """Wait for a child, and pass signals on to it."""
+    passed_on = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.signal(number, lambda n, _: os.kill(child, n)) for number in passed_on]
+    try:
+        return os.waitpid(child, 0)
+    finally:
+        for number, handler in zip(passed_on, before, strict=True):
+            signal.signal(number, handler)
+
+
+def note_journal(path: Path) -> None:
+    """Name the journal to the process that supervises this one."""
+    if _Run.note is not None:
+        os.ftruncate(_Run.note, 0)
+        os.pwrite(_Run.note, f"{process_label()}\n{path}".encode(), 0)
 
 
 def _check_cluster(coordinator: str | None, n_processes: int | None, index: int | None) -> bool:
@@ -193,7 +259,10 @@ def leave(code: int) -> int:
         _exit_now(code)
     import jax
 
-    jax.distributed.shutdown()
+    try:
+        jax.distributed.shutdown()
+    except RuntimeError:  # this process has done its work
+        _exit_now(LOST, f"jaxscore{process_label()}: error: another process of this run has ended")
     _Run.index, _Run.count = 0, 1
     return code
 

@@ -1,6 +1,7 @@
 """Several real processes on this machine, against one: the same files, byte for byte."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -141,22 +142,26 @@ def test_a_task_that_reads_labels_and_writes_text(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
-    output, journal = place / "killed.jsonl", place / ".jaxscore/killed.jsonl.journal"
-    running = start(3, *score(place, "killed"))
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_ends_the_others_with_a_message_and_a_rerun_goes_on(place, killed):
+    """The first one is the coordinator, without which JAX aborts the others."""
+    name = f"killed{killed}"
+    output, journal = place / f"{name}.jsonl", place / f".jaxscore/{name}.jsonl.journal"
+    running = start(3, *score(place, name))
     while all(one.poll() is None for one in running) and not kept(journal):
         time.sleep(0.02)
-    running[1].send_signal(signal.SIGKILL)
+    running[killed].send_signal(signal.SIGKILL)
     found = ended(running, within=BOUND)
-    assert found[1][0] == -signal.SIGKILL
-    for code, _, err in (found[0], found[2]):
-        assert code not in (0, None)
-        assert "another process of this run has ended" in err or "another task died" in err, err
+    assert found.pop(killed)[0] == -signal.SIGKILL
+    for code, _, err in found:
+        assert code == processes.LOST, err
+        assert "error: another process of this run has ended" in err
+        assert f"finished work is in {journal}" in err
     assert not output.exists()
     n_before = kept(journal)
     assert n_before > 0
     n_whole = complete(journal)
-    [(out, _), *_] = well(start(2, *score(place, "killed")))
+    [(out, _), *_] = well(start(2, *score(place, name)))
     assert f", {n_whole} of 400 texts come from it\n" in out
     assert output.read_bytes() == (place / "one.jsonl").read_bytes()
 
@@ -284,6 +289,37 @@ def test_a_place_without_the_flag_is_an_error():
     args = parse(words)
     with pytest.raises(InputError, match="--process-id: only with --distributed"):
         distributed_flags.join_run(args).__enter__()
+
+
+@pytest.mark.parametrize("end", ["os.abort()", "os.kill(os.getpid(), 9)"])
+def test_a_process_that_a_signal_ends_is_followed_by_a_message(end, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from jaxscore.io import processes\n"
+        "def run():\n"
+        f"    processes.note_journal(Path({str(tmp_path)!r}))\n"
+        f"    {end}\n"
+        "sys.exit(processes.supervise(run, lambda label, journal: f'lost{label}, {journal}'))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (processes.LOST, f"lost, {tmp_path}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_to_a_process_ends_its_child(number):
+    code = (
+        "import os, sys, time\n"
+        "from jaxscore.io import processes\n"
+        "def run():\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(60)\n"
+        "processes.supervise(run, lambda label, journal: 'lost')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as running:
+        child = int(running.stdout.readline())
+        running.send_signal(number)
+        assert running.stdout.read() == b""  # at the end of both
 
 
 def test_alone_nothing_is_asked_of_anyone():
