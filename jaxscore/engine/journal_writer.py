@@ -55,6 +55,7 @@ class RunJournal:
         """Journaled scores, by index in `sequences`; the same in every process."""
         if self.journal is None:
             return {}
+        processes.note_journal(self.journal.path)
         found = self.journal.read_scores(sequences, options) if processes.is_first() else {}
         return _broadcast(found, pack_scores, functools.partial(unpack_scores, options=options))
 
@@ -71,6 +72,7 @@ class RunJournal:
         """Journaled texts, by index in `requests`; the same in every process."""
         if self.journal is None:
             return {}
+        processes.note_journal(self.journal.path)
         found = self.journal.read_texts(requests) if processes.is_first() else {}
         return _broadcast(found, pack_text, unpack_text)
 

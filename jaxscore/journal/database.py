@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.io import processes
 from jaxscore.journal.files import REMEDY, explain_errors, open_database
 from jaxscore.plan.requests import (
     BASE_SCORES,
@@ -57,7 +56,6 @@ class Journal:
             about: JSON object of what determines the numbers, apart from the requests.
         """
         self.path = path
-        processes.note_journal(path)
         self._about = json.dumps(about, sort_keys=True)
         self._file: os.stat_result | None = None  # once opened
         self._stack = contextlib.ExitStack()
