@@ -12,9 +12,10 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.devices import is_out_of_memory
-from jaxscore.engine.programs import Variant, prefix_cache
+from jaxscore.engine.programs import DoesNotFit, Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.plan.chunks import PathPlan, plan_paths
 from jaxscore.plan.requests import ScoreOptions
 from jaxscore.plan.row_batches import RowBatch, split_scored
@@ -130,8 +131,8 @@ class Dispatch:
         """Note that batches of this shape do not fit.
 
         Raises:
-            InputError: a batch of one row does not fit; or the run has several processes, which
-                would have to agree on smaller batches, while only one may be out of memory.
+            InputError: a batch of one row does not fit; or one of several processes has found
+                it alone, while it ran the program that the others wait in.
         """
         rows, length = shape
         if not is_out_of_memory(problem):
@@ -142,7 +143,7 @@ class Dispatch:
                 f"{finding}spread the model with --mesh model=N, take --quantize int8, or shorten "
                 "the longest texts"
             ) from problem
-        if jax.process_count() > 1:
+        if processes.is_distributed() and not isinstance(problem, DoesNotFit):
             raise InputError(f"{finding}give --batch-tokens {rows * length // 2}") from problem
         if shape in self.too_large:  # another batch of it was in flight
             return

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
@@ -16,10 +17,16 @@ from jaxscore.device.generate import Extend
 from jaxscore.device.rows import Chunks, Paths, Scores
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
+from jaxscore.engine.devices import is_out_of_memory, limit_bytes
 from jaxscore.engine.progress import Progress
+from jaxscore.io import processes
 from jaxscore.models.model import Cached, Model
 from jaxscore.plan.chunks import PathPlan, plan_path
 from jaxscore.plan.row_batches import row_lengths
+
+
+class DoesNotFit(JaxRuntimeError):
+    """A program does not fit in the memory of some process, as all processes know."""
 
 
 class Compiled(NamedTuple):
@@ -72,6 +79,9 @@ class Programs:
             args: on the devices, see `put`.
             donate: arguments whose memory the result may reuse.
             outputs: partition specs of the results on a mesh, one for each part of the tree.
+
+        Raises:
+            DoesNotFit: in every process of a multi-process run, before the program runs.
         """
         abstract = tuple(map(self._abstract, args))
         key: Hashable = (function_key(function), abstract, donate)
@@ -103,8 +113,16 @@ class Programs:
 
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
         started = time.perf_counter()
-        program = jax.jit(function, donate_argnums=donate).lower(*args).compile(self.options)
-        analysis = program.memory_analysis()
+        lowered = jax.jit(function, donate_argnums=donate).lower(*args)
+        program = analysis = None
+        try:
+            program = lowered.compile(self.options)
+            analysis = program.memory_analysis()
+        except JaxRuntimeError as problem:
+            if not processes.is_distributed() or not is_out_of_memory(problem):
+                raise
+        if processes.is_distributed():
+            _agree_on_memory(name, fits=program is not None and _fits(analysis))
         temporary = int(analysis.temp_size_in_bytes) if analysis else 0
         self.compiled.append(Compiled(name, time.perf_counter() - started, temporary))
         return program
@@ -113,6 +131,32 @@ class Programs:
         """Optimised HLO of the programs of one purpose, the first part of their name."""
         programs = zip(self.compiled, self._programs.values(), strict=True)
         return [program.as_text() for record, program in programs if record.name[0] == purpose]
+
+
+def _fits(analysis: Any) -> bool:
+    """Whether the device holds a program's arguments, results and temporary memory."""
+    if analysis is None or (limit := limit_bytes()) is None:
+        return True
+    return bool(
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+        <= limit
+    )
+
+
+def _agree_on_memory(name: tuple[Any, ...], *, fits: bool) -> None:
+    """Exchange whether a program fits before any process runs it.
+
+    A process that failed later would leave the others in a collective operation for ever.
+
+    Raises:
+        DoesNotFit: in every process, if the program does not fit in one.
+    """
+    if short := processes.those_without(fits):
+        purpose = " ".join(map(str, name))
+        raise DoesNotFit(f"RESOURCE_EXHAUSTED: {purpose} in process {short[0]}")
 
 
 def abstract_value(tree: Any) -> Hashable:

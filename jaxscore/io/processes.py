@@ -216,10 +216,8 @@ def verify_same(what: str, digest: bytes) -> None:
     """
     if not is_distributed():
         return
-    from jax.experimental import multihost_utils
-
     own = np.frombuffer(hashlib.sha256(what.encode() + digest).digest(), np.uint8)
-    found = np.asarray(multihost_utils.process_allgather(own)).reshape(_Run.count, -1)
+    found = _gather(own)
     differing = [k for k in range(_Run.count) if (found[k] != found[0]).any()]
     if differing:
         raise InputError(
@@ -227,6 +225,18 @@ def verify_same(what: str, digest: bytes) -> None:
             "needs the same command, the same version of jaxscore and the same files, those that "
             "an earlier run left behind included"
         )
+
+
+def those_without(condition: bool) -> list[int]:
+    """Indices of the processes in which a condition is false; the same list in each process."""
+    return np.flatnonzero(~_gather(np.array([condition]))[:, 0]).tolist()
+
+
+def _gather(own: np.ndarray) -> np.ndarray:
+    """An array of each process, stacked."""
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(own)).reshape(_Run.count, -1)
 
 
 def broadcast_from_first(value: bytes) -> bytes:

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,6 +62,8 @@ class FakeDispatch:
 
 
 class FakeJournal:
+    path = Path("journal")
+
     def __init__(self):
         self.rows = {}
 

@@ -31,10 +31,17 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def start(n: int, *words, devices: int = 1, cwd: Path = ROOT, started: int | None = None):
+def start(
+    n: int,
+    *words,
+    devices: int = 1,
+    cwd: Path = ROOT,
+    started: int | None = None,
+    module: str = "jaxscore",
+):
     """`n` processes of one command, or the first `started` of them."""
     at = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "jaxscore", *map(str, words)]
+    command = [sys.executable, "-m", module, *map(str, words)]
     if n > 1:
         command += ["--distributed", "--coordinator", at, "--num-processes", str(n)]
     return [
@@ -108,6 +115,23 @@ def test_the_files_are_those_of_one_process(place, n, devices):
         assert out == ""
         [line] = err.splitlines()
         assert "waiting for the others" in line
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("mesh", ["data=2", "model=2"])
+def test_a_batch_that_does_not_fit_in_one_process_is_halved_in_all(place, mesh):
+    name = f"halved-{mesh}"
+    words = score(place, name, "--mesh", mesh, "--batch-tokens", 1024)
+    [(_, err), _] = well(start(2, *words, module="tests.io.short_of_memory"))
+    assert "tokens do not fit in the device's memory; going on with" in err
+    facts = json.loads((place / f"{name}.jsonl.run.json").read_text("utf-8"))
+    assert facts["batches_that_did_not_fit"]
+    one, two = (
+        [json.loads(line) for line in (place / f"{each}.jsonl").read_text("utf-8").splitlines()]
+        for each in ("one", name)
+    )
+    for a, b in zip(one, two, strict=True):
+        assert a["logprob"] == pytest.approx(b["logprob"], abs=1e-5)
 
 
 @pytest.mark.slow
