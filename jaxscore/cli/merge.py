@@ -26,7 +26,7 @@ from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, write_array
-from jaxscore.io.records import TOGETHER, csv_line
+from jaxscore.io.records import TOGETHER, csv_line, parse_cell
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     upload = None
     if remote.address_of(args.output) is not None:
         upload = remote.Upload(args.output, manifest_path(args.output))
-    has_report = system.merge is not None and form_of(args.output) not in DELIMITERS
+    has_report = system.merge is not None and system.report is not None
     has_files = has_report and _is_set(settings, system.has_report_files)
     has_page = has_report and _is_set(settings, system.reports_with or True)
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
@@ -95,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
     reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
     with (
         atomic(args.output) as file,
-        contextlib.closing(_merged(shards, args.output, file, system)) as records,
+        contextlib.closing(_merged(shards, args.output, file, system, settings)) as records,
         reports.opened() as write_reports,
     ):
-        if has_report and system.merge is not None:
+        if system.merge is not None:
             found: Evaluation = system.merge(records, settings)
-            if system.work is not None:  # whose records have their places in the run
+            if system.merge_rewrites:
                 write_array(file, found.items)
         else:
             found = _counted(records, shards)
@@ -192,9 +192,9 @@ def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
 
 
 def _merged(
-    shards: Sequence[Finished], output: Path, file: Any, system: System
+    shards: Sequence[Finished], output: Path, file: Any, system: System, settings: Any
 ) -> Generator[Mapping[str, Any]]:
-    """Write all records to the output, and yield each; records of a `Work` are only yielded.
+    """Write all records to the output, and yield each; see `System.merge_rewrites`.
 
     Raises:
         InputError: a shard's output has another form than the merged one.
@@ -209,7 +209,7 @@ def _merged(
     if kind == ".parquet":
         yield from _merged_tables(shards, file)
     elif kind == ".json":
-        if system.work is not None and system.merge is not None:
+        if system.merge_rewrites:
             yield from _records(shards)
             return
         is_ascii = system.array is None or system.array.is_ascii
@@ -218,7 +218,14 @@ def _merged(
                 write(record)
                 yield record
     elif kind in DELIMITERS:
-        yield from _merged_rows(shards, file, DELIMITERS[kind])
+        types = system.columns(settings)
+        for row in _merged_rows(shards, file, DELIMITERS[kind]):
+            record = {
+                name: parse_cell(text, types.get(name, "string")) for name, text in row.items()
+            }
+            if not record["error"]:
+                del record["error"]
+            yield record
     else:
         for shard in shards:
             with remote.fetched(shard.output) as path, open_binary(path) as lines:
@@ -236,7 +243,7 @@ def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
 
 def _merged_rows(
     shards: Sequence[Finished], file: Any, delimiter: str
-) -> Iterator[Mapping[str, Any]]:
+) -> Iterator[Mapping[str, str]]:
     """Write the rows of all CSV or TSV files as one run would, and yield each.
 
     Raises:
@@ -252,7 +259,7 @@ def _merged_rows(
                 elif names != list(row):
                     raise _other_columns(shard, ", ".join(row), shards[0], ", ".join(names))
                 file.write(csv_line(row.values(), delimiter))
-                yield row if row["error"] else {k: v for k, v in row.items() if k != "error"}
+                yield row
 
 
 def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[str, Any]]:
@@ -379,6 +386,7 @@ def _write_manifest(
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
         "missing": list(missing),
+        **found.counts,
         "failed": max(len(found.failures), _n_failed(shards)),
     }
     return run_files.write_manifest(args.output, {**flags, "command": first["command"]}, facts)

@@ -231,6 +231,19 @@ def _cell(value: Any) -> str:
     return safe if isinstance(safe, str) else json.dumps(safe, ensure_ascii=False)
 
 
+def parse_cell(text: str, kind: str) -> Any:
+    """The value of a cell that `record_writer` wrote; an empty one is null, or an empty string.
+
+    Args:
+        kind: as of `field_type`.
+    """
+    if kind == "string":
+        return text
+    if not text:
+        return None
+    return float(text) if kind.startswith("float") else orjson.loads(text)
+
+
 TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 

@@ -221,6 +221,8 @@ class System:
         report: `(run) -> Document`, see `report.document`; None if the system has no report.
         merge: `(records, settings) -> Evaluation` of all records of finished runs, which come one
             by one, as one run would find it; None if the records do not say all that it needs.
+        merge_rewrites: the records of `merge` are written in place of those of the runs, which
+            say their places in a run.
         reports_with: setting without which the command writes no report and no page; None if it
             always does.
         source: what `evaluate` takes in place of a model, such as a classifier; None for a model.
@@ -247,6 +249,7 @@ class System:
     array: ArrayOutput | None = None
     report: Callable[[Any], Any] | None = None
     merge: Callable[[Iterable[Mapping[str, Any]], Any], Any] | None = None
+    merge_rewrites: bool = False
     reports_with: str | None = None
     is_lazy: bool = False
     is_strict: bool = False

@@ -7,6 +7,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from jaxscore.io import run_files
+from jaxscore.io.records import csv_line
 from tests.cli.conftest import QWEN
 
 SCORED = [
@@ -20,13 +22,19 @@ PATHS = [
     {"id": f"{k}", "question": f"Where is {k}?", "paths": [["a", "in", f"{k}"]]} for k in range(5)
 ]
 OUTPUTS = [{"id": f"{k}", "input": f"Say {k}.", "output": ["One.", f"Two {k}."]} for k in range(5)]
+PROMPTS = [{"id": f"{k}", "prompt": f"The cat {k}"} for k in range(5)]
 SYSTEMS = {
+    "sample": PROMPTS,
     "score": SCORED,
     "divergence": SCORED,
     "self-certainty": OUTPUTS,
     "choose": CHOICES,
     "perplexity": TEXTS,
     "paths": PATHS,
+}
+MORE = {
+    "divergence": ("--reference", QWEN, "--reference-dtype", "bfloat16"),
+    "sample": ("-n", 2, "--max-new-tokens", 3),
 }
 # Facts of one run alone, and of the machine.
 OF_THE_RUN = {"findings", "remarks", "settings", "answer_blank", "boundary_audit",
@@ -60,8 +68,8 @@ def command(name, source, output, *more):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
     place = shards(SYSTEMS[name])
-    ending = "json" if name in ("paths", "self-certainty") else "jsonl"
-    more = ("--reference", QWEN, "--reference-dtype", "bfloat16") if name == "divergence" else ()
+    ending = "json" if name in ("paths", "sample", "self-certainty") else "jsonl"
+    more = MORE.get(name, ())
     assert run(*command(name, place / "all.jsonl", place / f"one.{ending}", *more)).code == 0
     assert run(*command(name, place / "in", f"{place}/out/", *more)).code == 0
     ran = run("merge", place / "out", "--output", place / f"merged.{ending}")
@@ -74,6 +82,14 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
         assert "mean log-probability" in ran.out
         page = (place / "merged.jsonl.report.html").read_text()
         assert "Requests" in page
+        return
+    if name == "sample":
+        assert "result   5 of 5 prompts have 2 samples each; of 10 samples" in ran.out
+        assert not list(place.glob("merged*report*"))
+        facts, found = (run_files.read_manifest(path) for path in (one, merged))
+        ends = {field for field in facts if field.startswith("n_ended_by_")}
+        assert {field: found[field] for field in ends} == {field: facts[field] for field in ends}
+        assert len(ends) == 3
         return
     if name == "self-certainty":
         assert "mean self-certainty" in ran.out
@@ -120,6 +136,32 @@ def test_tables_are_merged(run, shards):
     (place / "both.csv").write_text('id,continuation\nx,one two\ny,"three\nfour"\n')
     assert run(*command("score", place / "both.csv", place / "one.csv")).code == 0
     assert (place / "m.csv").read_bytes() == (place / "one.csv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["choose", "perplexity"])
+def test_tables_in_text_have_the_report_of_one_run(run, shards, name):
+    place = shards([])
+    rows = [
+        {
+            field: json.dumps(value) if isinstance(value, list) else value
+            for field, value in item.items()
+        }
+        for item in SYSTEMS[name]
+    ]
+    (place / "all.tsv").write_text(table(rows))
+    (place / "in/a.tsv").write_text(table(rows[:2]))
+    (place / "in/b.tsv").write_text(table(rows[2:]))
+    assert run(*command(name, place / "all.tsv", place / "one.tsv")).code == 0
+    assert run(*command(name, f"{place}/in/*.tsv", f"{place}/out/")).code == 0
+    assert run("merge", place / "out", "--output", place / "m.tsv").code == 0
+    one, merged = (json.loads((place / f"{x}.tsv.report.json").read_text()) for x in ("one", "m"))
+    for field in one.keys() - OF_THE_RUN - {"items", "documents"}:
+        assert merged[field] == one[field], field
+
+
+def table(rows):
+    lines = [list(rows[0]), *(map(str, row.values()) for row in rows)]
+    return "".join(csv_line(line, "\t") for line in lines)
 
 
 def test_parquet_is_merged(run, shards):
@@ -253,17 +295,18 @@ def test_failed_items_of_tables_are_counted(run, tmp_path, ending):
 
 def test_failures_that_no_record_has_are_of_their_shards(run, shards):
     place = shards(TEXTS)
-    command_of = ("sample", "--model", QWEN, "--quiet", "-n", "1", "--max-new-tokens", "1")
-    (place / "in/a.jsonl").write_text(lines([{"prompt": "Say a."}]))
-    (place / "in/b.jsonl").write_text(lines([{"prompt": "Say b."}]))
+    command_of = ("preferences", "--model", QWEN, "--quiet")
+    for name in "ab":
+        pair = {"prompt": f"Say {name}.", "chosen": " Yes.", "rejected": " No."}
+        (place / f"in/{name}.jsonl").write_text(lines([pair]))
     assert run(*command_of, "--input", place / "in", "--output", f"{place}/out/").code == 0
     path = next((place / "out").glob("b*.run.json"))
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "failed": 2}))
-    ran = run("merge", place / "out", "--output", place / "m.json")
+    ran = run("merge", place / "out", "--output", place / "m.jsonl")
     assert ran.code == 1
     assert "failed: b.jsonl: 2 failures" in ran.err
-    assert json.loads((place / "m.json.run.json").read_text())["failed"] == 2
+    assert json.loads((place / "m.jsonl.run.json").read_text())["failed"] == 2
 
 
 @pytest.mark.parametrize(

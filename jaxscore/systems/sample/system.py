@@ -9,14 +9,14 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS
+from jaxscore.io.items import NAME_FIELDS, named
 from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LocalLM
-from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.sample import prompts
 from jaxscore.systems.settings import setting
@@ -158,17 +158,17 @@ class SampleWork(GenerationWork):
         self.prompts: list[Prompt] = []
         seen: collections.Counter[str] = collections.Counter()
         for place, item in enumerate(self.items):
-            named = {name: item[name] for name in NAME_FIELDS if name in item}
+            names = {name: item[name] for name in NAME_FIELDS if name in item}
             prompt: str | list[Message] = ""
             try:
                 prompt = prompts.read_prompt(item, Record.__annotations__)
             except InputError as problem:
                 self.errors[place] = str(problem)
             # The number of a line is no part of it: prompts may be added before this one.
-            said = json.dumps([self.settings.seed, named, prompt], sort_keys=True, default=str)
+            said = json.dumps([self.settings.seed, names, prompt], sort_keys=True, default=str)
             digest = hashlib.sha256(f"{said} {seen[said]}".encode()).digest()
             seen[said] += 1
-            given = item if named else {"id": self.entries[place].id, **item}
+            given = item if names else {"id": self.entries[place].id, **item}
             self.prompts.append(Prompt(given, prompt, int.from_bytes(digest[:4], "big")))
 
     def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
@@ -274,13 +274,10 @@ def evaluate(
         if known is not None and place not in work.errors
     ]
     ends = collections.Counter(end for known in good for end in known.finish)
-    n_ended = {f"n_ended_by_{name}": ends[name] for name in FINISHES}
+    n_empty = sum(not text for known in good for text in known.texts)
+    n_failed = len(work.errors)
     summary = {
-        "n_items": len(work.entries),
-        "n_failed": len(work.errors),
-        "n_samples": ends.total(),
-        "n_empty": sum(not text for known in good for text in known.texts),
-        **n_ended,
+        **_summary(len(work.entries), n_failed, n_empty, ends),
         "n_tokens_written": n_tokens,
     }
     records = [] if on_item is not None else work.records()
@@ -294,19 +291,62 @@ def evaluate(
         headline=_headline(summary, settings.n),
         remarks=_remarks(summary, settings),
         failures=work.failures(),
-        counts={"samples_from_before": n_before, **n_ended},
+        counts={"samples_from_before": n_before, **_n_ended(ends)},
         seconds=time.perf_counter() - started,
     )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """What one run over the prompts of all records would find; see `System.merge`."""
+    n_items = n_empty = 0
+    ends: collections.Counter[str] = collections.Counter()
+    failures = []
+    for n_items, record in enumerate(records, start=1):
+        if "error" in record:
+            failures.append(Failure(named(f"item {n_items}", {**record}), record["error"]))
+        else:
+            ends.update(record["finish"])
+            n_empty += sum(not text for text in record["output"])
+    summary = _summary(n_items, len(failures), n_empty, ends)
+    return Evaluation(
+        summary=summary,
+        n_items=n_items,
+        details={"summary": summary},
+        headline=_headline(summary, settings.n),
+        remarks=_remarks(summary, settings),
+        failures=failures,
+        counts=_n_ended(ends),
+    )
+
+
+def _summary(n_items: int, n_failed: int, n_empty: int, ends: Mapping[str, int]) -> dict[str, Any]:
+    """Counts of prompts and samples.
+
+    Args:
+        ends: what ended a sample -> the number of such samples.
+    """
+    return {
+        "n_items": n_items,
+        "n_failed": n_failed,
+        "n_samples": sum(ends.values()),
+        "n_empty": n_empty,
+        **_n_ended(ends),
+    }
+
+
+def _n_ended(ends: Mapping[str, int]) -> dict[str, int]:
+    return {f"n_ended_by_{name}": ends.get(name, 0) for name in FINISHES}
 
 
 def _headline(summary: Mapping[str, Any], n: int) -> str:
     n_items = summary["n_items"]
     good = n_items - summary["n_failed"]
+    n_tokens = summary.get("n_tokens_written")  # of this run; finished ones do not say it
+    written = "" if n_tokens is None else f", {n_tokens} tokens written in this run"
     return (
-        f"{good} of {n_items} prompts have {n} samples each, {summary['n_tokens_written']} tokens "
-        f"written in this run; of {summary['n_samples']} samples {summary['n_ended_by_eos']} ended "
-        f"by themselves, {summary['n_ended_by_stop']} at a stop string, "
-        f"{summary['n_ended_by_length']} were cut by length"
+        f"{good} of {n_items} prompts have {n} samples each{written}; of {summary['n_samples']} "
+        f"samples {summary['n_ended_by_eos']} ended by themselves, {summary['n_ended_by_stop']} at "
+        f"a stop string, {summary['n_ended_by_length']} were cut by length"
     )
 
 
@@ -338,5 +378,6 @@ SYSTEM = System(
     work=SampleWork,
     evaluate=evaluate,
     array=ArrayOutput("-samples-N", lambda settings, entries: f"-samples-{settings.n}"),
+    merge=merge,
     needs=("is_local", "generates"),
 )

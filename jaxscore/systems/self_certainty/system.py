@@ -444,6 +444,7 @@ SYSTEM = System(
     array=ArrayOutput("-confidence-list", lambda settings, entries: "-confidence-list"),
     report=report,
     merge=merge,
+    merge_rewrites=True,
     has_report_files="gold",
     model_field="generator",
     needs=("is_local", "scores", "has_distribution"),
