@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import run_declared
-from jaxscore.io.records import append_fields, append_records, check_free
+from jaxscore.io.records import METADATA, append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
 from jaxscore.systems.entries import iterate_objects, usable, with_examples
@@ -26,7 +26,6 @@ from jaxscore.systems.settings import settings_from
 from jaxscore.systems.system import System
 from jaxscore.version import VERSION
 
-METADATA = b"jaxscore"  # key of a result's schema metadata
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {
     "model", "journal", "progress",
 }  # fmt: skip
@@ -184,7 +183,7 @@ class Scoring:
         made = {"version": VERSION, "system": self._system, "settings": self._settings}
         described = json.dumps({**made, "model": about or self._model}, default=str)
         return scored.replace_schema_metadata(
-            {**(table.schema.metadata or {}), METADATA: described.encode()}
+            {**(table.schema.metadata or {}), METADATA.encode(): described.encode()}
         )
 
     def _records(

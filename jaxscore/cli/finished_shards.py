@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages
-from jaxscore.cli.shard_files import BESIDE, OF_THE_RUN, Shard
+from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.streams import is_stream
@@ -73,7 +73,7 @@ def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: P
     before = manifest.get("flags")
     if manifest.get("command") != args.command or not isinstance(before, dict):
         return f"of the command {manifest.get('command')}"
-    for name in sorted((flags.keys() | before.keys()) - OF_THE_RUN):
+    for name in sorted((flags.keys() | before.keys()) - run_files.OF_THE_RUN):
         if flags.get(name) != before.get(name):
             flag = f"--{name.replace('_', '-')}"
             return f"with {flag} {before.get(name)}, this one has {flags.get(name)}"

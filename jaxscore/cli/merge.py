@@ -12,7 +12,6 @@ from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.shard_files import (
     LISTING,
-    OF_THE_RUN,
     Shard,
     below,
     listings,
@@ -27,7 +26,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, write_array
 from jaxscore.io.records import TOGETHER, csv_line, parse_cell
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
@@ -48,8 +47,6 @@ output, in the order of the inputs' names:
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
 """
-# Facts of a model on which shards may differ: they move no more than last bits.
-OF_THE_DEVICE = frozenset({"platform", "device_kind", "shards"})
 # Names of facts in messages.
 TITLES = {
     "model": "model's weights",
@@ -382,7 +379,11 @@ def _write_manifest(
     flags = {**first["flags"], "input": args.folder, "output": args.output}
     facts = {
         **{name: first[name] for name in ("versions", "machine", "model") if name in first},
-        **{name: first[name] for name in (run_files.RECORD_VERSION,) if name in first},
+        **{
+            name: first[name]
+            for name in (run_files.MADE, run_files.RECORD_VERSION)
+            if name in first
+        },
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
         "missing": list(missing),

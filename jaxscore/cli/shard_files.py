@@ -29,11 +29,6 @@ FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # ta
 BESIDE = "beside_sha256"  # of an identity: digest of the file that is read with an input
 MOST_REQUESTS = 16  # to a store at a time
 TABLES = (".csv", ".tsv", ".parquet")
-# Flags that do not decide what a shard's records say.
-OF_THE_RUN = frozenset(
-    "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
-    "coordinator num_processes process_id join_timeout engine actors".split()
-)
 
 
 class Shard(NamedTuple):

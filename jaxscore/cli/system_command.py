@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,14 @@ from jaxscore.io import run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import read_previous_output
 from jaxscore.io.json_output import GrowingArray, array_writer
-from jaxscore.io.records import record_writer
+from jaxscore.io.records import METADATA, record_writer
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.resuming import Output, Work
 from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
+from jaxscore.version import VERSION
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
@@ -138,12 +140,22 @@ def run(system: System, args: argparse.Namespace) -> int:
     is_done = work is not None and work.is_done
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
+    digests = settings_flags.file_digests(args, system.settings)
+    scorer = None
+
+    def metadata() -> dict[str, str]:
+        about = None if scorer is None else scorer.about
+        digest = run_files.made_digest(vars(args), about, digests)
+        made = {"version": VERSION, "system": system.name, run_files.MADE: digest}
+        return {METADATA: json.dumps(made)}
+
     with (
-        _writer(system, settings, output, work, args.input, bool(args.part.prefix)) as write,
+        _writer(
+            system, settings, output, work, args.input, bool(args.part.prefix), metadata
+        ) as write,
         reports.opened() as write_reports,
         _naming(args.input),
     ):
-        scorer = None
         if system.needs and endpoint is None and not is_done:
             scorer = model_flags.load_scorer(args, model_name, *files)
             args.part.check_dtype(scorer)
@@ -172,8 +184,10 @@ def run(system: System, args: argparse.Namespace) -> int:
     earlier = run_files.read_manifest(output) if was_done else None
     is_unmarked = args.part.identity is not None and earlier is None  # a shard without a manifest
     if not was_done or is_unmarked or file_digest(output) != before:
-        digests = settings_flags.file_digests(args, system.settings)
         more = {**about, **digests, **found.counts}
+        if scorer is not None or system.work is None:
+            about_model = None if scorer is None else scorer.about
+            more[run_files.MADE] = run_files.made_digest(vars(args), about_model, digests)
         if system.work is not None and args.model is None:
             more["model_name"] = model_name
         files.append(outputs.write_manifest(args, scorer, output, report, earlier=earlier, **more))
@@ -221,12 +235,14 @@ def _writer(
     work: Work[Any] | None,
     source: Path,
     has_text_ids: bool,
+    metadata: Callable[[], Mapping[str, str]],
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Open a function that writes a record to the output.
 
     Args:
         source: the input.
         has_text_ids: whether an item without an id gets a text, and not a number.
+        metadata: of a Parquet file's schema, once the model is loaded.
     """
     if work is not None:
         with GrowingArray(output, work.output.records).open() as write:
@@ -238,7 +254,8 @@ def _writer(
                 yield write
         else:
             columns = system.columns(settings) | ({"id": "string"} if has_text_ids else {})
-            with record_writer(output, file, columns, source, system.item_fields) as write:
+            fields = system.item_fields
+            with record_writer(output, file, columns, source, fields, metadata) as write:
                 yield write
 
 

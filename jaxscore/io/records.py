@@ -167,6 +167,7 @@ def csv_line(row: Iterable[object], delimiter: str = ",") -> str:
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
+METADATA = "jaxscore"  # key of a Parquet schema's metadata: what made the results, as JSON
 FORMS = "JSONL, or a table where the name ends in .csv, .tsv or .parquet"
 
 Write = Callable[[Mapping[str, Any]], None]
@@ -179,6 +180,7 @@ def record_writer(
     columns: Mapping[str, str],
     source: Path | None = None,
     repeated: Collection[str] = ("id",),
+    metadata: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[Write]:
     """Open a function that writes one record per call.
 
@@ -189,6 +191,7 @@ def record_writer(
         source: the input, with an item for each record. If both are Arrow tables, the output has
             the input's columns too.
         repeated: fields of the input that the records repeat.
+        metadata: gives what the schema of a Parquet file says, at its first rows.
 
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
@@ -198,7 +201,7 @@ def record_writer(
         refuse_compressed(path)
         with (
             open_rows(source) as rows,
-            ParquetWriter(file.buffer, columns, rows, repeated) as table,
+            ParquetWriter(file.buffer, columns, rows, repeated, metadata) as table,
         ):
             yield table.write
     elif kind in DELIMITERS:
@@ -268,6 +271,7 @@ class ParquetWriter:
         columns: Mapping[str, str],
         rows: UserRows | None = None,
         repeated: Collection[str] = ("id",),
+        metadata: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Args:
             columns: name -> type of a field, as of `field_type`; `id`, `error` and
@@ -275,13 +279,13 @@ class ParquetWriter:
                 unless `columns` says otherwise.
             rows: of the user's table, one for each record, in order.
             repeated: fields that the records repeat from the user's table.
+            metadata: gives what is added to the schema's metadata, at the first rows.
 
         Raises:
             InputError: pyarrow is not installed, or a column of the user has the name of a result.
         """
         try:
             import pyarrow
-            from pyarrow import parquet
         except ImportError:
             raise InputError(
                 "a .parquet file is written with pyarrow, which is not installed; "
@@ -297,7 +301,8 @@ class ParquetWriter:
             check_free(rows.schema.names, self._columns, repeated)
         schema = pyarrow.schema([]) if rows is None else rows.schema
         self._schema = append_fields(schema, self._columns)
-        self._writer = parquet.ParquetWriter(file, self._schema)
+        self._file, self._metadata = file, metadata
+        self._writer: Any = None
         self._waiting: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> "ParquetWriter":
@@ -311,7 +316,19 @@ class ParquetWriter:
     ) -> None:
         if error is None:
             self._flush()
-        self._writer.close()
+            self._opened().close()
+        elif self._writer is not None:
+            self._writer.close()
+
+    def _opened(self) -> Any:
+        """The writer of the file, whose schema says what only a loaded model knows."""
+        if self._writer is None:
+            from pyarrow import parquet
+
+            metadata = {**(self._schema.metadata or {}), **self._metadata()}
+            self._schema = self._schema.with_metadata(metadata or None)
+            self._writer = parquet.ParquetWriter(self._file, self._schema)
+        return self._writer
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add a record as a row; arrays are NumPy arrays or lists."""
@@ -322,6 +339,7 @@ class ParquetWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
+        writer = self._opened()
         if self._rows is None:
             records = self._as_text()
             columns = [make_column(records, name, kind) for name, kind in self._columns.items()]
@@ -329,7 +347,7 @@ class ParquetWriter:
         else:
             rows = self._rows.take(len(self._waiting))
             table = append_records(rows, self._waiting, self._columns)
-        self._writer.write_table(table)
+        writer.write_table(table)
         self._waiting = []
 
     def _as_text(self) -> list[Mapping[str, Any]]:

@@ -177,6 +177,7 @@ def test_parquet_is_merged(run, shards):
     assert (ran.code, ran.err) == (0, "")
     one, merged = (pyarrow.parquet.read_table(place / f"{x}.parquet") for x in ("one", "m"))
     assert merged.to_pylist() == one.to_pylist()
+    assert merged.schema.metadata == one.schema.metadata
     assert "mean log-probability" in ran.out
 
 

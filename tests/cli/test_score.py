@@ -1,6 +1,7 @@
 """`score`: the documented lines, in order, with the documented exit codes."""
 
 import decimal
+import json
 import math
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.io import records as records_module
+from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.releases import flax_classes
@@ -89,6 +91,9 @@ def test_columns_of_a_users_table_keep_their_types(run, tmp_path, monkeypatch, f
     assert found.select(table.column_names).equals(table.slice(0, 2).replace_schema_metadata())
     assert found.column_names == [*table.column_names, *ARRAYS, *SUMMARY, "truncated", "error"]
     assert found.schema.field("logprob").type == pyarrow.list_(pyarrow.float32())
+    made = json.loads(found.schema.metadata[b"jaxscore"])
+    manifest = json.loads((tmp_path / "out.parquet.run.json").read_text(encoding="utf-8"))
+    assert made == {"version": VERSION, "system": "score", "made_sha256": manifest["made_sha256"]}
     words[6] = tmp_path / "out.jsonl"
     assert run(*words, "--limit", 2)[0] == 0
     for row, line in zip(found.to_pylist(), records(tmp_path), strict=True):
