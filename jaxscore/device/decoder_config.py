@@ -241,6 +241,8 @@ class SelectiveScan(NamedTuple):
         norm: step sizes before their last product, B and C have RMS norms, with a "scale" or
             "plain"; "" is none.
         norm_eps: of these.
+        n_heads: heads of neighbouring channels, each with products of its own that make step sizes,
+            B and C (arXiv 2405.16712); 0 is none.
     """
 
     inner: int
@@ -252,6 +254,7 @@ class SelectiveScan(NamedTuple):
     activation: Activation
     norm: Literal["", "plain", "scale"] = ""
     norm_eps: float = 0.0
+    n_heads: int = 0
 
 
 class Beside(NamedTuple):

@@ -136,13 +136,14 @@ def selective_scan(
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reference of `recurrence.rules.selective_scan`, as `gated_delta`."""
+    b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
     decay = np.exp(step_size.astype(np.float64)[:, None] * rate)
-    added = b.astype(np.float64)[:, :, None] * (step_size.astype(np.float64) * x)[:, None]
+    added = b.swapaxes(1, 2) * (step_size.astype(np.float64) * x)[:, None]
     states = {len(x): np.zeros(rate.shape)}
     for t, above in enumerate(parent.tolist()):
         states[t] = decay[t] * states[above] + added[t]
     after = np.stack([states[t] for t in range(len(x))])
-    return np.einsum("ts,tsd->td", c, after), after
+    return np.einsum("tds,tsd->td", c, after), after
 
 
 def gated_unit(

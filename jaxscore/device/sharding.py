@@ -126,6 +126,9 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("recurrent/(decay|input)_gate/bias", (None, RECURRENT_HEADS, None)),
     ("recurrent/selected_(step|b|c)/weight", (None, None, RECURRENT_HEADS)),
     ("recurrent/log_rate", (None, None, RECURRENT_HEADS)),  # of each channel's numbers
+    ("recurrent/(selected_(step|b|c)|step)/weight", (None, RECURRENT_HEADS, None, None)),
+    ("recurrent/log_rate", (None, RECURRENT_HEADS, None, None)),
+    ("recurrent/(skip|step/bias)", (None, RECURRENT_HEADS, None)),
 )
 
 
@@ -170,7 +173,7 @@ def recurrent_counts(config: DecoderConfig) -> dict[str, int]:
         case StateSpace() as mixer:
             return {RECURRENT_HEADS: mixer.n_heads, RECURRENT_KEYS: mixer.n_groups}
         case SelectiveScan() as mixer:
-            return {RECURRENT_HEADS: mixer.inner}
+            return {RECURRENT_HEADS: mixer.n_heads or mixer.inner}
     return {}
 
 

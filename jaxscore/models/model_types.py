@@ -22,7 +22,8 @@ WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gemma3n_text gpt_bigcode gpt_oss "
-    "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma zamba2".split()
+    "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma zamba "
+    "zamba2".split()
 )
 
 PAGE = "jaxscore/models/README.md"
@@ -132,7 +133,6 @@ _LAYERS = {
     "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",
-    "zamba": "Mamba whose heads have step sizes, B and C of their own",
     "zaya": "convolutions before attention",
 }
 # Wrapper -> model type of its text, unless its `text_config` names another one

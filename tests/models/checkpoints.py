@@ -48,6 +48,7 @@ NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
     "mamba2": "transformers 4.57 norms all groups together",
     "qwen3_next": "transformers 4.57 takes SiLU after convolutions, whatever hidden_act says",
     "recurrent_gemma": "transformers 4.57 has no window without a cache",
+    "zamba": "transformers 4.57 takes old names of layer types alone",
     "zamba2": "transformers 4.57 takes old names of layer types alone, and saves no tiny model",
 }
 

@@ -167,6 +167,14 @@ BASE: dict[str, dict[str, Any]] = {
         "attention_window_size": 5,
         "lru_width": 40,
     },
+    "zamba": {
+        **GATED,
+        "hidden_size": 16,
+        "num_hidden_layers": 9,
+        "layers_block_type": [LINEAR, HYBRID, LINEAR, HYBRID, *[LINEAR] * 5],
+        "mamba_d_state": 5,
+        "mamba_dt_rank": 3,
+    },
     "zamba2": {
         **GATED,
         "hidden_size": 16,  # wider ones amplify torch's own rounding
@@ -609,6 +617,27 @@ CASES = [
         rms_norm_eps=0.1,
         rope_theta=300.0,
     ),
+    case("zamba"),
+    case(
+        "zamba",
+        "rms_norm_eps hidden_act hidden_mamba_act",
+        num_key_value_heads=1,
+        attention_head_dim=6,
+        layers_block_type=None,
+        attn_layer_period=5,
+        attn_layer_offset=0,
+        n_mamba_heads=4,
+        mamba_conv_bias=False,
+        mamba_proj_bias=True,
+        mamba_d_conv=3,
+        mamba_d_state=3,
+        mamba_dt_rank="auto",
+        mamba_expand=3,
+        rms_norm_eps=0.1,
+        hidden_act="silu",
+        hidden_mamba_act="gelu",
+    ),
+    case("zamba", n_mamba_heads=1),
     case("zamba2"),
     case(
         "zamba2",
@@ -705,6 +734,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "sqrt_dim is False"),
     ("recurrent_gemma", {"head_dim": 9}, "head_dim is 9, expected hidden_size"),
     ("recurrent_gemma", {"rope_scaling": DYNAMIC}, "rope_type is 'dynamic'"),
+    ("zamba", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ("zamba", {"layers_block_type": [LINEAR] * 9}, "layers_block_type has no 'hybrid'"),
     ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba2", {"use_conv_bias": False}, "use_conv_bias is False"),
     (
@@ -752,6 +783,9 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"block_types": []}, "block_types is []"),
     ("recurrent_gemma", {"conv1d_width": 0}, "conv1d_width is 0"),
     ("recurrent_gemma", {"lru_width": 41}, "lru_width 41 is no multiple"),
+    ("zamba", {"attention_hidden_size": 33}, "attention_hidden_size is 33, expected 32"),
+    ("zamba", {"layers_block_type": None, "attn_layer_period": 0}, "attn_layer_period is 0"),
+    ("zamba", {"n_mamba_heads": 5}, "32 is no multiple of 5 heads"),
     (
         "zamba2",
         {"layers_block_type": [LINEAR] * 5, "hybrid_layer_ids": []},
@@ -863,6 +897,13 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "recurrent_gemma": {
         "final_w_init_variance_scale": TRAINING,
         "w_init_variance_scale": TRAINING,
+    },
+    "zamba": {
+        "attention_hidden_size": "follows from the width",
+        "num_logits_to_keep": "of torch's generate",
+        **dict.fromkeys("time_step_floor time_step_max time_step_min".split(), "of initial values"),
+        "use_associative_scan": SCANS,
+        "use_mamba_kernels": "the same function by another program",
     },
     "zamba2": {
         "chunk_size": CHUNKS,

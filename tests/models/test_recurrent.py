@@ -44,6 +44,7 @@ KINDS = [
     "mamba2",
     "nemotron_h",
     "recurrent_gemma",
+    "zamba",
     "zamba2",
 ]
 # Of families with one kind of layer one; `test_steps_have…` has all of them.

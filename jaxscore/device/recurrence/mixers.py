@@ -273,6 +273,20 @@ class StateSpaceMixer(nn.Module):
         return y if m.norm == "gated" else y * gate
 
 
+class OfHeads(nn.Module):
+    """Product of each head [..., H, in] with a weight [H, out, in] of its own."""
+
+    width: int
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = x.shape[-2], self.width, x.shape[-1]
+        weight = self.param("weight", nn.initializers.normal(0.02), shape)
+        y = dot("...hi,hoi->...ho", x, weight.astype(jnp.float32))
+        return y + self.param("bias", nn.initializers.zeros, shape[:2]) if self.use_bias else y
+
+
 class SelectiveScanMixer(nn.Module):
     """`SelectiveScan`. Products that make step sizes, B and C are never int8."""
 
@@ -286,12 +300,18 @@ class SelectiveScanMixer(nn.Module):
         index: ChunkIndex = layout.paths.chunks
         axis, inner = self.build.axis, m.inner // self.build.shards
         x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
+        heads = (m.n_heads // self.build.shards,) if m.n_heads else ()
+        width = inner // math.prod(heads)  # of a head
 
         def project(name: str) -> Array:
             return Linear(inner, m.bias, c.quantized, name=name)(x_NCD)
 
         def selected(name: str, width: int) -> Array:
-            y = Linear(width, False, summed=axis, name=name)(u)
+            """Of each head [N, C, H, width]."""
+            if heads:
+                y = OfHeads(width, name=name)(u.reshape(*u.shape[:2], *heads, -1))
+            else:
+                y = Linear(width, False, summed=axis, name=name)(u)[:, :, None]
             if not m.norm:
                 return y
             scaled = m.norm == "scale"
@@ -304,12 +324,16 @@ class SelectiveScanMixer(nn.Module):
             selected(name, width)
             for name, width in zip(SELECTED, (m.rank, m.state_width, m.state_width), strict=True)
         )
-        steps = jax.nn.softplus(Linear(inner, True, name="step")(steps))
-        rate = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (m.state_width, inner)))
+        step = OfHeads(width, True, name="step") if heads else Linear(inner, True, name="step")
+        steps = jax.nn.softplus(step(steps).reshape(u.shape))
+        rate = -jnp.exp(
+            self.param("log_rate", nn.initializers.zeros, (*heads, m.state_width, width))
+        )
+        rate = rate.swapaxes(0, 1).reshape(m.state_width, inner) if heads else rate
         start = start_state(self)  # channels first, as a mesh splits them
         start = None if start is None else start.swapaxes(1, 2)
         out, kept = selective_scan(u, steps, rate, b, c_, index, start)
-        out += self.param("skip", nn.initializers.ones, (inner,)) * u
+        out += self.param("skip", nn.initializers.ones, (*heads, width)).reshape(-1) * u
         kept = None if kept is None else kept.swapaxes(1, 2)
         return finish(self, out * jax.nn.silu(z), kept, index, x.shape, use_bias=m.bias)
 

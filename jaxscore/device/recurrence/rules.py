@@ -254,8 +254,8 @@ def selective_scan(
     x: Float[Array, "N C D"],
     step_size: Float[Array, "N C D"],
     rate: Float[Array, "S D"],
-    b: Float[Array, "N C S"],
-    c: Float[Array, "N C S"],
+    b: Float[Array, "N C G S"],
+    c: Float[Array, "N C G S"],
     index: ChunkIndex,
     start: Float[Array, "n S D"] | None = None,
 ) -> tuple[Float[Array, "N C D"], Float[Array, "E S D"] | None]:
@@ -267,17 +267,24 @@ def selective_scan(
         x: inputs.
         step_size: Δ.
         rate: A, at most 0.
-        b, c: B and C, shared by all channels.
+        b, c: B and C of G groups, each of which serves D / G neighbouring channels.
         index: chunks.
         start: initial states, see `paths.exit_states`.
     """
 
+    n_groups = b.shape[2]
+
+    def of_channels(y: Array) -> Array:
+        """[n, S, D], or [n, S, 1] of one group."""
+        y = y.swapaxes(1, 2)
+        return y if n_groups == 1 else jnp.repeat(y, rate.shape[1] // n_groups, axis=2)
+
     def update(state: Array, x: Array, step_size: Array, b: Array, c: Array) -> Array:
         decay = jnp.exp(step_size[:, None] * rate)
-        return decay * state + b[:, :, None] * (step_size * x)[:, None]
+        return decay * state + of_channels(b) * (step_size * x)[:, None]
 
     def read(state: Array, x: Array, step_size: Array, b: Array, c: Array) -> Array:
-        return (c[:, :, None] * state).sum(1)
+        return (of_channels(c) * state).sum(1)
 
     return _walk(index, start, rate.shape, update, read, (x, step_size, b, c))
 

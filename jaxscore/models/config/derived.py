@@ -569,6 +569,28 @@ def _recurrent_gemma(config: Any) -> None:
         config.lru_width = config.hidden_size
 
 
+def _zamba(config: Any) -> None:
+    """Three layers, the last one with a block, and then a block in every n-th."""
+    width, types = config.hidden_size, config.layers_block_type
+    if types is None:
+        period, offset = config.attn_layer_period, config.attn_layer_offset
+        if period < 1:
+            raise InputError(f"attn_layer_period is {period}, expected at least 1")
+        further = range(config.num_hidden_layers - 3)
+        types = [*["linear_attention"] * 2, "hybrid"]
+        types += ["hybrid" if i % period == offset else "linear_attention" for i in further]
+    config.layers_block_type = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
+    config.layer_types = config.layers_block_type
+    if config.attention_hidden_size not in (None, 2 * width):
+        found = config.attention_hidden_size
+        raise InputError(f"attention_hidden_size is {found!r}, expected {2 * width}")
+    config.attention_hidden_size = 2 * width
+    if config.attention_head_dim is None:
+        config.attention_head_dim = 2 * width // max(config.num_attention_heads, 1)
+    config.head_dim = config.attention_head_dim
+    _step_ranks(config, "mamba_dt_rank")
+
+
 def _zamba2(config: Any) -> None:
     """Sizes and layers that files have beside those they follow from."""
     n_heads, width = max(config.num_attention_heads, 1), config.hidden_size
@@ -694,5 +716,6 @@ RULES: dict[str, Callable[[Any], None]] = {
     "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,
+    "zamba": _zamba,
     "zamba2": _zamba2,
 }

@@ -31,7 +31,7 @@ MODULES = {
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",
     "shared_experts": "afmoe cohere2_moe ernie4_5_moe glm4_moe llama4_text",
     "sigmoid_routers": "dots1 exaone_moe hy_v3 solar_open",
-    "zamba": "zamba2",
+    "zamba": "zamba zamba2",
 }
 MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
 

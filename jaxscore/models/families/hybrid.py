@@ -186,19 +186,19 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
 
 
 def selective_scan(
-    config: Any, inner: int, rank: Any, norm_eps: float = 0.0, **own: Any
+    inner: int, rank: Any, activation: Any, norm_eps: float = 0.0, **own: Any
 ) -> SelectiveScan:
     """Mamba-1 mixer with the fields in `own`.
 
     Args:
         inner: channels.
         rank: of the product that makes step sizes.
+        activation: after the convolution.
         norm_eps: see `SelectiveScan`.
 
     Raises:
         InputError: sizes that make no layer.
     """
-    activation: Any = fields.activation(config)
     mixer = SelectiveScan(inner=inner, rank=rank, activation=activation, norm_eps=norm_eps, **own)
     sizes = mixer.inner, mixer.state_width, mixer.rank, mixer.taps
     if not all(type(size) is int and size >= 1 for size in sizes):
@@ -207,24 +207,32 @@ def selective_scan(
 
 
 def selective_scan_sources(config: DecoderConfig, name: str) -> Table:
-    """Mamba-1 layers under `name`; one tensor has x and z, one has step sizes, B and C."""
+    """Mamba-1 layers under `name`; one tensor has x and z, one has step sizes, B and C.
+
+    With heads the rows of x and z alternate, and further tensors have an axis of heads.
+    """
     if config.recurrent is None:
         return {}
     mixer = config.recurrent.mixer
     assert isinstance(mixer, SelectiveScan)
+    heads = mixer.n_heads > 0
+    of_head = "[{j}]" if heads else ""
     table: Table = {}
-    for ours, part in zip("xz", parts(1, 1, 1), strict=True):
+    groups = mixer.inner if heads else 1
+    for ours, part in zip("xz", parts(groups, 1, 1), strict=True):
         table |= linear((*RECURRENT, ours), name + "in_proj", mixer.bias, part=part)
     table[*RECURRENT, "conv", "taps"] = Source(name + "conv1d.weight")
     if mixer.conv_bias:
         table[*RECURRENT, "conv", "bias"] = Source(name + "conv1d.bias")
+    weight, bias = ("_weight[{j}]", "_bias[{j}]") if heads else (".weight", ".bias")
     rows = parts(1, mixer.rank, mixer.state_width, mixer.state_width)
     for theirs, part in zip(("dt", "b", "c"), rows, strict=True):
         ours = f"selected_{'step' if theirs == 'dt' else theirs}"
-        table |= linear((*RECURRENT, ours), name + "x_proj", False, part=part)
+        table[*RECURRENT, ours, "weight"] = Source(f"{name}x_proj{weight}", part=part)
         if mixer.norm == "scale":
             table |= norm((*RECURRENT, f"{ours}_norm"), f"{name}{theirs}_layernorm", False)
-    table |= linear((*RECURRENT, "step"), name + "dt_proj", True)
-    table[*RECURRENT, "log_rate"] = Source(name + "A_log", transposed=True)
-    table[*RECURRENT, "skip"] = Source(name + "D")
+    table[*RECURRENT, "step", "weight"] = Source(f"{name}dt_proj{weight}")
+    table[*RECURRENT, "step", "bias"] = Source(f"{name}dt_proj{bias}")
+    table[*RECURRENT, "log_rate"] = Source(f"{name}A_log{of_head}", transposed=True)
+    table[*RECURRENT, "skip"] = Source(f"{name}D{of_head}")
     return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.bias)

@@ -17,9 +17,9 @@ def _mamba(config: Any, **own: Any) -> DecoderConfig:
     fields.require(config, d_inner=inner, d_model=config.hidden_size, rms_norm=True, ssm_cfg={})
     fields.require(config, n_layer=config.num_hidden_layers)
     mixer = hybrid.selective_scan(
-        config,
         inner,
         config.time_step_rank,
+        fields.activation(config),
         state_width=config.state_size,
         taps=config.conv_kernel,
         conv_bias=config.use_conv_bias,
@@ -73,9 +73,9 @@ def _jamba(config: Any) -> DecoderConfig:
     attention, sparse = (_every(config, name) for name in ("attn", "expert"))
     layers = tuple(i for i in range(config.num_hidden_layers) if i not in attention)
     mixer = hybrid.selective_scan(
-        config,
         config.mamba_expand * config.hidden_size,
         config.mamba_dt_rank,
+        fields.activation(config),
         state_width=config.mamba_d_state,
         taps=config.mamba_d_conv,
         conv_bias=config.mamba_conv_bias,

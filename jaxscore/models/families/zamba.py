@@ -1,11 +1,14 @@
-"""zamba2: Mamba-2 in all layers; before some of them a block of attention and MLP, of which a few
-are shared."""
+"""zamba and zamba2: Mamba in all layers; before some of them a block of attention and MLP, of which
+one or a few are shared.
+
+Layers of zamba are Mamba-1 in heads, and its blocks have neither rotation nor adapters.
+"""
 
 import dataclasses
 import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Recurrent, SharedBlocks
+from jaxscore.device.decoder_config import DecoderConfig, Recurrent, SharedBlocks, StateSpace
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
@@ -16,8 +19,7 @@ BLOCK, ADAPTER = "layers.{i}.shared_transformer.", "layers.{owner}.shared_transf
 
 
 def _zamba2(config: Any) -> DecoderConfig:
-    # transformers' class does not read the first, and without the second shares no blocks either.
-    fields.require(config, use_conv_bias=True, tie_word_embeddings=True)
+    fields.require(config, use_conv_bias=True)  # which transformers' class does not read
     if config.use_long_context and (kind := config.rope_parameters["rope_type"]) != "default":
         raise InputError(f"rope_type is {kind!r}, which is not handled with use_long_context")
     inner, n_heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
@@ -53,8 +55,27 @@ def _zamba2(config: Any) -> DecoderConfig:
     )
 
 
+def _zamba(config: Any) -> DecoderConfig:
+    inner, n_heads = config.mamba_expand * config.hidden_size, config.n_mamba_heads
+    if n_heads < 1 or inner % n_heads:
+        raise InputError(f"mamba_expand * hidden_size {inner} is no multiple of {n_heads} heads")
+    mixer = hybrid.selective_scan(
+        inner,
+        config.mamba_dt_rank,
+        fields.activation(config, "hidden_mamba_act"),
+        n_heads=n_heads,
+        state_width=config.mamba_d_state,
+        taps=config.mamba_d_conv,
+        conv_bias=config.mamba_conv_bias,
+        bias=config.mamba_proj_bias,
+    )
+    return _with_blocks(config, mixer, 1, rotary=(), rotary_of=())
+
+
 def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConfig:
     """Decoder of one recurrence, and shared blocks before it in the layers of type HYBRID."""
+    # Otherwise transformers' classes share no blocks either.
+    fields.require(config, tie_word_embeddings=True)
     layers = hybrid.layers_of_type(config, HYBRID, MAMBA)
     width = fields.head_width(config)
     if not layers:
@@ -72,45 +93,74 @@ def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConf
 
 
 def _sources(config: DecoderConfig) -> Table:
-    blocks = config.shared_blocks
+    recurrent, blocks = config.recurrent, config.shared_blocks
+    assert recurrent is not None
     assert blocks is not None
     own = layer_norms({"attention_norm": "input_layernorm"})
-    own |= hybrid.state_space_sources(config, LAYER + "mamba.")
+    if isinstance(recurrent.mixer, StateSpace):
+        own |= hybrid.state_space_sources(config, LAYER + "mamba.")
+    else:
+        own |= hybrid.selective_scan_sources(config, LAYER + "mamba.")
     for path, source in own.items():
         there = source.name.replace(LAYER, IN_HYBRID)
         own[path] = dataclasses.replace(source, elsewhere=(blocks.layers, there))
     table = {("embed", "token"): Source("embed_tokens.weight")} | own
     table |= norm(("final_norm",), "final_layernorm", False)
-    return table | _block_sources(config, blocks)
-
-
-def _block_sources(config: DecoderConfig, blocks: SharedBlocks) -> Table:
-    """A block's tensors are those of the first layer that uses it; each layer's own beside them."""
-    shared = norm(("blocks", "attention_norm"), BLOCK + "input_layernorm", False)
-    shared |= norm(("blocks", "mlp_norm"), BLOCK + "pre_ff_layernorm", False)
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
-        shared |= linear(("blocks", "attention", ours), f"{BLOCK}self_attn.{theirs}", False)
-    shared |= linear(("blocks", "mlp", "down"), BLOCK + "feed_forward.down_proj", config.mlp_bias)
-    gate_up, low = BLOCK + "feed_forward.gate_up_proj", "feed_forward.gate_up_proj_adapter_list"
-    own = linear(("block_uses", "mlp", "low_in"), f"{ADAPTER}{low}.{{i}}.0", False)
-    for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
-        shared |= linear(("blocks", "mlp", name), gate_up, config.mlp_bias, part=part)
-        at_low = "block_uses", "mlp", f"{name}_low"
-        own |= linear(at_low, f"{ADAPTER}{low}.{{i}}.1", False, part=part)
-    for name in "qkv" if config.qkv_rank else "":
-        at, low = ("block_uses", "attention"), f"{ADAPTER}self_attn.linear_{name}_adapter_list"
-        own |= linear((*at, f"{name}_low_in"), f"{low}.{{i}}.0", False)
-        own |= linear((*at, f"{name}_low"), f"{low}.{{i}}.1", False)
+    block = _block_sources(config) | _adapter_sources(config)
     first = blocks.layers[: blocks.n_blocks]
     owners = tuple(first[n % blocks.n_blocks] for n in range(len(blocks.layers)))
-    return (
-        {path: dataclasses.replace(source, layers=first) for path, source in shared.items()}
-        | {path: dataclasses.replace(source, owners=owners) for path, source in own.items()}
-        | linear(("block_uses", "into"), LAYER + "linear", False, layers=blocks.layers)
-    )
+    for path, source in block.items():
+        if path[0] == "blocks":
+            block[path] = dataclasses.replace(source, layers=first)
+        else:
+            block[path] = dataclasses.replace(source, owners=owners)
+    into = linear(("block_uses", "into"), LAYER + "linear", False, layers=blocks.layers)
+    return table | block | into
+
+
+def _block_sources(config: DecoderConfig) -> Table:
+    """A block's tensors are those of the first layer that uses it."""
+    table = norm(("blocks", "attention_norm"), BLOCK + "input_layernorm", False)
+    table |= norm(("blocks", "mlp_norm"), BLOCK + "pre_ff_layernorm", False)
+    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        table |= linear(("blocks", "attention", ours), f"{BLOCK}self_attn.{theirs}", False)
+    feed_forward, at = BLOCK + "feed_forward.", ("blocks", "mlp")
+    table |= linear((*at, "down"), feed_forward + "down_proj", config.mlp_bias)
+    for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
+        if config.mlp_rank:
+            fused = feed_forward + "gate_up_proj"
+            table |= linear((*at, name), fused, config.mlp_bias, part=part)
+        else:
+            table |= linear((*at, name), f"{feed_forward}{name}_proj", False)
+    return table
+
+
+def _adapter_sources(config: DecoderConfig) -> Table:
+    """What each layer that uses a block has of its own, beside the block's tensors."""
+    table: Table = {}
+    if config.mlp_rank:
+        low = f"{ADAPTER}feed_forward.gate_up_proj_adapter_list.{{i}}."
+        table |= linear(("block_uses", "mlp", "low_in"), low + "0", False)
+        for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
+            table |= linear(("block_uses", "mlp", f"{name}_low"), low + "1", False, part=part)
+    for name in "qkv" if config.qkv_rank else "":
+        at, low = ("block_uses", "attention"), f"{ADAPTER}self_attn.linear_{name}_adapter_list"
+        table |= linear((*at, f"{name}_low_in"), f"{low}.{{i}}.0", False)
+        table |= linear((*at, f"{name}_low"), f"{low}.{{i}}.1", False)
+    return table
 
 
 FAMILIES = {
+    "zamba": llama.family(
+        _zamba,
+        "attn_layer_offset attn_layer_period attention_hidden_size attention_head_dim",
+        "hidden_mamba_act layers_block_type mamba_conv_bias mamba_d_conv mamba_d_state",
+        "mamba_dt_rank mamba_expand mamba_proj_bias n_mamba_heads num_logits_to_keep",
+        "time_step_floor time_step_max time_step_min use_associative_scan use_mamba_kernels",
+        sources=_sources,
+        lacks="rope_parameters",
+        renamed={".shared_transf.": ".shared_transformer."},
+    ),
     "zamba2": llama.family(
         _zamba2,
         "adapter_rank add_bias_linear chunk_size layers_block_type mamba_d_conv mamba_d_state "

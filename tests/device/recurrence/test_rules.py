@@ -202,7 +202,7 @@ SCAN = (
 
 def scan_inputs(T, decay):
     draw = np.random.default_rng(1)
-    x, b, c = (draw.standard_normal((T, n)) for n in (6, 3, 3))
+    x, b, c = (draw.standard_normal((T, *shape)) for shape in ((6,), (2, 3), (2, 3)))
     return [a.astype(np.float32) for a in (x, decay * draw.random((T, 6)), b, c)]
 
 

@@ -119,7 +119,8 @@ KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modul
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
 # Files have one tensor of all products inward of its delta rule.
 EVERY["lara_mini"][1]["exclude_modules"] = [f"in_proj_{name}" for name in ("qkv", "z", "b", "a")]
-EVERY["zamba2"][1]["target_modules"] = ["in_proj", "linear"]  # of shared blocks, see below
+for kind in ("zamba", "zamba2"):
+    EVERY[kind][1]["target_modules"] = ["in_proj", "linear"]  # of shared blocks, see below
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
 for kind in ("falcon_h1", "falcon_mamba", "mamba", "mamba2"):
     EVERY[kind][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
