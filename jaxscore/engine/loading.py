@@ -61,7 +61,7 @@ def load_checkpoint(
     """
     use_compilation_cache()
     folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
-    with fingerprint.computed_beside(folder, lora) as weights:
+    with fingerprint.computed_beside(folder, lora) as digests:
         model = load.load(
             folder,
             dtype=dtype,
@@ -73,8 +73,9 @@ def load_checkpoint(
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape
-    processes.verify_same("weights or mesh", f"{weights()} {shape}".encode())
-    return Loaded(model, encoder, facts_of_numbers(model, weights(), quantize, reproducible))
+    processes.verify_same("weights or mesh", f"{digests().outline} {shape}".encode())
+    weights = processes.broadcast_from_first(digests().digest.encode()).decode()
+    return Loaded(model, encoder, facts_of_numbers(model, weights, quantize, reproducible))
 
 
 def load_tensors(

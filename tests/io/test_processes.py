@@ -135,6 +135,19 @@ def test_a_batch_that_does_not_fit_in_one_process_is_halved_in_all(place, mesh):
 
 
 @pytest.mark.slow
+def test_processes_share_the_programs_that_the_first_one_cached(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path))
+    for n in range(2):
+        words = score(place, f"cached{n}", "--batch-tokens", 1024)
+        reported = well(start(2, *words, module="tests.io.count_cache_hits"))
+        written = {path.name for path in (tmp_path / "xla").glob("*-cache")}
+        assert written
+        hits = [int(err.rpartition("from the cache: ")[2]) for _, err in reported]
+        assert hits == [n * len(written)] * 2
+    assert (place / "cached0.jsonl").read_bytes() == (place / "cached1.jsonl").read_bytes()
+
+
+@pytest.mark.slow
 def test_each_layer_over_two_processes(place):
     """Half of each layer in each process: the numbers of one process with two devices."""
     words = ("--mesh", "model=2", "--journal", "off")

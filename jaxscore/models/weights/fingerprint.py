@@ -4,6 +4,9 @@ SHA-256, because processors have instructions for it (1.67 GB/s on one core with
 because two models with the same digest would share journal rows. A file is cut into chunks that
 threads hash in parallel; its digest is the digest of the chunks' digests.
 
+In a run of several processes the first one computes the fingerprint. The others would read the
+same bytes again, so they compare an outline: sizes, headers and samples.
+
 Digests of weight files are cached in the user's cache folder. An entry is named by the file's
 device and inode and contains the version of the file that was read, so a changed file replaces
 its entry. An entry that is missing, damaged or cannot be written costs the time to read the file
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.gguf_file import is_gguf, read_gguf
 from jaxscore.io.local_path import cache_folder
 from jaxscore.models.weights import checkpoint, tensor_files
@@ -31,6 +35,7 @@ from jaxscore.models.weights.filling import n_threads
 FORMAT = 2  # increased with every change of the definition of a fingerprint
 CHUNK = 16 << 20  # bytes; another size gives other digests, so raise FORMAT with it
 PIECE = 1 << 20  # bytes that are read and hashed at a time, small enough for a core's cache
+HEAD, SAMPLES, SAMPLE = 1 << 20, 16, 1 << 16  # of an outline: bytes, number, bytes
 SMALL = 1 << 20  # bytes; a smaller file is hashed as fast as its cached digest is found
 # Nanoseconds for which a file must have been unchanged to be cached: a file system's clock has
 # ticks (2 s on FAT, 4 ms on Linux), and two changes within one tick have the same time
@@ -71,18 +76,32 @@ def fingerprint(
     Raises:
         InputError: a file cannot be read, or changes while it is read.
     """
-    return _read(folder, adapter, stop or threading.Event()).digest
+    return _hashed(_files(folder, adapter), stop or threading.Event()).digest
+
+
+class Digests(NamedTuple):
+    """Digests of a checkpoint.
+
+    Attributes:
+        digest: the fingerprint; empty in all processes but the first.
+        outline: of sizes, headers and samples; empty in a run of one process.
+        versions: of the files before they were read.
+    """
+
+    digest: str
+    outline: str
+    versions: dict[Path, Version]
 
 
 @contextlib.contextmanager
-def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Callable[[], str]]:
-    """The fingerprint, computed by threads while the block loads the same files.
+def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Callable[[], Digests]]:
+    """Digests, computed by threads while the block loads the same files.
 
-    Each byte then comes from the disk once. The block's end waits for the digest, unless the
+    Each byte then comes from the disk once. The block's end waits for the digests, unless the
     block fails.
 
     Yields:
-        What gives the fingerprint, after the block.
+        Function that returns them after the block.
 
     Raises:
         InputError: as `fingerprint`, or a file has changed by the block's end.
@@ -90,8 +109,8 @@ def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Calla
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as pool:
         try:
-            found = pool.submit(_read, folder, adapter, stop)
-            yield lambda: found.result().digest
+            found = pool.submit(_digests_of_process, folder, adapter, stop)
+            yield found.result
         except BaseException:
             stop.set()
             raise
@@ -99,43 +118,57 @@ def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Calla
             _check_same(path, version)
 
 
-class _Read(NamedTuple):
-    digest: str
-    versions: dict[Path, Version]  # of the files before they were read
+def _digests_of_process(folder: Path, adapter: Path | None, stop: threading.Event) -> Digests:
+    """`Digests` with what this process needs."""
+    files = _files(folder, adapter)
+    outline = _outline(files) if processes.is_distributed() else ""
+    if processes.is_first():
+        return _hashed(files, stop)._replace(outline=outline)
+    return Digests("", outline, {path: _version_of(path) for path in files.values()})
 
 
-def _read(folder: Path, adapter: Path | None, stop: threading.Event) -> _Read:
-    """Hash the files that `models.load` reads parameters from, and their config."""
+def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
+    """Files that `models.load` reads parameters from, and their config, by kind and name."""
     if is_gguf(folder):
-        parts = read_gguf(folder).files
-        files = {("model", path.name): path for path in parts}
-        return _hashed(files, adapter, stop)
-    if checkpoint.is_converted(folder):
-        inside = (folder / checkpoint.CONVERTED_PARAMS).rglob("*")
-        weights = [
-            folder / checkpoint.CONVERTED,
-            *sorted(path for path in inside if path.is_file()),
-        ]
+        files = {("model", path.name): path for path in read_gguf(folder).files}
     else:
-        weights = tensor_files.weight_files(folder)
-    paths = [folder / checkpoint.CONFIG, *weights]
-    files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
-    return _hashed(files, adapter, stop)
-
-
-def _hashed(
-    files: dict[tuple[str, str], Path], adapter: Path | None, stop: threading.Event
-) -> _Read:
-    """Hash files by their kind and name, and an adapter's."""
+        if checkpoint.is_converted(folder):
+            inside = (folder / checkpoint.CONVERTED_PARAMS).rglob("*")
+            weights = [
+                folder / checkpoint.CONVERTED,
+                *sorted(path for path in inside if path.is_file()),
+            ]
+        else:
+            weights = tensor_files.weight_files(folder)
+        paths = [folder / checkpoint.CONFIG, *weights]
+        files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
     if adapter is not None:
         from jaxscore.models.weights import lora
 
         files |= {("adapter", name): adapter / name for name in (lora.CONFIG, lora.WEIGHTS)}
+    return files
+
+
+def _hashed(files: dict[tuple[str, str], Path], stop: threading.Event) -> Digests:
+    """The fingerprint of some files."""
     read_at = time.time_ns()
     versions = {path: _version_of(path) for path in files.values()}
     digests = _digests(versions, read_at, stop)
     whole = hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
-    return _Read(whole, versions)
+    return Digests(whole, "", versions)
+
+
+def _outline(files: dict[tuple[str, str], Path]) -> str:
+    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples: 2 MB of it."""
+    digest = hashlib.sha256(repr(list(files)).encode())
+    for path in files.values():
+        size = _version_of(path).size
+        digest.update(b"%d:" % size)
+        starts = range(HEAD, size, max(SAMPLE, (size - HEAD) // SAMPLES)) if size > HEAD else ()
+        for start, length in ((0, HEAD), *((start, SAMPLE) for start in starts)):
+            whole = min(length, size - start)
+            digest.update(_chunk_digest(path, start, whole, threading.Event()))
+    return digest.hexdigest()
 
 
 def _digests(versions: dict[Path, Version], read_at: int, stop: threading.Event) -> list[str]:

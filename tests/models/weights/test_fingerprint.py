@@ -10,6 +10,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.models.weights import fingerprint, tensor_files
 from jaxscore.models.weights.lora import CONFIG, WEIGHTS
 from tests.conftest import CASES
@@ -262,7 +263,7 @@ def test_loading_that_fails_ends_it(model, monkeypatch):
 def test_beside_loading(model):
     with fingerprint.computed_beside(model) as digest:
         pass
-    assert digest() == fingerprint.fingerprint(model)
+    assert digest().digest == fingerprint.fingerprint(model)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -279,3 +280,42 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(model, known):
 
     with pytest.raises(InputError, match="changed while it was read"):
         loading()
+
+
+def digests_of_process(monkeypatch, model, index):
+    monkeypatch.setattr(processes._Run, "index", index)
+    monkeypatch.setattr(processes._Run, "count", 2)
+    with fingerprint.computed_beside(model) as digests:
+        pass
+    return digests()
+
+
+def test_only_the_first_of_several_processes_reads_all_bytes(model, read, monkeypatch):
+    monkeypatch.setattr(fingerprint, "HEAD", 1 << 16)
+    monkeypatch.setattr(fingerprint, "SAMPLE", 1 << 12)
+    whole = fingerprint.fingerprint(model)
+    n_chunks = len(read)
+    first = digests_of_process(monkeypatch, model, 0)
+    read.clear()
+    monkeypatch.setattr(fingerprint, "_hashed", None)  # of all bytes
+    second = digests_of_process(monkeypatch, model, 1)
+    assert (first.digest, second.digest) == (whole, "")
+    assert first.outline == second.outline
+    assert len(read) <= 2 * (2 + fingerprint.SAMPLES)
+    assert n_chunks > 2
+
+
+@pytest.mark.parametrize("change_file", ["config", "header", "sample", "size"])
+def test_processes_with_other_files_have_other_outlines(model, monkeypatch, change_file):
+    before = digests_of_process(monkeypatch, model, 1).outline
+    weights = model / "model.safetensors"
+    match change_file:
+        case "config":
+            (model / "config.json").write_text("[]")
+        case "header":
+            change(weights, 100)
+        case "sample":
+            change(weights, fingerprint.HEAD + 7)
+        case "size":
+            weights.write_bytes(weights.read_bytes() + b"0")
+    assert digests_of_process(monkeypatch, model, 1).outline != before
