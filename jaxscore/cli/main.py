@@ -13,6 +13,7 @@ from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.help_pages import OUTPUTS
 from jaxscore.cli.messages import JOURNAL_LOST
 from jaxscore.engine import stages
+from jaxscore.engine.defaults import set_gpu_memory
 from jaxscore.errors import INTERRUPTED, InputError, is_valid_unicode, near
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.config_file import expand_config
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where Python would end with a traceback.
     """
     args = parse(sys.argv[1:] if argv is None else argv)
+    set_gpu_memory()
     is_one_of_several = getattr(args, "distributed", False) and hasattr(os, "fork")
     if not is_one_of_several or "jax" in sys.modules:  # which a fork would break
         return _run(args)

@@ -15,6 +15,7 @@ from jaxscore.engine import stages
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
 from jaxscore.io import run_files
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
@@ -269,7 +270,8 @@ def load_scorer(
         check_model(args, args.reference, args.reference_revision)
     remark_lora(args)
     place = _journal(args, output, written)
-    from jaxscore.engine.devices import use_device  # deferred: imports JAX, which takes a second
+    # Deferred: imports JAX, which takes a second
+    from jaxscore.engine.devices import limit_bytes, use_device
 
     use_device(args.device)
     scorer = _loader(args)(
@@ -296,6 +298,8 @@ def load_scorer(
         remark_model(args, loaded_model)
     remark_faster_dtype(args, scorer.model)
     on_accelerator = scorer.model.platform != "cpu"
+    if on_accelerator and (limit := limit_bytes()) is not None:
+        remark(args, f"memory of each device that programs may use: {format_bytes(limit)}")
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
     if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {scorer.batch_tokens}")

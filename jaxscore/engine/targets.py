@@ -16,7 +16,7 @@ import jax
 from jax.errors import JaxRuntimeError
 from jax.experimental.topologies import get_topology_desc
 
-from jaxscore.engine.defaults import TargetPlatform
+from jaxscore.engine.defaults import GPU_MEMORY_SHARE, TargetPlatform
 from jaxscore.errors import InputError, install_extra
 
 CUDA_PLUGIN = "jax-cuda13-plugin"
@@ -30,7 +30,7 @@ class Target:
     Attributes:
         name: "v5e:2x2", "h100".
         devices: JAX's compile-only devices.
-        memory_bytes: memory of one device, or None if unknown.
+        memory_bytes: memory of one device that programs may use, or None if unknown.
         flops: peak bfloat16 FLOP per second of one device, or None if unknown.
         compiler, version: "libtpu", "0.0.42".
     """
@@ -100,7 +100,7 @@ def gpu(name: str, n_devices: int) -> Target:
         name,
         "gpu",
         tuple(found),
-        GPUS[name].memory_bytes,
+        int(GPUS[name].memory_bytes * GPU_MEMORY_SHARE),
         None,  # no time is estimated
         CUDA_PLUGIN,
         importlib.metadata.version(CUDA_PLUGIN),

@@ -8,6 +8,7 @@ import sys
 import jax
 import pytest
 from jax.errors import JaxRuntimeError
+from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
 from jaxscore.cli.main import parse
 from jaxscore.device.init_params import init_params
@@ -15,7 +16,7 @@ from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import devices, footprint
-from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.engine.defaults import BATCH_TOKENS, GPU_MEMORY_VARIABLES, set_gpu_memory
 from jaxscore.engine.devices import (
     LEAST,
     LENGTH,
@@ -299,3 +300,15 @@ def test_the_flag(tmp_path, capsys):
 
 def test_what_is_free_is_told():
     assert free_bytes() > 1 << 26
+
+
+@pytest.mark.parametrize(
+    ("variable", "share"), [(None, 0.9), *[(name, 0.5) for name in GPU_MEMORY_VARIABLES]]
+)
+def test_jax_takes_most_of_a_gpu_unless_the_user_decides(monkeypatch, variable, share):
+    for name in GPU_MEMORY_VARIABLES:
+        monkeypatch.setenv(name, "")  # undone at the end
+    if variable is not None:
+        monkeypatch.setenv(variable, "0.5")
+    set_gpu_memory()
+    assert generate_pjrt_gpu_plugin_options()["memory_fraction"] == share
