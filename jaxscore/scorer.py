@@ -208,6 +208,7 @@ class Scorer:
         """
         use_device(device)
         lora = None if lora is None else local_path(str(lora))
+        size = devices.BatchTokens(batch_tokens, reproducible=reproducible)
         loaded = load_checkpoint(
             model,
             dtype=dtype,
@@ -220,13 +221,12 @@ class Scorer:
             mesh=mesh,
             reproducible=reproducible,
             accept_config=accept_config,
+            before_weights=size.measure,
         )
         scorer = cls(
             loaded.model,
             loaded.encoder,
-            batch_tokens=devices.batch_tokens(
-                batch_tokens, loaded.model, reproducible=reproducible
-            ),
+            batch_tokens=size.choose(loaded.model),
             progress=progress,
             journal=None if journal is None else Journal(local_path(str(journal)), loaded.about),
             reproducible=reproducible,

@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -201,9 +202,35 @@ def is_out_of_memory(problem: JaxRuntimeError) -> bool:
 
 
 LENGTH = 1024  # of the measured rows: attention makes each token of longer rows more expensive
-MEASURED = (4096, 8192)  # tokens of measured batches; memory is linear in the tokens
 LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
 SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
+
+
+class BatchTokens:
+    """Tokens in each batch of a run.
+
+    On an accelerator their number follows from compiled programs, which compile while the weights
+    load.
+    """
+
+    def __init__(self, requested: int | str | None, *, reproducible: bool) -> None:
+        """Args as of `batch_tokens`."""
+        self._requested, self._reproducible = requested, reproducible
+        self._measured: Future[int] | None = None
+
+    def measure(self, model: Model) -> None:
+        """Start to compile for a model whose parameters are shapes, if the number needs it."""
+        if _by_memory(self._requested, model.platform, reproducible=self._reproducible):
+            pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
+            free = free_bytes() - placed_bytes(model.params)
+            self._measured = pool.submit(_most_tokens, model, free, ())
+            pool.shutdown(wait=False)
+
+    def choose(self, model: Model) -> int:
+        """The number, for the loaded model; see `batch_tokens`."""
+        if self._measured is not None:
+            return _of_first(self._measured.result())
+        return batch_tokens(self._requested, model, reproducible=self._reproducible)
 
 
 def batch_tokens(
@@ -226,13 +253,20 @@ def batch_tokens(
     """
     if requested is not None and requested != AUTO:
         return int(requested)
-    if reproducible or (requested is None and model.platform == "cpu"):
+    if not _by_memory(requested, model.platform, reproducible=reproducible):
         return BATCH_TOKENS
     return auto_batch_tokens(model, measures=measures)
 
 
+def _by_memory(requested: int | str | None, platform: str, *, reproducible: bool) -> bool:
+    """Whether a batch takes what fits."""
+    return not reproducible and (requested == AUTO or (requested is None and platform != "cpu"))
+
+
 def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str, ...] = ()) -> int:
     """The largest power of two whose batches fit, by the compiler's memory analysis.
+
+    The programs are those that score such batches, so a run finds the last one in JAX's cache.
 
     Args:
         model: loaded, so that its memory is in use already.
@@ -242,23 +276,33 @@ def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str
     Raises:
         InputError: the compiler of this device does not report memory.
     """
-    available = free_bytes() if free is None else free
-    tokens = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
-    length = min(LENGTH, 1 << (model.max_positions - 1).bit_length())
-    small, large = (_measured(model, tokens, length, measures) for tokens in MEASURED)
-    per_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))
-    fixed = small - per_token * MEASURED[0]
-    while tokens > LEAST and fixed + per_token * tokens > SHARE * available:
-        tokens //= 2
-    # One process decides for all: another amount of memory would be another plan.
+    return _of_first(_most_tokens(model, free_bytes() if free is None else free, measures))
+
+
+def _of_first(tokens: int) -> int:
+    """The first process's number: another amount of memory would be another plan."""
     return int.from_bytes(processes.broadcast_from_first(tokens.to_bytes(8, "little")), "little")
 
 
-def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...]) -> int:
+def _most_tokens(model: Model, free: int, measures: tuple[str, ...]) -> int:
+    available = SHARE * free
+    tokens = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
+    while tokens > LEAST:
+        needed = _measured(model, tokens, measures)
+        if needed <= available:
+            break
+        # The share of smaller batches is at least proportional, so larger ones do not fit.
+        most = int(tokens * available / needed)
+        tokens = max(LEAST, min(tokens // 2, 1 << (most.bit_length() - 1) if most > 0 else 0))
+    return tokens
+
+
+def _measured(model: Model, tokens: int, measures: tuple[str, ...]) -> int:
     """Bytes beside the parameters, also for a batch that the compiler rejects for its memory."""
     from jaxscore.engine import footprint  # here: a run with a fixed batch size needs no estimate
 
-    rows = max(1, tokens // length)
+    length = min(LENGTH, tokens, 1 << (model.max_positions - 1).bit_length())
+    rows = tokens // length
     try:
         return footprint.measure(model, rows, length, measures=measures).working_bytes
     except JaxRuntimeError as problem:

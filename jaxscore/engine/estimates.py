@@ -12,13 +12,11 @@ import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.backends import BACKENDS, Platform, current_platform
-from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
-from jaxscore.device.dots import storage_dtype
 from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import Chunks, Paths, ScoredPositions
-from jaxscore.device.sharding import ROWS, DeviceMesh, keys_of
+from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.footprint import (
     Collective,
     Where,
@@ -235,14 +233,7 @@ def abstract_model(
         ValueError: the mesh does not split this decoder.
     """
     mesh = where if isinstance(where, DeviceMesh) else None
-    place = None if mesh is None else mesh.placement(config)
+    place: Any = mesh.placement(config) if mesh is not None else lambda *_: on(where)
     integers = BACKENDS[platform or current_platform()].integers
-
-    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        sharding = on(where) if place is None else place(keys_of(path), leaf.shape)
-        kept = storage_dtype(leaf.dtype, integers)
-        return jax.ShapeDtypeStruct(leaf.shape, kept, sharding=sharding)
-
-    shapes: Params = shapes_of(config, native.NUMPY_DTYPES[dtype])
-    params = jax.tree_util.tree_map_with_path(one, shapes)
+    params = native.abstract_params(config, dtype, place, integers=integers)
     return native.from_params(config, params, dtype, model_type, mesh=mesh, platform=platform)

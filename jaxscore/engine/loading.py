@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,11 +50,13 @@ def load_checkpoint(
     reproducible: bool,
     accept_config: Sequence[str] = (),
     n_models: int = 1,
+    before_weights: Callable[[Model], object] | None = None,
 ) -> Loaded:
     """Load a checkpoint; arguments as in `Scorer.from_pretrained`.
 
     Args:
         n_models: number of models that share the devices' memory.
+        before_weights: see `models.native.build`.
 
     Raises:
         InputError: the model cannot be used, or processes of one run have different weights.
@@ -70,6 +72,7 @@ def load_checkpoint(
             quantize=quantize,
             mesh_choice=mesh_choice(mesh, n_models),
             accept_config=accept_config,
+            before_weights=before_weights,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ def load(
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,
     accept_config: Sequence[str] = (),
+    before_weights: Callable[[Model], object] | None = None,
 ) -> Model:
     """Load the parameters to the device and make the functions over them.
 
@@ -114,6 +115,7 @@ def load(
             the embedding and the unembedding. Native only.
         mesh_choice: chooses the devices once the model is known; None for the first one.
         accept_config: config keys that are not handled and that the user vouches for. Native only.
+        before_weights: see `native.build`; not called for transformers' classes.
 
     Raises:
         InputError: naming the file and what in it is not handled.
@@ -151,7 +153,7 @@ def load(
         bare = str if family is None else functools.partial(bare_name, family)
         tensors = lora.merged(tensors, lora.read(adapter), kind, bare)
     if implementation != "transformers":
-        model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice)
+        model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice, before_weights)
     elif quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "

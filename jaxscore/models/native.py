@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxscore.device.attention_kinds import cache_head_shape, cached_layers
 from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.sharding import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh, keys_of
 from jaxscore.errors import InputError
 from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
@@ -68,12 +68,14 @@ def build(
     dtype: Dtype,
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,
+    before_weights: Callable[[Model], object] | None = None,
 ) -> Model:
     """Load the parameters and make the functions over them.
 
     Args:
         folder: of the checkpoint, or `array_tensors.MEMORY`.
         tensors: of the checkpoint; None for a folder that `converted.save` wrote.
+        before_weights: takes the model with shapes as parameters, before these are read.
 
     Raises:
         InputError: a family or attribute that is not handled, or tensors that do not fit.
@@ -95,6 +97,9 @@ def build(
     mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))
     placement = _placement(config, mesh)
     integers = BACKENDS[current_platform()].integers
+    if before_weights is not None:
+        abstract = abstract_params(config, dtype, placement, integers=integers)
+        before_weights(from_params(config, abstract, dtype, raw["model_type"], mesh=mesh))
     load = tensor_loader(family, config, numpy_dtype, placement, integers=integers)
     if tensors is None:
         params = converted.restore(folder, config, numpy_dtype, placement, integers=integers)
@@ -188,6 +193,19 @@ def _placement(config: DecoderConfig, mesh: DeviceMesh | None) -> Placement:
         return mesh.placement(config)
     except ValueError as problem:
         raise InputError(str(problem)) from None
+
+
+def abstract_params(
+    config: DecoderConfig, dtype: Dtype, placement: Placement, *, integers: bool
+) -> decoder.Params:
+    """Shapes of the parameters as stored on the devices; `integers` as of `Backend`."""
+
+    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        kept, sharding = storage_dtype(leaf.dtype, integers), placement(keys_of(path), leaf.shape)
+        return jax.ShapeDtypeStruct(leaf.shape, kept, sharding=sharding)
+
+    shapes: decoder.Params = shapes_of(config, NUMPY_DTYPES[dtype])
+    return jax.tree_util.tree_map_with_path(one, shapes)
 
 
 def from_params(

@@ -4,12 +4,17 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
+from collections import Counter
 
 import jax
+import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
+from jax.experimental.compilation_cache import compilation_cache
 from jaxlib.xla_client import generate_pjrt_gpu_plugin_options
 
+from jaxscore import Scorer
 from jaxscore.cli.main import parse
 from jaxscore.device.init_params import init_params
 from jaxscore.device.lm_head.divergence import MIN_POSITIONS
@@ -33,6 +38,8 @@ from jaxscore.engine.devices import (
 )
 from jaxscore.errors import InputError
 from jaxscore.model_pair import DivergenceScorer
+from jaxscore.models import native
+from jaxscore.plan.requests import TokenSequence
 from tests.conftest import CASES
 from tests.device.configs import llamalike
 
@@ -224,8 +231,7 @@ def test_with_room_it_is_the_most_that_pays(scorers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1024, 2048])
-def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
-    monkeypatch.setattr(devices, "MEASURED", (2048, 4096))
+def test_it_is_the_largest_that_fits(scorers, working, tokens):
     between = (working(tokens) + working(2 * tokens)) / 2
     got = auto_batch_tokens(scorers("tiny-llama3").model, int(between / SHARE))
     assert got == tokens
@@ -270,6 +276,52 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
     reported = "INTERNAL: a bug ({:.6f}G)"
     with pytest.raises(JaxRuntimeError, match="a bug"):
         auto_batch_tokens(model, 1)
+
+
+def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monkeypatch, tmp_path):
+    model = str(CASES / "models/tiny-llama3")
+    compiled, measured = [], devices._measured
+    reading = threading.Event()
+
+    def load_later(*args, **kwargs):
+        reading.set()
+        assert compiling.wait(60)
+        return load_params(*args, **kwargs)
+
+    def measure(model, *args):
+        assert reading.wait(60)  # while weights are read
+        compiling.set()
+        compiled.append(measured(model, *args))
+        return compiled[-1]
+
+    compiling, load_params = threading.Event(), native.load_params
+    monkeypatch.setattr(devices, "_measured", measure)
+    monkeypatch.setattr(devices, "MOST_CPU", 1024)
+    monkeypatch.setattr(native, "load_params", load_later)
+    events = Counter()
+    jax.monitoring.register_event_listener(count := lambda event, **_: events.update([event]))
+    caching = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    before = {name: jax.config.values[name] for name in caching}
+    compilation_cache.reset_cache()
+    try:
+        for name, value in caching.items():
+            jax.config.update(name, value)
+        scorer = Scorer.from_pretrained(model, batch_tokens="auto")
+        assert (scorer.batch_tokens, len(compiled)) == (1024, 1)
+        events.clear()
+        ids = np.arange(scorer.model.max_positions, dtype=np.int32)
+        scorer.score_sequences([TokenSequence(ids, 1)])
+    finally:
+        jax.monitoring.unregister_event_listener(count)
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert [program.name for program in scorer.engine.programs.compiled] == [("score", 1, 1024)]
+    assert events["/jax/compilation_cache/cache_hits"] == 1
 
 
 def test_without_a_number_the_platform_decides(scorers, monkeypatch):
