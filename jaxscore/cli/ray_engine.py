@@ -8,16 +8,19 @@ import argparse
 import collections
 import contextlib
 import functools
+import importlib
 import io
 import json
 import logging
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
 from jaxscore.cli import listing, messages, shards
@@ -26,13 +29,14 @@ from jaxscore.cli.shards import Outcome, Part, State
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError, install_extra
-from jaxscore.io import remote
+from jaxscore.io import processes, remote
 from jaxscore.journal.files import JournalHeld
 
 ADDRESS = "RAY_ADDRESS"
 KINDS = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "tpu": "TPU"}  # --device -> Ray's resource
 PATIENCE, PAUSE = 180.0, 5.0  # seconds: a lost process holds its journal for a while
 CONNECT = 10.0  # seconds; Ray itself would wait for minutes, and say nothing
+LOSS = 30.0  # seconds without the head node
 RETRIES = 4  # of a shard whose process was lost
 LOST = (
     f"its process was lost {RETRIES + 1} times (memory, a crash, or its node); the same command "
@@ -54,12 +58,22 @@ def outcomes(
             fails.
     """
     try:
-        import ray.data
+        importlib.import_module("ray.data")
     except ImportError as problem:
         raise InputError(f"--engine ray: {problem}; {install_extra('ray')}") from None
     if any(str(shard.source) == "-" for shard, _ in pending):
         raise InputError("--input -: standard input cannot be read by other processes; give a file")
-    _connect(args)
+    with _own_streams(args.quiet):
+        _connect(args)
+        with _watched_head(args):
+            yield from _outcomes(args, pending, dtype)
+
+
+def _outcomes(
+    args: argparse.Namespace, pending: Sequence[tuple[Shard, State]], dtype: str | None
+) -> Iterator[Outcome]:
+    import ray.data
+
     try:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = not args.quiet
@@ -72,6 +86,8 @@ def outcomes(
             Actor,
             fn_constructor_args=(args.words, os.getcwd(), dtype, kind, begin),
             compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
+            # Bounds processes that are lost before they begin a shard, which nothing counts.
+            max_restarts=RETRIES + len(rows),
             **resources,
         )
         lost = {shard.name for shard, _ in pending}
@@ -90,7 +106,86 @@ def outcomes(
             "the files; finished shards stay, and the same command goes on"
         ) from None
     finally:
-        ray.shutdown()
+        with contextlib.redirect_stdout(io.StringIO()):  # what it has not repeated yet
+            ray.shutdown()
+
+
+class _ByThread(io.TextIOBase):
+    """Standard output of one thread; what others print goes elsewhere."""
+
+    def __init__(self, own: TextIO, other: TextIO | None) -> None:
+        self._own, self._other, self._thread = own, other, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write to the stream of the thread that calls."""
+        stream = self._own if threading.get_ident() == self._thread else self._other
+        return len(text) if stream is None else stream.write(text)
+
+    def flush(self) -> None:
+        """Flush the stream of the first thread."""
+        self._own.flush()
+
+
+def _writes_to(stream: TextIO, descriptor: int) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return stream.fileno() == descriptor
+    return False
+
+
+@contextlib.contextmanager
+def _own_streams(quiet: bool) -> Iterator[None]:
+    """Keep stdout for this command; with --quiet Ray, which writes itself, is silent.
+
+    A thread of Ray prints which processes it lost, and its core writes to the descriptor of stderr.
+    """
+    with contextlib.ExitStack() as stack:
+        if quiet:
+            own = stack.enter_context(os.fdopen(os.dup(2), "w", buffering=1))
+            if _writes_to(sys.stderr, 2):
+                stack.enter_context(contextlib.redirect_stderr(own))
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            os.dup2(nowhere.fileno(), 2)
+            stack.callback(os.dup2, own.fileno(), 2)
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", DeprecationWarning)
+        other = None if quiet else sys.stderr
+        stack.enter_context(contextlib.redirect_stdout(cast(TextIO, _ByThread(sys.stdout, other))))
+        yield
+
+
+@contextlib.contextmanager
+def _watched_head(args: argparse.Namespace) -> Iterator[None]:
+    """End this process if the head node is lost: Ray would wait, and then abort it."""
+    import ray
+
+    address = _address() or ""
+    if "//" not in address:
+        address = ray.get_runtime_context().gcs_address
+    stop = threading.Event()
+
+    def watch() -> None:
+        lost = None
+        while not stop.wait(PAUSE):
+            try:
+                _check_reachable(address)
+            except InputError:
+                lost = lost or time.monotonic()
+                if time.monotonic() - lost > LOSS:
+                    processes.exit_now(
+                        2,
+                        f"jaxscore {args.command}: error: --engine ray: the head node at "
+                        f"{remote.mask(address)} was lost; finished shards stay, and the same "
+                        "command goes on",
+                    )
+            else:
+                lost = None
+
+    thread = threading.Thread(target=watch, name="ray-head", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
 
 
 def _lines(problem: Exception) -> list[str]:

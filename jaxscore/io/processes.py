@@ -86,7 +86,7 @@ def join(
         "started, with the same --coordinator and its own --process-id, and that the port "
         "can be reached"
     )
-    timer = threading.Timer(timeout, _exit_now, (2, message))
+    timer = threading.Timer(timeout, exit_now, (2, message))
     timer.daemon = True
     timer.start()
     # JAX would treat SIGTERM as a request to save a training checkpoint, and continue.
@@ -266,18 +266,19 @@ def leave(code: int) -> int:
     if not is_distributed():
         return code
     if code not in (0, 1):
-        _exit_now(code)
+        exit_now(code)
     import jax
 
     try:
         jax.distributed.shutdown()
     except RuntimeError:  # this process has done its work
-        _exit_now(LOST, f"jaxscore{process_label()}: error: another process of this run has ended")
+        exit_now(LOST, f"jaxscore{process_label()}: error: another process of this run has ended")
     _Run.index, _Run.count = 0, 1
     return code
 
 
-def _exit_now(code: int, message: str = "") -> NoReturn:
+def exit_now(code: int, message: str = "") -> NoReturn:
+    """End this process without waiting for other processes or threads."""
     if message:
         print(message, file=sys.stderr)
     sys.stdout.flush()

@@ -79,6 +79,9 @@ def finish(process):
     return out
 
 
+HEAD = "head_node.kill_gcs_server()"
+
+
 def actors(data):
     """Process numbers of actors; of a node with another folder only those that began a shard."""
     found = []
@@ -181,6 +184,51 @@ def test_shard_that_kills_each_process_fails(data):
     _, said = process.communicate()
     assert (process.returncode, len(killed)) == (2, ray_engine.RETRIES + 1), said
     assert ray_engine.LOST in said
+
+
+@needs_ray
+@pytest.mark.slow
+def test_process_that_is_lost_before_its_shard_begins_ends_the_run(data):
+    process = start(data, "in/0.jsonl", "out/", "--engine", "ray")
+    killed = set()
+    while process.poll() is None:
+        for actor in set(actors(data)) - killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(actor, signal.SIGKILL)
+                killed.add(actor)
+        time.sleep(0.01)
+    out, said = process.communicate()
+    assert (process.returncode, out) == (2, ""), said
+    assert said.startswith("jaxscore score: error: --engine ray: The actor is dead"), said
+    assert len(killed) >= ray_engine.RETRIES + 2  # one shard
+
+
+@needs_ray
+@pytest.mark.slow
+def test_lost_head_node_ends_the_run_with_a_message(data):
+    nodes_of = NODES.replace("remove_node(nodes[-1], allow_graceful=False)", HEAD)
+    variables = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", nodes_of]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables) as nodes:
+        address = nodes.stdout.readline().strip()
+        process = start(data, "in/", "out/", "--engine", "ray", RAY_ADDRESS=address)
+        wait_for_work(data, process)
+        stopped = actors(data)
+        for actor in stopped:
+            os.kill(actor, signal.SIGSTOP)  # the run does not end before the loss is seen
+        nodes.stdin.write("\n")
+        nodes.stdin.flush()
+        _, said = process.communicate(timeout=120)
+        for actor in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(actor, signal.SIGKILL)
+        nodes.kill()
+    assert process.returncode == 2
+    assert said == (
+        f"jaxscore score: error: --engine ray: the head node at {address} was lost; finished "
+        "shards stay, and the same command goes on\n"
+    )
 
 
 def row(data, output):
