@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import yaml
 
+from jaxscore.cli import ray_engine, shards
 from tests.cli.conftest import QWEN
 from tests.conftest import ROOT
 
@@ -18,9 +19,11 @@ N = {
     "tpu_pod.sh": 4,
     "xpk.sh": 8,
 }
+RAY = "ray_tpu.sh"
 STAND_INS = """
 jaxscore() { printf '%s\\n' "$@" > "$SEEN"; }
 exec() { "$@"; }
+ray() { printf '%s ' "$@" >> "$SEEN.ray"; }
 xpk() { while [ "$1" != --command ]; do shift; done; eval "$2"; }
 """
 
@@ -52,7 +55,7 @@ def variables(name: str, k: int) -> dict[str, str]:
 
 
 def test_every_file_is_tried():
-    assert {path.name for path in FOLDER.iterdir()} == {"README.md", *N}
+    assert {path.name for path in FOLDER.iterdir()} == {"README.md", RAY, *N}
 
 
 @pytest.mark.parametrize("name", N)
@@ -73,6 +76,30 @@ def test_worker_of_a_recipe_scores_its_files(name, run, tmp_path, monkeypatch):
     assert [path.name for path in out.glob("*.jsonl")] == ["2.jsonl"]
     [listing] = out.glob("_shards-*.json")
     assert len(json.loads(listing.read_text())) == N[name]
+
+
+def test_first_host_of_ray_scores_every_file_and_the_others_join(run, tmp_path, monkeypatch):
+    data, out, seen = tmp_path / "in", tmp_path / "out", tmp_path / "words"
+    data.mkdir()
+    for k in range(2):
+        (data / f"{k}.jsonl").write_text('{"continuation": "one two"}\n')
+    environment = os.environ | {
+        "MODEL": QWEN, "INPUT": f"{data}/", "OUTPUT": f"{out}/", "SEEN": str(seen), "HEAD": "h",
+    }  # fmt: skip
+    command = ["bash", "-euc", STAND_INS + script(RAY)]
+    subprocess.run(command, env=environment | {"WORKER": "1"}, check=True)
+    joined = (tmp_path / "words.ray").read_text()
+    assert joined == 'stop --force start --address=h:6379 --resources={"TPU": 4} --block '
+    assert not seen.exists()
+    subprocess.run(command, env=environment | {"WORKER": "0"}, check=True)
+    started = (tmp_path / "words.ray").read_text().removeprefix(joined)
+    assert started == ('stop --force start --head --port=6379 --resources={"TPU": 4} stop --force ')
+    words = seen.read_text().splitlines()
+    assert words[-4:] == ["--engine", "ray", "--actors", "16"]
+    monkeypatch.setattr(ray_engine, "outcomes", shards._outcomes)  # in place of Ray's actors
+    ran = run(*words, "--quiet", "--no-html")
+    assert (ran.code, ran.err) == (0, "")
+    assert sorted(path.name for path in out.glob("*.jsonl")) == ["0.jsonl", "1.jsonl"]
 
 
 def test_scripts_are_valid_shell():
