@@ -65,7 +65,7 @@ def _special(**tokens: str) -> dict[str, str]:
 # A llama's class that is given a prefix space builds itself from a SentencePiece file instead.
 _LLAMA = TokenizerClass(
     "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe jamba llama llama4 llama4_text "
-    "ministral mistral mistral3 mixtral persimmon phi3 phimoe zamba2",
+    "ministral mistral mistral3 mixtral persimmon phi3 phimoe zamba zamba2",
     _special(bos="<s>", eos="</s>", unk="<unk>"),
     adds=(True, False),
     prefix_space=False,

@@ -168,6 +168,9 @@ CONFIGS = {
         recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", "scale", 1e-6)),
         quantized="float32",
     ),
+    "selective scan in heads": llamalike(
+        recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", n_heads=2)),
+    ),
     "state space": llamalike(
         recurrent=Recurrent((0, 1), StateSpace(4, 6, 2, 8, 4, True, True, "silu", 0.0, 1e9)),
     ),

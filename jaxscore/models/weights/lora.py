@@ -46,7 +46,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
 # Modules of transformers' class Conv1D, whose weights are [in, out].
 CONV1D = {"gpt2": ("c_attn", "c_fc", "c_proj")}
 # Modules that several layers share, each of which PEFT adapts on its own
-SHARED = {"zamba2": ".shared_transformer."}
+SHARED = {"zamba": ".shared_transf.", "zamba2": ".shared_transformer."}
 MOST_SCALE = 1e9  # alpha over rank; usual are 0.5 to 4
 PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes years
 
