@@ -45,6 +45,8 @@ class Latent(NamedTuple):
         value: channels of a head's value.
         norm_eps: of the norms of both vectors.
         query_factor, factor: on the queries, and on that vector after its norm.
+        gated: queries are products of their vector after and before its norm, and so are gates,
+            whose sigmoids multiply the mixed values.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class Latent(NamedTuple):
     norm_eps: float
     query_factor: float = 1.0
     factor: float = 1.0
+    gated: bool = False
 
 
 class QueryGrowth(NamedTuple):
@@ -316,6 +319,7 @@ class Experts:
         corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
         groups, groups_per_token: experts are chosen within the best groups of neighbours.
         group_rank: scores of a group, summed, by which groups are ranked.
+        dropped_score: of experts in other groups; None if they are never chosen.
         least_sum: by which weights are divided at least, where they are renormalised.
         added_sum: added to what weights are divided by, where they are renormalised.
         scale: factor on the weights.
@@ -344,6 +348,7 @@ class Experts:
     groups: int = 1
     groups_per_token: int = 1
     group_rank: int = 1
+    dropped_score: float | None = None
     least_sum: float = 0.0
     added_sum: float = 0.0
     scale: float = 1.0
@@ -373,6 +378,8 @@ class DecoderConfig:
         norm: "rms" or "layer", with a scale where `norm_scale` and a bias where `norm_bias`;
             `norm_eps` is added to the mean square or the variance.
         norm_place: where each half has its norms.
+        norm_gate_rank: what the norms before attention and before experts give is gated, see
+            `LowRankGate`; 0 is not.
         parallel: "no", or attention and MLP both read what the layer was given, through norms of
             their "own" or one "shared".
         qk_norm: queries and keys are normed: in each "head" by one scale, by scales for each of
@@ -461,6 +468,7 @@ class DecoderConfig:
     tied: bool
     norm_bias: bool = False
     norm_place: NormPlace = "before"
+    norm_gate_rank: int = 0
     parallel: Parallel = "no"
     qk_norm: QkNorm = ""
     norm_scale: bool = True

@@ -55,7 +55,7 @@ def route_tokens(
 
 
 def _within_groups(ranked: Array, experts: Experts) -> Array:
-    """Scores with `NEVER` for experts outside the best groups.
+    """Scores with `dropped_score` for experts outside the best groups.
 
     Groups of neighbours are ranked by the sum of their `group_rank` best scores (arXiv
     2412.19437, section 2.1.2).
@@ -66,7 +66,8 @@ def _within_groups(ranked: Array, experts: Experts) -> Array:
     best = lax.top_k(groups, experts.group_rank)[0].sum(axis=-1)
     _, kept = lax.top_k(best, experts.groups_per_token)
     mine = (jnp.arange(experts.groups)[:, None] == kept[..., None, :]).any(axis=-1)
-    return jnp.where(mine[..., None], groups, NEVER).reshape(ranked.shape)
+    dropped = NEVER if experts.dropped_score is None else experts.dropped_score
+    return jnp.where(mine[..., None], groups, dropped).reshape(ranked.shape)
 
 
 def _sparsemixer(logits: Array, experts: Experts) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.experts import route_tokens
-from jaxscore.device.layers import Linear, Norm
+from jaxscore.device.layers import Linear, LowRankGate, Norm
 
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -148,6 +148,8 @@ class Mixture(nn.Module):
             What is added to the residual stream, and what is added later if experts are `late`.
         """
         c, experts = self.config, self.experts
+        if c.norm_gate_rank:
+            x = LowRankGate(c.norm_gate_rank, c.quantized, name="norm_gate")(x)
         read = x
         if experts.router_norm:
             scale = self.param("router_scale", nn.initializers.ones, (c.width,))

@@ -102,6 +102,18 @@ class Linear(nn.Module):
         return y
 
 
+class LowRankGate(nn.Module):
+    """The input times the sigmoid of `right(silu(left(x)))`, products of this rank."""
+
+    rank: int
+    quantized: str = ""
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        inner = jax.nn.silu(Linear(self.rank, False, self.quantized, name="left")(x))
+        return x * jax.nn.sigmoid(Linear(x.shape[-1], False, self.quantized, name="right")(inner))
+
+
 class Norm(nn.Module):
     """Root-mean-square or layer norm over the last `axes` axes, in float32.
 

@@ -33,7 +33,15 @@ from jaxscore.device.decoder_config import (
     Latent,
     QueryGrowth,
 )
-from jaxscore.device.layers import SCALE, Layout, Linear, Norm, PerLayer, apply_rotary
+from jaxscore.device.layers import (
+    SCALE,
+    Layout,
+    Linear,
+    LowRankGate,
+    Norm,
+    PerLayer,
+    apply_rotary,
+)
 
 KeyValue = tuple[Array, Array]
 
@@ -107,6 +115,8 @@ class LatentProducts(nn.Module):
             self.query_in = Linear(latent.query_rank, c.qkv_bias, c.quantized)
             self.query_norm = Norm(c, eps=latent.norm_eps)
         self.q = Linear(n_heads * (latent.turned + latent.unturned), False, c.quantized)
+        if latent.gated:
+            self.gate = Linear(n_heads * latent.value, False, c.quantized)
         self.key_value = Linear(latent.rank + latent.turned, c.qkv_bias, c.quantized)
         self.norm = Norm(c, eps=latent.norm_eps)
         self.key_up = PerHead(n_heads, latent.unturned, latent.rank, "rows", c.quantized)
@@ -123,7 +133,11 @@ class LatentProducts(nn.Module):
             attend: `attention` with all other arguments.
         """
         latent, interleaved = self.latent, self.config.interleaved
-        read = self.query_norm(self.query_in(x)) if latent.query_rank else x
+        read = x
+        if latent.query_rank:
+            short = self.query_in(x)
+            read = self.query_norm(short)
+            read = jnp.concatenate([read, short], axis=-1) if latent.gated else read
         read = read if latent.query_factor == 1.0 else read * latent.query_factor
         q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned) * factors
         unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
@@ -137,14 +151,20 @@ class LatentProducts(nn.Module):
         if own.caches or x.shape[1] == 1:
             absorbed = jnp.concatenate([turned, self.key_up(unturned)], axis=-1)
         if x.shape[1] == 1:  # a generation step
-            return self._values(attend(absorbed, *keys_values)), keys_values
+            return self._gated(self._values(attend(absorbed, *keys_values)), read), keys_values
         mixed = attend(
             self._pad(jnp.concatenate([turned, unturned], axis=-1)),
             *isolate_nonfinite(*self._expand(k)),
             cache_q=absorbed,
             from_cache=lambda mixed: self._pad(self._values(mixed)),
         )
-        return mixed[..., : latent.value], keys_values
+        return self._gated(mixed[..., : latent.value], read), keys_values
+
+    def _gated(self, mixed: Array, read: Array) -> Array:
+        """Mixed values times their gates, if there are any."""
+        if not self.latent.gated:
+            return mixed
+        return mixed * jax.nn.sigmoid(self.gate(read)).reshape(mixed.shape)
 
     def _expand(self, k: Array) -> KeyValue:
         """Keys and values [R, L, N, H] of all heads from latent keys."""
@@ -301,6 +321,8 @@ class AttentionHalf(nn.Module):
     ) -> tuple[Array, KeyValue]:
         c = self.config
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        if c.norm_gate_rank:
+            read = LowRankGate(c.norm_gate_rank, c.quantized, name="attention_norm_gate")(read)
         beside = None if c.recurrent is None else c.recurrent.beside
         if beside is not None:
             read *= beside.attention_in

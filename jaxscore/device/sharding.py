@@ -76,7 +76,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("layers/attention/sinks", (None, HEADS)),
     *_product(f"{LATENT}/(query_in|key_value)", None, None, None),
     (f"{LATENT}/(query_)?norm/scale", (None, None)),
-    *_product(f"{LATENT}/(q|key_up|value_up)", None, HEADS, None),
+    *_product(f"{LATENT}/(q|gate|key_up|value_up)", None, HEADS, None),
     *_product("attentions/(main|other)/(q|gate)", None, HEADS, None),
     *_product("attentions/main/[kv]", None, KV_HEADS, None),
     *_product("attentions/other/[kv]", None, OTHER_KV_HEADS, None),
@@ -94,6 +94,8 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("layers/streams/(norm/scale|output_scale)", (None, None)),
     *_product("layers/laurel/(left|right)", None, None, None),
     ("layers/laurel/norm/scale", (None, None)),
+    *_product("layers/attention_norm_gate/(left|right)", None, None, None),
+    *_product(f"{MAIN_MLP}/norm_gate/(left|right)", None, None, None),
     (f"{MAIN_MLP}/(experts|experts_after|shared_after)_norm/scale", (None, None)),
     (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads

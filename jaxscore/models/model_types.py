@@ -12,7 +12,8 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "afmoe bailing_hybrid cohere2_moe deepseek_v32 exaone_moe gemma4_text gemma4_unified_text "
+    "afmoe axk2 bailing_hybrid cohere2_moe deepseek_v32 exaone_moe gemma4_text "
+    "gemma4_unified_text "
     "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 "
     "kimi_linear lara_mini lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat "
     "nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
@@ -146,7 +147,6 @@ _WRAPPED = {
 INDEXER = "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
-    "axk2": "gates of low rank in its norms and on its attention, and an indexer that chooses keys",
     "blt": "patches of bytes",
     "deepseek_v4": "streams with learned mixing, keys compressed over stretches of tokens and an "
     "indexer of those, outputs turned back by position, and experts chosen by token id",

@@ -168,6 +168,14 @@ CONFIGS = {
         recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", "scale", 1e-6)),
         quantized="float32",
     ),
+    "gated norms": llamalike(
+        n_kv_heads=1,
+        head_width=12,
+        rotary=(Rotary((1.0, 0.2)),),
+        latent=Latent(8, 6, 4, 6, 6, 1e-6, gated=True),
+        norm_gate_rank=3,
+        experts=Experts(4, 2, True),
+    ),
     "selective scan in heads": llamalike(
         recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", n_heads=2)),
     ),

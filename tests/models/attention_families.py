@@ -90,6 +90,7 @@ BASE: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 1,
         "prefix_dense_intermediate_size": 40,
     },
+    "axk2": INDEXED,
     "deepseek_v32": {**INDEXED, **GROUPS},
     "gemma4_unified_text": UNIFIED,
     "glm_moe_dsa": INDEXED,
@@ -227,6 +228,24 @@ CASES = [
         rope_parameters=LINEAR | {"rope_theta": 300.0},
     ),
     case("cohere2_moe", mlp_layer_types=["dense"] * 3, prefix_dense_sliding_window_pattern=2),
+    case("axk2", {"num_experts_per_tok": 2}),
+    case(
+        "axk2",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob routed_scaling_factor",
+        {"n_group": None, "topk_group": None},
+        {"num_experts_per_tok": 2},
+        {"topk_group": 1, "num_experts_per_tok": 2},
+        **GROUPS,
+        norm_topk_prob=False,
+        routed_scaling_factor=0.8,
+        attention_bias=True,
+        tie_word_embeddings=True,
+        gated_norm_rank=5,
+        first_k_dense_replace=2,
+        **LLAMALIKE,
+    ),
+    case("axk2", "rope_scaling", mlp_layer_types=["dense"] * 3, **scaled(YARN)),
     case("deepseek_v32", {"n_group": 1, "topk_group": 1}, {"num_experts_per_tok": 2}),
     case(
         "deepseek_v32",
@@ -439,7 +458,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("cohere2_moe", scaled(LINEAR), "does not read; write rope_parameters"),
     *(
         (kind, attributes, said)
-        for kind in ("deepseek_v32", "glm_moe_dsa")
+        for kind in ("axk2", "deepseek_v32", "glm_moe_dsa")
         for attributes, said in (
             ({"mlp_bias": True}, "mlp_bias is True"),
             ({"moe_layer_freq": 2}, "moe_layer_freq is 2"),
@@ -506,6 +525,8 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}}}, "a name"),
     ("dbrx", {"ffn_config": {"moe_top_k": 5}}, "moe_top_k is 5, expected 1 to 4"),
+    ("axk2", {"gated_norm_rank": 0}, "gated_norm_rank is 0, expected a number of at least 1"),
+    ("axk2", {"n_group": 2}, "n_group is 2 and topk_group None"),
     ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
     ("glm_moe_dsa", {"indexer_types": ["shared", "full", "full"]}, "the first one 'full'"),
     ("glm_moe_dsa", {"indexer_types": ["full", "odd", "full"]}, "expected 'full' and 'shared'"),
@@ -550,6 +571,7 @@ OF_INDEXED = {
     "output_router_logits": TRAINING,
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "axk2": OF_INDEXED,
     "deepseek_v32": OF_INDEXED,
     "glm_moe_dsa": OF_INDEXED
     | dict.fromkeys("index_topk_pattern index_topk_freq index_skip_topk_offset".split(), CHOICE)

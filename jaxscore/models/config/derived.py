@@ -283,6 +283,12 @@ def _sparse(config: Any) -> None:
     _latent(config)
 
 
+def _axk2(config: Any) -> None:
+    """Experts in all layers but the first, unless an older attribute says how many."""
+    config.first_k_dense_replace = getattr(config, "first_k_dense_replace", 1)
+    _sparse(config)
+
+
 def _glm_moe_dsa(config: Any) -> None:
     """Layers share the choice of an indexer by a pattern, or by a frequency."""
     if config.indexer_types is None:
@@ -653,6 +659,7 @@ def _phi4_multimodal(config: Any) -> None:
 
 RULES: dict[str, Callable[[Any], None]] = {
     "afmoe": _afmoe,
+    "axk2": _axk2,
     "bailing_hybrid": _bailing_hybrid,
     "bamba": _mamba2,
     "cohere2": _cohere2,

@@ -8,7 +8,7 @@ from jaxscore.models.families.family import Family, Source
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
     "attention_sinks": "gpt_oss mimo_v2_flash",
-    "deepseek": "deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash",
+    "deepseek": "axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
     "gated_delta": "lara_mini olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",

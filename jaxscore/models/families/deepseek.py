@@ -1,7 +1,8 @@
-"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, longcat_flash; mixtures in most layers.
+"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk2, longcat_flash; mixtures in most
+layers.
 
-The indexer of deepseek_v32 and glm_moe_dsa chooses `index_topk` keys for each query. Up to that
-many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
+The indexer of deepseek_v32, glm_moe_dsa and axk2 chooses `index_topk` keys for each query. Up to
+that many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
 longer ones are refused.
 
 Each layer of longcat_flash is two of ours. The experts read the first MLP's input, and their
@@ -14,8 +15,8 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, Latent
 from jaxscore.errors import InputError
-from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Part, Table, linear, norm
+from jaxscore.models.families import fields, hybrid, llama, mixtures
+from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 NORM_EPS = 1e-6  # of the norms within attention, independent of `rms_norm_eps`
 
@@ -96,11 +97,12 @@ def _v3(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, interleaved=config.rope_interleave)
 
 
-def sigmoid_mixture(config: Any, **own: Any) -> DecoderConfig:
-    """deepseek_v3 with a type of MLP for each layer, except for the fields in `own`."""
+def sigmoid_mixture(config: Any, of_experts: Any, **own: Any) -> DecoderConfig:
+    """deepseek_v3 with a type of MLP for each layer, except for fields of `Experts` and of the
+    decoder."""
     # DeepSeek-V3.2 and GLM-5 have these; PyTorch's class reads none of them.
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
-    experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, **of_experts)
     return _deepseek(config, experts, mixtures.dense_layers(config), interleaved=True, **own)
 
 
@@ -149,7 +151,8 @@ LIMIT = "beyond index_topk keys an indexer chooses among them, which is not cove
 INDEXER = r"layers\.\d+\.self_attn\.indexer\..+"
 
 
-def _indexed(config: Any) -> DecoderConfig:
+def _indexed(config: Any, **own: Any) -> DecoderConfig:
+    """deepseek_v3 of texts in which the indexers choose all keys, but for fields of `Experts`."""
     most, longest = config.index_topk, config.max_position_embeddings
     if most < 1:
         raise InputError(f"index_topk is {most!r}, expected a number of at least 1")
@@ -157,7 +160,7 @@ def _indexed(config: Any) -> DecoderConfig:
         raise InputError(
             f"layer_types is {config.layer_types!r}, handled is 'indexed_attention' for each layer"
         )
-    return sigmoid_mixture(config, max_positions=min(most, longest))
+    return sigmoid_mixture(config, own, max_positions=min(most, longest))
 
 
 def _glm_moe_dsa(config: Any) -> DecoderConfig:
@@ -168,6 +171,52 @@ def _glm_moe_dsa(config: Any) -> DecoderConfig:
             f"indexer_types is {types!r}, expected 'full' and 'shared', the first one 'full'"
         )
     return _indexed(config)
+
+
+def _axk2(config: Any) -> DecoderConfig:
+    """Gates of low rank on the norms before attention and experts, and gates of mixed values."""
+    for name in ("q_lora_rank", "gated_norm_rank"):
+        if type(rank := getattr(config, name)) is not int or rank < 1:
+            raise InputError(f"{name} is {rank!r}, expected a number of at least 1")
+    if (config.n_group is None) != (config.topk_group is None):
+        raise InputError(f"n_group is {config.n_group} and topk_group {config.topk_group}")
+    groups = 1 if config.n_group is None else config.n_group
+    made = _indexed(
+        config,
+        groups=groups,
+        groups_per_token=config.topk_group or 1,
+        group_rank=2,
+        dropped_score=0.0,
+    )
+    assert made.latent is not None
+    latent = made.latent._replace(gated=True)
+    return dataclasses.replace(made, latent=latent, norm_gate_rank=config.gated_norm_rank)
+
+
+def _axk2_sources(config: DecoderConfig) -> Table:
+    latent, layer = config.latent, "layers.{i}."
+    assert latent is not None
+    table = sources(config)
+    at, own = ("layers", "attention", "latent"), latent.turned + latent.unturned
+    rows = hybrid.parts(config.n_heads, own, latent.value)
+    for name, part in zip(("q", "gate"), rows, strict=True):
+        table |= linear((*at, name), layer + "self_attn.q_b_proj", False, part=part)
+    first, second = layer + "input_layernorm", layer + "post_attention_layernorm"
+    gates: dict[tuple[str, ...], tuple[str, tuple[int, ...] | None]]
+    gates = {("layers", "attention_norm_gate"): (first, None)}
+    sparse, plain = mixtures.split_layers(config)
+    if config.experts is None:
+        plain = tuple(range(config.n_layers))
+    else:
+        gates[*mixtures.mlp_path(config), "norm_gate"] = second, sparse
+    table["layers", "attention_norm", "scale"] = Source(f"{first}.norm.weight")
+    table["layers", "mlp_norm", "scale"] = Source(
+        f"{second}.norm.weight", elsewhere=(plain, f"{second}.weight")
+    )
+    for path, (name, layers) in gates.items():
+        for ours, theirs in {"left": "W_down", "right": "W_up"}.items():
+            table |= linear((*path, ours), f"{name}.{theirs}", False, layers=layers)
+    return table
 
 
 INDEXED_READS = (
@@ -258,6 +307,13 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 
 
 FAMILIES = {
+    "axk2": llama.family(
+        _axk2,
+        INDEXED_READS,
+        "gated_norm_rank",
+        mixtures.NEXT_TOKENS,
+        **NAMES | {"sources": _axk2_sources},
+    ),
     "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=sources, next_tokens=True),
     "deepseek_v3": llama.family(
         _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=sources, next_tokens=True

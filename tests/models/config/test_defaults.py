@@ -64,7 +64,7 @@ def test_the_table_is_what_the_class_has(kind):
             assert value in (None, head_width(config))
         elif name == "num_key_value_heads" and value is None:
             assert config.num_key_value_heads == config.num_attention_heads
-        elif (kind, name) == ("zamba2", "layers_block_type"):
+        elif kind in ("zamba", "zamba2") and name == "layers_block_type":
             # 4.57 has an older name of recurrent layers.
             newer = [{"mamba": "linear_attention"}.get(layer, layer) for layer in value]
             assert newer == getattr(config, name)

@@ -117,6 +117,7 @@ for kind in ("phimoe", "hy_v3"):
     EVERY[kind][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
 KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
+EVERY["axk2"][1]["exclude_modules"] = ["fc1", "fc2", "q_gate_proj"]  # so, too
 # Files have one tensor of all products inward of its delta rule.
 EVERY["lara_mini"][1]["exclude_modules"] = [f"in_proj_{name}" for name in ("qkv", "z", "b", "a")]
 for kind in ("zamba", "zamba2"):
