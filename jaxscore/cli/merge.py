@@ -29,6 +29,7 @@ from jaxscore.io.records import TOGETHER, csv_line, parse_cell
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
+from jaxscore.io.upload import Upload
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.registry import declaration
 from jaxscore.systems.system import System
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
     upload = None
     if remote.address_of(args.output) is not None:
-        upload = remote.Upload(args.output, manifest_path(args.output))
+        upload = Upload(args.output, manifest_path(args.output))
     has_report = system.merge is not None and system.report is not None
     has_files = has_report and _is_set(settings, system.has_report_files)
     has_page = has_report and _is_set(settings, system.reports_with or True)

@@ -32,6 +32,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
+from jaxscore.io.upload import Upload
 from jaxscore.journal.files import default_path
 from jaxscore.systems.registry import declaration
 
@@ -228,7 +229,7 @@ def _run_one(
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
         if output is not None and remote.address_of(output) is not None:
-            upload = remote.Upload(output, manifest_path(output))
+            upload = Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
                 stack.enter_context(copied_journal(journal, lambda: own.loaded))

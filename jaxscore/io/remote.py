@@ -5,7 +5,7 @@ own below the user's cache folder:
 
     s3://bucket/run/out.jsonl   <cache>/remote/<digest of the address>/out.jsonl
 
-An input is copied before it is read, an output is uploaded when it is finished, its manifest last.
+An input is copied before it is read, an output is uploaded when it is finished (`io.upload`).
 Messages, manifests and reports have the address, without passwords and signatures.
 """
 
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io import processes
 from jaxscore.io.atomic import temporary_folder
 from jaxscore.io.local_path import ADDRESS, Folder, cache_folder, check_local, mask
 from jaxscore.io.streams import descriptor
@@ -313,14 +312,25 @@ def restore(path: Path) -> None:
             os.replace(folder / path.name, path)
 
 
-def send(source: Path, path: Path) -> None:
-    """Upload a local file to another path's address, and replace what is there.
+def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite") -> None:
+    """Upload a local file whole to a path's address.
+
+    Args:
+        mode: gives, before each try, "overwrite" or "create", which refuses to replace a file.
 
     Raises:
         InputError: the store refuses.
+        FileExistsError: there is a file that is not to be replaced.
     """
-    address = str(address_of(path))
-    _persist(address, lambda: _store(address).put_file(str(source), _place(address)))
+    address, size = str(address_of(path)), source.stat().st_size
+    store, place = _store(address), _place(address)
+
+    def put() -> None:
+        store.put_file(str(source), place, mode=mode())
+        if (found := store.info(place).get("size")) != size:
+            raise OSError(f"found {found} bytes in the store, expected {size}")
+
+    _persist(address, put)
 
 
 def remove(path: Path) -> None:
@@ -345,109 +355,4 @@ def check_writable(path: Path) -> None:
         raise InputError(
             f"{mask(address)}: found an address of scheme {_scheme(address)}://, which is only "
             "read; write to a store or to a local path"
-        )
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a local file is replaced or written."""
-    facts = path.stat()
-    return facts.st_ino, facts.st_mtime_ns
-
-
-class Upload:
-    """Files of one output, from its local folder to its store.
-
-    A file that was missing when the run began is only created, so that of two workers with the
-    same output one is refused. That and the order, manifest last, hold what a manifest says.
-    """
-
-    def __init__(self, output: Path, manifest: Path) -> None:
-        """Look at what the store has.
-
-        Args:
-            output: the local path of an address.
-            manifest: of the output, which lies beside it.
-
-        Raises:
-            InputError: nothing can be written there, or the store does not answer.
-        """
-        self._output, self._manifest = output, manifest
-        check_writable(output)
-        self._before = {path: identity(path) for path in (output, manifest)}
-        self._stale = {path: _stamp(path) for path in self._files()}  # of a failed upload
-
-    def finish(self) -> None:
-        """Upload all files, and remove the local ones with their journal.
-
-        The old manifest is removed first: it never lies beside an output of another run.
-
-        Raises:
-            InputError: the store refuses, or another worker has written the output meanwhile.
-        """
-        if not processes.is_first():
-            return
-        for path, before in self._before.items():
-            if before is not None and identity(path) != before:
-                raise self._taken(str(address_of(path)))
-        if self._before[self._manifest] is not None:
-            remove(self._manifest)
-            self._before[self._manifest] = None
-        for path in sorted(self._files(), key=lambda path: path == self._manifest):
-            if path in self._before or self._stale.get(path) != _stamp(path):
-                self._put(path)
-        shutil.rmtree(self._output.parent, ignore_errors=True)
-
-    def _files(self) -> list[Path]:
-        """The local files without the journal, by name."""
-        files = sorted(self._output.parent.rglob("*"))
-        return [path for path in files if path.is_file() and not self._is_hidden(path)]
-
-    def _is_hidden(self, path: Path) -> bool:
-        """Whether it is a journal or a temporary file."""
-        parts = path.relative_to(self._output.parent).parts
-        return any(part.startswith(".") and part != self._output.name for part in parts)
-
-    def _put(self, path: Path) -> None:
-        address = str(address_of(path))
-        store, place = _store(address), _place(address)
-        size, before = path.stat().st_size, self._before.get(path)
-        is_new = path in self._before and before is None
-        if before is not None and identity(path) != before:
-            raise self._taken(address)
-        tried = False
-
-        def put() -> None:
-            nonlocal tried
-            is_again, tried = tried, True
-            is_begun = is_again and self._is_begun(path)
-            store.put_file(
-                str(path), place, mode="create" if is_new and not is_begun else "overwrite"
-            )
-            if (found := store.info(place).get("size")) != size:
-                raise OSError(f"found {found} bytes in the store, expected {size}")
-
-        try:
-            _persist(address, put)
-        except FileExistsError:
-            raise self._taken(address) from None
-
-    def _is_begun(self, path: Path) -> bool:
-        """Whether the store has what a try of this run left: all of the file, or its beginning.
-
-        Raises:
-            FileExistsError: another worker has written it between two tries.
-        """
-        before = self._before.get(path)
-        if path not in self._before or (found := read_bytes(path)) is None:
-            return False
-        if path.read_bytes().startswith(found):
-            return True
-        if before is None or identity(path) != before:
-            raise FileExistsError(str(path))
-        return False
-
-    def _taken(self, address: str) -> InputError:
-        return InputError(
-            f"{mask(address)}: another worker wrote it while this one computed, and it is left as "
-            "it is; the same command tells whether it is finished"
         )

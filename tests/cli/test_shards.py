@@ -20,7 +20,7 @@ from jaxscore.cli import (
     system_command,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files
+from jaxscore.io import processes, remote, run_files, upload
 from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
@@ -584,15 +584,15 @@ def test_copy_of_a_journal_that_cannot_be_removed_fails_no_shard(run, tmp_path, 
     def stop(_: object) -> None:
         raise InputError("no right to delete")
 
-    def finish(upload):
-        assert upload is not None
+    def finish(begun):
+        assert begun is not None
 
     (tmp_path / "a.jsonl").write_text('{"continuation": "a b"}')
     monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "identity", lambda _: None)
     monkeypatch.setattr(remote, "read_bytes", lambda _: None)
     monkeypatch.setattr(remote, "remove", stop)
-    monkeypatch.setattr(remote.Upload, "finish", finish)
+    monkeypatch.setattr(upload.Upload, "finish", finish)
     ran = run("score", "--model", QWEN, "--input", tmp_path / "a.jsonl", "--no-html",
               "--output", "s3://bucket/a.jsonl")  # fmt: skip
     assert ran.code == 0

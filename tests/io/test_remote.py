@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.run_files import manifest_path
+from jaxscore.io.upload import Upload
 
 SECRETS = "https://user:pass@host/a/b.jsonl?X-Amz-Signature=abc"
 
@@ -63,10 +64,10 @@ def store(monkeypatch, tmp_path):
     return Faulty()
 
 
-def begun(address: str, **files: bytes) -> remote.Upload:
+def begun(address: str, **files: bytes) -> Upload:
     """An upload whose output and manifest have been written locally."""
     output = remote.stage(address)
-    upload = remote.Upload(output, manifest_path(output))
+    upload = Upload(output, manifest_path(output))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(files.get("output", b"records"))
     manifest_path(output).write_bytes(files.get("manifest", b"{}"))
@@ -200,7 +201,7 @@ def test_standard_input_is_copied(monkeypatch):
 def test_web_pages_are_only_read():
     output = remote.stage("https://host/out.jsonl")
     with pytest.raises(InputError, match="only read"):
-        remote.Upload(output, manifest_path(output))
+        Upload(output, manifest_path(output))
 
 
 def test_missing_package_is_named(monkeypatch):

@@ -1,0 +1,106 @@
+"""Uploads a finished output with its reports, its manifest last, from its folder to its store."""
+
+import shutil
+from pathlib import Path
+
+from jaxscore.errors import InputError
+from jaxscore.io import processes, remote
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What changes when a local file is replaced or written."""
+    facts = path.stat()
+    return facts.st_ino, facts.st_mtime_ns
+
+
+class Upload:
+    """Files of one output, from its local folder to its store.
+
+    A file that was missing when the run began is only created, so that of two workers with the
+    same output one is refused. That and the order, manifest last, hold what a manifest says.
+    """
+
+    def __init__(self, output: Path, manifest: Path) -> None:
+        """Look at what the store has.
+
+        Args:
+            output: the local path of an address.
+            manifest: of the output, which lies beside it.
+
+        Raises:
+            InputError: nothing can be written there, or the store does not answer.
+        """
+        self._output, self._manifest = output, manifest
+        remote.check_writable(output)
+        self._before = {path: remote.identity(path) for path in (output, manifest)}
+        self._stale = {path: _stamp(path) for path in self._files()}  # of a failed upload
+
+    def finish(self) -> None:
+        """Upload all files, and remove the local ones with their journal.
+
+        The old manifest is removed first: it never lies beside an output of another run.
+
+        Raises:
+            InputError: the store refuses, or another worker has written the output meanwhile.
+        """
+        if not processes.is_first():
+            return
+        for path, before in self._before.items():
+            if before is not None and remote.identity(path) != before:
+                raise self._taken(path)
+        if self._before[self._manifest] is not None:
+            remote.remove(self._manifest)
+            self._before[self._manifest] = None
+        for path in sorted(self._files(), key=lambda path: path == self._manifest):
+            if path in self._before or self._stale.get(path) != _stamp(path):
+                self._put(path)
+        shutil.rmtree(self._output.parent, ignore_errors=True)
+
+    def _files(self) -> list[Path]:
+        """The local files without the journal, by name."""
+        files = sorted(self._output.parent.rglob("*"))
+        return [path for path in files if path.is_file() and not self._is_hidden(path)]
+
+    def _is_hidden(self, path: Path) -> bool:
+        """Whether it is a journal or a temporary file."""
+        parts = path.relative_to(self._output.parent).parts
+        return any(part.startswith(".") and part != self._output.name for part in parts)
+
+    def _put(self, path: Path) -> None:
+        before = self._before.get(path)
+        if before is not None and remote.identity(path) != before:
+            raise self._taken(path)
+        is_new = path in self._before and before is None
+        tried = False
+
+        def mode() -> str:
+            nonlocal tried
+            is_again, tried = tried, True
+            is_begun = is_again and self._is_begun(path)
+            return "create" if is_new and not is_begun else "overwrite"
+
+        try:
+            remote.send(path, path, mode)
+        except FileExistsError:
+            raise self._taken(path) from None
+
+    def _is_begun(self, path: Path) -> bool:
+        """Whether the store has what a try of this run left: all of the file, or its beginning.
+
+        Raises:
+            FileExistsError: another worker has written it between two tries.
+        """
+        before = self._before.get(path)
+        if path not in self._before or (found := remote.read_bytes(path)) is None:
+            return False
+        if path.read_bytes().startswith(found):
+            return True
+        if before is None or remote.identity(path) != before:
+            raise FileExistsError(str(path))
+        return False
+
+    def _taken(self, path: Path) -> InputError:
+        return InputError(
+            f"{remote.displayed(path)}: another worker wrote it while this one computed, and it is "
+            "left as it is; the same command tells whether it is finished"
+        )
