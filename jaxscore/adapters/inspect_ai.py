@@ -95,14 +95,11 @@ class JaxscoreAPI(ModelAPI):
                 return ModelOutput.from_content(self.model_name, message, "model_length", message)
             raise InputError(problem.message) from None
         n_prompt, n_generated = len(request.prompts[0].ids), sum(len(c.ids) for c in choices)
+        n_all = n_prompt + n_generated
         return ModelOutput(
             model=self.model_name,
             choices=[self._choice(request, choice) for choice in choices],
-            usage=ModelUsage(
-                input_tokens=n_prompt,
-                output_tokens=n_generated,
-                total_tokens=n_prompt + n_generated,
-            ),
+            usage=ModelUsage(input_tokens=n_prompt, output_tokens=n_generated, total_tokens=n_all),
         )
 
     def _choice(self, request: ChoiceRequest, choice: Choice) -> ChatCompletionChoice:
