@@ -135,6 +135,7 @@ class DivergenceScorer(Scorer):
             "cache_dir": cache_dir,
             "reproducible": reproducible,
             "n_models": 2,
+            "generates": False,
         }
         p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **own, **shared)
         laid = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)

@@ -177,6 +177,7 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
+        generates: bool = True,
     ) -> "Scorer":  # over 60 lines: most of them document public parameters
         """Load a checkpoint.
 
@@ -202,6 +203,7 @@ class Scorer:
             reproducible: the bits of a request's scores depend on that request alone; slower.
             accept_config: unhandled keys of config.json that, as you vouch, change no number. They
                 are ignored and recorded.
+            generates: `mesh="auto"` leaves memory for KV caches of generated text.
 
         Raises:
             InputError: the model or the journal cannot be used.
@@ -222,6 +224,7 @@ class Scorer:
             reproducible=reproducible,
             accept_config=accept_config,
             before_weights=size.measure,
+            generates=generates,
         )
         scorer = cls(
             loaded.model,

@@ -244,7 +244,11 @@ positive = functools.partial(settings_flags.whole_number, least=1)
 
 
 def load_scorer(
-    args: argparse.Namespace, model: str, output: Path | None, *written: Path
+    args: argparse.Namespace,
+    model: str,
+    output: Path | None,
+    *written: Path,
+    generates: bool = True,
 ) -> "Scorer":
     """Load the model, or the pair with --reference, as the flags say; `args.scorer` if it is set.
 
@@ -254,6 +258,7 @@ def load_scorer(
     Args:
         output: file or folder beside which the journal lies by default; None for no journal.
         written: other files of this run, which the journal may not replace.
+        generates: see `Scorer.from_pretrained`.
 
     Raises:
         InputError: a flag cannot be used.
@@ -274,7 +279,7 @@ def load_scorer(
     from jaxscore.engine.devices import limit_bytes, use_device
 
     use_device(args.device)
-    scorer = _loader(args)(
+    scorer = _loader(args, generates=generates)(
         model,
         dtype=args.dtype,
         implementation=args.model_impl,
@@ -320,12 +325,12 @@ def _with_journal_of(
     return scorer
 
 
-def _loader(args: argparse.Namespace) -> "Callable[..., Scorer]":
+def _loader(args: argparse.Namespace, *, generates: bool) -> "Callable[..., Scorer]":
     """Function that loads the model, or both models with --reference."""
     if not hasattr(args, "reference"):
         from jaxscore.scorer import Scorer
 
-        return Scorer.from_pretrained
+        return functools.partial(Scorer.from_pretrained, generates=generates)
     from jaxscore.model_pair import DivergenceScorer
 
     names = ("dtype", "revision", "lora", "quantize", "accept_config")

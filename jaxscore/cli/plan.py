@@ -23,6 +23,8 @@ input:
   config.json alone
 
 output, on stdout, and as a JSON file with --output:
+  with --mesh auto the meshes that it chooses from, with an estimate of tokens
+    per second, for which nothing is compiled
   parameters and bytes of each part, in all and on each device of the mesh
   bytes per token of the KV cache, which generation and shared prefixes keep
   FLOPs: per token 2 for each weight of a product that it meets (of experts,
@@ -78,9 +80,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--mesh",
         metavar="data=N,model=M|auto",
-        help="rows over data; heads, MLP, experts and vocabulary over model; auto: the smallest "
-        "model, a power of two, that fits --device-memory on --devices (default data=1,model=1; "
-        "auto with --topology)",
+        help="rows over data; heads, MLP, experts and vocabulary over model; auto: the fastest "
+        "that fits --device-memory on --devices, by an estimate, with the model a power of two "
+        "(default data=1,model=1; auto with --topology)",
     )
     parser.add_argument(
         "--devices", type=model_flags.positive, metavar="N", help="how many devices there are"
@@ -187,6 +189,8 @@ MODEL = "the compiler's model of the chip, not a measurement"
 def text(report: dict[str, Any]) -> str:
     """A page of tables of what `cli.plan` puts together."""
     blocks = [_model(report), _parts(report), _flops(report), _programs(report)]
+    if "meshes" in report:
+        blocks.insert(1, _meshes(report))
     if "target" in report:
         blocks += estimate_blocks(report)
     if report["device_memory"] is not None:
@@ -211,6 +215,17 @@ def _model(report: dict[str, Any]) -> str:
         for name, count in r["whole_on_every_device"].items()
     ]
     return "\n".join(lines)
+
+
+def _meshes(report: dict[str, Any]) -> str:
+    """What `--mesh auto` chose from."""
+    rows = [("mesh", "parameters per device", "largest batch", "tokens per second")]
+    for one in report["meshes"]:
+        shape = f"data={one['mesh']['data']},model={one['mesh']['model']}"
+        sizes = format_bytes(one["parameter_bytes"]), f"{one['batch_tokens']} tokens"
+        speed = f"{one['tokens_per_second']:,.0f}" if one["batch_tokens"] else "none"
+        rows.append((shape, *(sizes if one["batch_tokens"] else (sizes[0], "does not fit")), speed))
+    return f"{aligned(rows)}\nestimates without a compiler; the fastest that fits is taken"
 
 
 def _active(report: dict[str, Any]) -> str:

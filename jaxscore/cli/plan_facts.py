@@ -23,7 +23,14 @@ from jaxscore.device.sharding import (
     replicated_counts,
 )
 from jaxscore.engine import provenance, targets
-from jaxscore.engine.devices import WORKING, auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.engine.auto_mesh import (
+    MeshEstimate,
+    auto_mesh,
+    mesh_estimates,
+    parameter_bytes,
+    rates_of,
+)
+from jaxscore.engine.devices import parse_mesh
 from jaxscore.engine.estimates import Where, abstract_model, estimate_layer, estimate_vocabulary
 from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
@@ -68,16 +75,17 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         _check_divisible(mesh, config)  # before anything is compiled
     batches = _batches(config.max_positions, args)
     compiler = Compiler(args, config, dtype, raw["model_type"], target)
-    found = []
+    found, meshes = [], []
     if mesh is None:
         assert memory is not None  # `_machine` requires both for --mesh auto
         assert n_devices is not None
+        working = None
         if target is None:
             found = compiler.programs(MeshShape(), batches)
             working = max(program.working_bytes for program in found)
-            mesh = auto_mesh(shapes, config, n_devices, memory, working)
-        else:
-            mesh = mesh_of_run(shapes, config, n_devices, memory)
+        rates = rates_of("" if target is None else target.devices[0].device_kind)
+        meshes = mesh_estimates(shapes, config, n_devices, memory, rates, working=working)
+        mesh = mesh_of_run(meshes, memory, working, or_largest=target is not None)
     if not found or compiler.shape(mesh) != MeshShape():
         found = compiler.programs(mesh, batches)
     working = max(program.working_bytes for program in found)
@@ -95,6 +103,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "parameters": sum(part.parameters for part in parts),
         "active_parameters": costs.active_parameters(shapes, config),
         "mesh": dataclasses.asdict(mesh),
+        **({"meshes": [_describe_mesh(estimate) for estimate in meshes]} if meshes else {}),
         "whole_on_every_device": replicated_counts(config, mesh.model),
         "parts": [part._asdict() for part in parts],
         "bytes_a_device": params_bytes,
@@ -390,14 +399,23 @@ def compile_devices(target: Target | None, shape: MeshShape) -> Where:
     return target.devices[0] if shape.size == 1 else DeviceMesh(shape, target.devices)
 
 
-def mesh_of_run(shapes: Params, config: DecoderConfig, n_devices: int, memory: int) -> MeshShape:
-    """The mesh that a run on these devices would choose, without compiling anything.
+def mesh_of_run(
+    meshes: list[MeshEstimate], memory: int, working: int | None, *, or_largest: bool
+) -> MeshShape:
+    """The mesh that a run on these devices would choose.
 
-    If nothing fits, the mesh with the largest `model`, so that the plan shows what is missing.
+    Args:
+        or_largest: if nothing fits, take the mesh with the largest `model`, so that the plan shows
+            what is missing.
     """
     try:
-        return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))
+        return auto_mesh(meshes, memory, working)
     except InputError:
-        powers = (2**power for power in range(n_devices.bit_length()))
-        model = max(n for n in powers if not n_devices % n and divides(config, n))
-        return MeshShape(n_devices // model, model)
+        if not or_largest:
+            raise
+        return meshes[-1].mesh
+
+
+def _describe_mesh(estimate: MeshEstimate) -> dict[str, Any]:
+    """An entry of `meshes` in the JSON file."""
+    return {**estimate._asdict(), "mesh": dataclasses.asdict(estimate.mesh)}

@@ -157,7 +157,9 @@ def _run_published(args: argparse.Namespace) -> int:
     ):
         scorer = None
         if endpoint is None:
-            scorer = model_flags.load_scorer(args, args.model, args.output_dir, *paths)
+            scorer = model_flags.load_scorer(
+                args, args.model, args.output_dir, *paths, generates=False
+            )
         report = run_declared(
             SYSTEM,
             endpoint or scorer,

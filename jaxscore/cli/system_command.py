@@ -157,7 +157,8 @@ def run(system: System, args: argparse.Namespace) -> int:
         _naming(args.input),
     ):
         if system.needs and endpoint is None and not is_done:
-            scorer = model_flags.load_scorer(args, model_name, *files)
+            generates = "generates" in system.needs
+            scorer = model_flags.load_scorer(args, model_name, *files, generates=generates)
             args.part.check_dtype(scorer)
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None

@@ -10,12 +10,12 @@ import jax
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.mesh_shape import MODEL, MeshShape
-from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, parameter_specs
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import DeviceMesh
+from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.local_path import cache_folder
 from jaxscore.models.model import MeshChoice, Model
 
@@ -76,9 +76,6 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-WORKING = 0.2  # share of a device's memory for batches, keys and values
-
-
 def parse_mesh(text: str) -> MeshShape | None:
     """Parse `data=N,model=M`, either of which may be left out; return None for `auto`.
 
@@ -93,63 +90,30 @@ def parse_mesh(text: str) -> MeshShape | None:
         raise InputError(str(problem)) from None
 
 
-def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
-    """Bytes of all parameters on one device.
-
-    Args:
-        shapes: the tree of `init_params`, arrays or their shapes.
-
-    Raises:
-        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
-    """
-    return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
-
-
-def auto_mesh(
-    shapes: Any, config: DecoderConfig, n_devices: int, memory: int, working: int = 0
-) -> MeshShape:
-    """Mesh of all devices with the smallest `model`, a power of two, whose parameters fit.
-
-    Args:
-        shapes: as in `parameter_bytes`.
-        memory: bytes of each device.
-        working: bytes of a batch beside the parameters.
-
-    Raises:
-        InputError: none fits.
-    """
-    tried = []
-    for power in range(n_devices.bit_length()):
-        model = 2**power
-        if n_devices % model or not divides(config, model):
-            continue
-        mesh = MeshShape(n_devices // model, model)
-        tried.append(f"{format_bytes(parameter_bytes(shapes, config, mesh))} with {MODEL}={model}")
-        if parameter_bytes(shapes, config, mesh) + working <= memory:
-            return mesh
-    raise InputError(
-        f"mesh {AUTO}: no mesh of {n_devices} devices fits {format_bytes(memory)} per device; "
-        f"parameters take {', '.join(tried)} per device, and a batch {format_bytes(working)}; give "
-        "more devices or memory"
-    )
-
-
-def mesh_choice(text: str | None, n_models: int = 1) -> MeshChoice | None:
+def mesh_choice(
+    text: str | None, n_models: int = 1, *, generates: bool = True
+) -> MeshChoice | None:
     """Choice of devices once the model is known, see `choose_mesh`; None is the first device.
 
     Args:
         n_models: number of models that share the devices' memory equally.
+        generates: see `auto_mesh.mesh_estimates`.
 
     Raises:
         InputError: `text` is not a valid `--mesh`.
     """
     if text is None:
         return None
-    return functools.partial(choose_mesh, parse_mesh(text), n_models=n_models)
+    return functools.partial(choose_mesh, parse_mesh(text), n_models=n_models, generates=generates)
 
 
 def choose_mesh(
-    shape: MeshShape | None, config: DecoderConfig | None, shapes: Any, *, n_models: int = 1
+    shape: MeshShape | None,
+    config: DecoderConfig | None,
+    shapes: Any,
+    *,
+    n_models: int = 1,
+    generates: bool = True,
 ) -> DeviceMesh | None:
     """Devices of this shape, or None for a single device.
 
@@ -157,13 +121,13 @@ def choose_mesh(
         shape: result of `parse_mesh`; None chooses automatically.
         config, shapes: of our decoder, its parameters as `jax.ShapeDtypeStruct`; with None for
             both, "auto" puts the whole model on every device.
-        n_models: as in `mesh_choice`.
+        n_models, generates: as in `mesh_choice`.
 
     Raises:
         InputError: too few devices, or no mesh on which the parameters fit.
     """
     if shape is None:
-        shape = _auto(config, shapes, n_models)
+        shape = _auto(config, shapes, n_models, generates=generates)
     if shape.size == 1 and jax.process_count() == 1:
         return None
     try:
@@ -172,14 +136,20 @@ def choose_mesh(
         raise InputError(str(problem)) from None
 
 
-def _auto(config: DecoderConfig | None, shapes: Any, n_models: int) -> MeshShape:
-    """Mesh with the smallest `model` whose parameters fit; 1 if memory is unknown (CPU)."""
+def _auto(
+    config: DecoderConfig | None, shapes: Any, n_models: int, *, generates: bool
+) -> MeshShape:
+    """The fastest mesh that fits, by an estimate; `model` is 1 if memory is unknown (CPU)."""
     n_devices = jax.device_count()
     memory = limit_bytes()
     if memory is None or config is None or n_devices == 1:
         return MeshShape(data=n_devices)
     memory //= n_models
-    return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))
+    rates = rates_of(jax.devices()[0].device_kind)
+    estimates = mesh_estimates(shapes, config, n_devices, memory, rates, generates=generates)
+    chosen = auto_mesh(estimates, memory)
+    # Memory that programs may use differs by some bytes between hosts.
+    return MeshShape.parse(processes.broadcast_from_first(str(chosen).encode()).decode())
 
 
 def limit_bytes() -> int | None:

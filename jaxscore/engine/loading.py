@@ -51,12 +51,14 @@ def load_checkpoint(
     accept_config: Sequence[str] = (),
     n_models: int = 1,
     before_weights: Callable[[Model], object] | None = None,
+    generates: bool = True,
 ) -> Loaded:
     """Load a checkpoint; arguments as in `Scorer.from_pretrained`.
 
     Args:
         n_models: number of models that share the devices' memory.
         before_weights: see `models.native.build`.
+        generates: as in `devices.mesh_choice`.
 
     Raises:
         InputError: the model cannot be used, or processes of one run have different weights.
@@ -70,7 +72,7 @@ def load_checkpoint(
             implementation=implementation,
             adapter=lora,
             quantize=quantize,
-            mesh_choice=mesh_choice(mesh, n_models),
+            mesh_choice=mesh_choice(mesh, n_models, generates=generates),
             accept_config=accept_config,
             before_weights=before_weights,
         )

@@ -12,8 +12,8 @@ from jax.errors import JaxRuntimeError
 from jaxscore.cli import plan_facts
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import targets
+from jaxscore.engine.auto_mesh import mesh_estimates, parameter_bytes, rates_of
 from jaxscore.engine.defaults import VARIABLES
-from jaxscore.engine.devices import parameter_bytes
 from jaxscore.engine.targets import Target
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict
@@ -85,7 +85,10 @@ def test_the_mesh_of_a_topology(share, shape):
     config = llamalike(n_heads=4, n_kv_heads=2)
     shapes = shapes_of(config, np.dtype(np.float32))
     memory = int(share * parameter_bytes(shapes, config, MeshShape()))
-    assert plan_facts.mesh_of_run(shapes, config, 4, memory) == MeshShape(*shape)
+    rates = rates_of("TPU v5 lite")
+    meshes = mesh_estimates(shapes, config, 4, memory, rates, generates=True)
+    found = plan_facts.mesh_of_run(meshes, memory, None, or_largest=True)
+    assert found == MeshShape(*shape)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import devices, footprint
+from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, parameter_bytes, rates_of
 from jaxscore.engine.defaults import BATCH_TOKENS, GPU_MEMORY_VARIABLES, set_gpu_memory
 from jaxscore.engine.devices import (
     LEAST,
@@ -29,11 +30,9 @@ from jaxscore.engine.devices import (
     MOST_CPU,
     SHARE,
     auto_batch_tokens,
-    auto_mesh,
     choose_mesh,
     free_bytes,
     mesh_choice,
-    parameter_bytes,
     parse_mesh,
 )
 from jaxscore.errors import InputError
@@ -163,8 +162,14 @@ def test_parameters_on_a_device():
         parameter_bytes(tree, CONFIG, MeshShape(1, 3))
 
 
+def chosen_mesh(tree, config, n_devices, memory, working=0):
+    rates = rates_of("TPU v5 lite")
+    estimates = mesh_estimates(tree, config, n_devices, memory, rates, working=working)
+    return auto_mesh(estimates, memory, working)
+
+
 @pytest.mark.parametrize("working", [0, 1000])
-def test_auto_takes_the_smallest_that_fits(working):
+def test_auto_takes_the_smallest_model_that_fits(working):
     tree = shapes(CONFIG)
     sizes = {n: parameter_bytes(tree, CONFIG, MeshShape(1, n)) + working for n in (1, 2, 4)}
     assert sizes[1] > sizes[2] > sizes[4]
@@ -174,23 +179,23 @@ def test_auto_takes_the_smallest_that_fits(working):
         (sizes[2], MeshShape(4, 2)),
         (sizes[2] - 1, MeshShape(2, 4)),
     ):
-        assert auto_mesh(tree, CONFIG, 8, memory, working) == mesh
-    assert auto_mesh(tree, CONFIG, 1, sizes[1], working) == MeshShape(1, 1)
+        assert chosen_mesh(tree, CONFIG, 8, memory, working) == mesh
+    assert chosen_mesh(tree, CONFIG, 1, sizes[1], working) == MeshShape(1, 1)
     with pytest.raises(InputError, match=r"of 8 devices .* model=1, .* model=2, .* model=4"):
-        auto_mesh(tree, CONFIG, 8, sizes[4] - 1, working)
+        chosen_mesh(tree, CONFIG, 8, sizes[4] - 1, working)
     # 2 divides 6 devices and 4 does not; 3 is no power of two
-    assert auto_mesh(tree, CONFIG, 6, sizes[2], working) == MeshShape(3, 2)
+    assert chosen_mesh(tree, CONFIG, 6, sizes[2], working) == MeshShape(3, 2)
     with pytest.raises(InputError, match="no mesh of 6 devices"):
-        auto_mesh(tree, CONFIG, 6, sizes[2] - 1, working)
+        chosen_mesh(tree, CONFIG, 6, sizes[2] - 1, working)
 
 
 def test_auto_leaves_out_what_does_not_split():
     config = llamalike(vocab_size=1000, n_heads=6, n_kv_heads=3, mlp_width=48)
     tree = shapes(config)
     everything = parameter_bytes(tree, config, MeshShape())
-    assert auto_mesh(tree, config, 8, everything) == MeshShape(8, 1)
+    assert chosen_mesh(tree, config, 8, everything) == MeshShape(8, 1)
     with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 per device"):
-        auto_mesh(tree, config, 8, everything - 1)
+        chosen_mesh(tree, config, 8, everything - 1)
 
 
 def test_too_few_devices():

@@ -1,0 +1,177 @@
+"""`--mesh auto`: the mesh with the most tokens per second, by an estimate, of those that fit.
+
+Nothing is compiled or measured. A batch takes the time of its products, or of reading the weights
+if that is longer, and then that of its exchanges, which nothing overlaps:
+
+    products     useful FLOPs / (model * peak * EFFICIENCY)
+    weights      bytes of the parameters on a device / memory bandwidth
+    exchanges    two sums of float32 [tokens, width] per layer, over a ring of `model` devices
+
+Larger batches read the weights less often, so the room beside the parameters counts too.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh_shape import MODEL, MeshShape
+from jaxscore.device.sharding import bytes_a_device, divides, parameter_specs
+from jaxscore.engine.defaults import AUTO
+from jaxscore.errors import InputError
+from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.models import costs
+
+WORKING = 0.2  # share of a device's memory for batches, keys and values of generated text
+FIXED = 128 << 20  # bytes of a program that do not grow with its tokens: constants, LM head
+LEAST, MOST = 512, 32768  # tokens of a batch
+EFFICIENCY = 0.7  # of the peak in products, by the TPU compiler's estimate of 8B
+DEPTH = 1024  # tokens of a text
+
+
+class Rates(NamedTuple):
+    """One device: bfloat16 FLOP, bytes of memory, and bytes to its neighbours, per second."""
+
+    flops: float
+    memory: float
+    links: float
+
+
+# By JAX's `device_kind`, from docs.cloud.google.com/tpu/docs and NVIDIA's data sheets. A ring of
+# TPUs uses two links of a chip, one of GPUs the whole NVLink in one direction.
+RATES = {
+    "TPU v4": Rates(275e12, 1.2e12, 90e9),
+    "TPU v5 lite": Rates(197e12, 0.82e12, 90e9),
+    "TPU v5": Rates(459e12, 2.8e12, 180e9),
+    "TPU v6 lite": Rates(918e12, 1.6e12, 180e9),
+    "TPU7x": Rates(2307e12, 7.4e12, 180e9),
+    "NVIDIA A100": Rates(312e12, 2.0e12, 300e9),
+    "NVIDIA H100": Rates(989e12, 3.35e12, 450e9),
+    "NVIDIA H200": Rates(989e12, 4.8e12, 450e9),
+    "NVIDIA B200": Rates(2250e12, 7.7e12, 900e9),
+}
+
+
+def rates_of(device_kind: str) -> Rates:
+    """Rates of a kind of device; of an A100 if it is unknown."""
+    known = [name for name in RATES if device_kind.startswith(name)]
+    return RATES[max(known, key=len, default="NVIDIA A100")]
+
+
+class MeshEstimate(NamedTuple):
+    """What a mesh would do.
+
+    Attributes:
+        parameter_bytes: on each device.
+        batch_tokens: tokens of the largest batch that fits, for each share of `data`; 0 if none
+            does.
+        tokens_per_second: of all devices; 0 if no batch fits.
+    """
+
+    mesh: MeshShape
+    parameter_bytes: int
+    batch_tokens: int
+    tokens_per_second: float
+
+
+def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
+    """Bytes of all parameters on one device.
+
+    Args:
+        shapes: the tree of `init_params`, arrays or their shapes.
+
+    Raises:
+        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
+    """
+    return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
+
+
+def mesh_estimates(
+    shapes: Any,
+    config: DecoderConfig,
+    n_devices: int,
+    memory: int,
+    rates: Rates,
+    *,
+    working: int | None = None,
+    generates: bool = False,
+) -> list[MeshEstimate]:
+    """Estimates of all meshes whose `model` is a power of two, small ones first.
+
+    Args:
+        shapes: as in `parameter_bytes`.
+        memory: bytes of each device.
+        working: bytes of a batch of any size, if they are known.
+        generates: leave `WORKING` of the memory for the KV caches of generated text.
+    """
+    found = []
+    for power in range(n_devices.bit_length()):
+        model = 2**power
+        if n_devices % model or not divides(config, model):
+            continue
+        mesh = MeshShape(n_devices // model, model)
+        kept = parameter_bytes(shapes, config, mesh)
+        room = memory - kept
+        if working is None and (generates or not _is_dense(config)):
+            working = int(WORKING * memory)
+        if working is None:
+            tokens = _most_tokens(config, model, room)
+        else:
+            tokens = MOST if working <= room else 0
+        speed = 0.0
+        if tokens:
+            speed = mesh.data * tokens / _seconds(shapes, config, model, kept, tokens, rates)
+        found.append(MeshEstimate(mesh, kept, tokens, speed))
+    return found
+
+
+def _is_dense(config: DecoderConfig) -> bool:
+    """Whether `token_bytes` holds: mixtures and recurrent layers have further buffers."""
+    return config.experts is None and config.recurrent is None and config.shared_blocks is None
+
+
+def token_bytes(config: DecoderConfig, model: int) -> int:
+    """Upper bound of a program's temporary memory per token: the residual stream twice, and gate
+    and up of the MLP or queries, keys and values, in float32."""
+    attention = (config.n_heads + 2 * config.n_kv_heads) * config.head_width
+    return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
+
+
+def _most_tokens(config: DecoderConfig, model: int, room: int) -> int:
+    tokens = (room - FIXED) // token_bytes(config, model)
+    return min(MOST, 1 << (tokens.bit_length() - 1)) if tokens >= LEAST else 0
+
+
+def _seconds(
+    shapes: Any, config: DecoderConfig, model: int, kept: int, tokens: int, rates: Rates
+) -> float:
+    depth = min(DEPTH, config.max_positions)
+    flops = costs.linear_flops(shapes, config) + costs.attention_flops(config, depth // 2 + 1)
+    flops += costs.unembedding_flops(config)
+    products = tokens * flops / (model * rates.flops * EFFICIENCY)
+    exchanged = 2 * config.n_layers * tokens * config.width * 4
+    ring = 2 * (model - 1) / model * exchanged / rates.links
+    return max(products, kept / rates.memory) + ring
+
+
+def auto_mesh(estimates: list[MeshEstimate], memory: int, working: int | None = None) -> MeshShape:
+    """The fastest mesh of those that fit; among equals the one with the smallest `model`.
+
+    Args:
+        estimates: of at least one mesh.
+        memory, working: as in `mesh_estimates`, for the message.
+
+    Raises:
+        InputError: none fits.
+    """
+    best = max(estimates, key=lambda estimate: estimate.tokens_per_second)
+    if best.batch_tokens:
+        return best.mesh
+    tried = ", ".join(
+        f"{format_bytes(one.parameter_bytes)} with {MODEL}={one.mesh.model}" for one in estimates
+    )
+    batch = "" if working is None else f", and a batch {format_bytes(working)}"
+    raise InputError(
+        f"mesh {AUTO}: no mesh of {best.mesh.size} devices fits {format_bytes(memory)} per device; "
+        f"parameters take {tried} per device{batch}; give more devices or memory"
+    )

@@ -1,0 +1,57 @@
+"""The mesh that `--mesh auto` takes for published models, without weights."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxscore.engine.auto_mesh import LEAST, MOST, auto_mesh, mesh_estimates, rates_of
+from jaxscore.errors import InputError
+from jaxscore.models import native
+from jaxscore.models.weights.params import shapes_of
+from tests.models.test_large_shapes import MODELS
+
+V5E, V5P, H100 = 1575 * 2**30 // 100, 95 * 2**30, 72 * 10**9  # bytes that programs may use
+
+
+def estimates(name, n_devices, memory, kind, **room):
+    _, config = native.translate(Path(name), MODELS[name].raw)
+    shapes = shapes_of(config, native.NUMPY_DTYPES["bfloat16"])
+    return mesh_estimates(shapes, config, n_devices, memory, rates_of(kind), **room)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_devices", "memory", "kind", "model"),
+    [
+        ("Llama-3.1-8B", 4, V5E, "TPU v5 lite", 1),
+        ("Llama-3.1-8B", 4, 15 * 2**30, "TPU v5 lite", 2),  # room for 50 MB
+        ("Llama-3.1-8B", 8, H100, "NVIDIA H100 80GB HBM3", 1),
+        ("Qwen3-30B-A3B", 4, V5P, "TPU v5", 1),
+    ],
+)
+def test_the_fastest_mesh_that_fits(name, n_devices, memory, kind, model):
+    found = estimates(name, n_devices, memory, kind)
+    assert auto_mesh(found, memory).model == model
+    for one in found:
+        assert (one.tokens_per_second > 0) == (one.batch_tokens >= LEAST)
+        assert one.batch_tokens <= MOST
+
+
+def test_generated_text_needs_more_room():
+    found = estimates("Llama-3.1-8B", 4, V5E, "TPU v5 lite", generates=True)
+    assert auto_mesh(found, V5E).model == 2
+
+
+def test_a_mesh_whose_batches_read_the_weights_too_often_is_not_taken():
+    slow = rates_of("TPU v5 lite")._replace(memory=2e10)
+    _, config = native.translate(Path("8B"), MODELS["Llama-3.1-8B"].raw)
+    shapes = shapes_of(config, native.NUMPY_DTYPES["bfloat16"])
+    memory = 163 * 10**8  # 0.24 GB beside the weights
+    found = mesh_estimates(shapes, config, 4, memory, slow)
+    assert 0 < found[0].batch_tokens < found[1].batch_tokens
+    assert auto_mesh(found, memory).model > 1
+
+
+def test_no_mesh_fits():
+    found = estimates("Llama-3.1-8B", 4, 2**30, "TPU v5 lite")
+    with pytest.raises(InputError, match=r"no mesh of 4 devices fits 1\.07 GB per device"):
+        auto_mesh(found, 2**30)
