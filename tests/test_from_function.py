@@ -42,10 +42,11 @@ class Nnx(nnx.Module):
         self.token, self.position = nnx.Embed(V, D, rngs=rngs), nnx.Embed(POSITIONS, D, rngs=rngs)
         self.attention = nnx.MultiHeadAttention(HEADS, D, decode=False, rngs=rngs)
         self.norm, self.head = nnx.LayerNorm(D, rngs=rngs), nnx.Linear(D, V, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, deterministic=True, rngs=rngs)  # has keys as state
 
     def __call__(self, ids, positions, mask):
         x = self.token(ids) + self.position(positions)
-        return self.norm(x + self.attention(x, mask=mask[:, None]))
+        return self.norm(x + self.dropout(self.attention(x, mask=mask[:, None])))
 
 
 def of_nnx():
@@ -217,6 +218,8 @@ def test_what_is_no_such_model_is_refused_by_name():
         ((plain, lambda p: unembed(p).T, params), {}, r"unembed gives \[16, 1280\], expected"),
         ((plain, lambda p: (unembed(p), jnp.zeros(3)), params), {}, r"a bias of \[3\]"),
         ((lambda p, ids: plain(p, ids)[0], unembed, params), {}, r"hidden_states gives \[8, 16\]"),
+        ((lambda p, ids: (plain(p, ids),), unembed, params), {}, "hidden_states gives tuple"),
+        ((plain, lambda p: [unembed(p)], params), {}, "unembed gives list, expected the weight"),
         ((plain, lambda p: unembed(p).astype(jnp.float16), params), {}, "unembed gives float16"),
         ((plain, unembed, params), {"max_positions": 0}, "expected at least 1"),
     ]

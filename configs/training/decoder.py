@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxscore import Scorer
+from jaxscore import Scorer, score_tokens
 from jaxscore.plan.requests import TokenSequence
 
 WIDTH, HEADS, POSITIONS, TOKENIZER = 32, 4, 64, "demo"
@@ -37,6 +37,20 @@ def mesh_of_all():
     """A mesh over all devices, and the shardings of rows and of parameters."""
     mesh = Mesh(np.array(jax.devices()), ("data",))
     return NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+
+
+def scores_of(model, mesh, params, ids, mask):
+    """Log-probabilities and entropies [R, L]; each device computes those of its rows."""
+
+    def of_device(params, ids, mask):
+        terms = ("logprob", "entropy")
+        return score_tokens(model.apply, params, ids, mask, unembed=unembed, terms=terms)
+
+    rows = PartitionSpec("data")
+    split = jax.shard_map(
+        of_device, mesh=mesh, in_specs=(PartitionSpec(), rows, rows), out_specs=rows
+    )
+    return split(params, ids, mask)
 
 
 def scorer_of(model, params, vocab_size):

@@ -3,7 +3,7 @@
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python configs/training/dpo.py
 
 The scorer computes the reference's log-probabilities once, before the first step; afterwards it
-has the weights of the policy, for an evaluation every few steps. `token_scores` computes the
+has the weights of the policy, for an evaluation every few steps. `score_tokens` computes the
 policy's log-probabilities inside the training step, without logits in memory, and an entropy bonus.
 """
 
@@ -14,9 +14,9 @@ import json
 import jax
 import jax.numpy as jnp
 import optax
-from decoder import Decoder, encoded, mesh_of_all, rows_of, scorer_of, unembed
+from decoder import Decoder, encoded, mesh_of_all, rows_of, scorer_of, scores_of
 
-from jaxscore import evaluate, score_tokens
+from jaxscore import evaluate
 
 BETA, BONUS, RATE = 0.5, 0.01, 3e-3
 PAIRS = [  # context, chosen, rejected
@@ -28,11 +28,9 @@ PAIRS = [  # context, chosen, rejected
 HELD_OUT = [{"text": "Question: Is Bergen in Norway? Answer: Yes, it is."}]
 
 
-def loss_of(model, params, ids, mask, reference):
+def loss_of(model, mesh, params, ids, mask, reference):
     """DPO's loss less an entropy bonus; rows are the chosen texts, then the rejected ones."""
-    terms = score_tokens(
-        model.apply, params, ids, mask, unembed=unembed, terms=("logprob", "entropy")
-    )
+    terms = scores_of(model, mesh, params, ids, mask)
     gain = terms["logprob"].sum(axis=1) - reference  # nats, over the continuation
     chosen, rejected = jnp.split(gain, 2)
     bonus = BONUS * terms["entropy"].sum() / mask.sum()
@@ -56,10 +54,16 @@ def lm_eval_accuracy(scorer):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--every", type=int, default=10, help="steps between two evaluations")
-    parser.add_argument("--lm-eval", action="store_true", help="evaluate a task of it, too")
+    parser.add_argument(
+        "--lm-eval",
+        action="store_true",
+        help="evaluate a task of it, too; from the repository root, where its data is",
+    )
     args = parser.parse_args()
 
     by_row, whole = mesh_of_all()
@@ -80,7 +84,7 @@ def main():
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state, ids, mask, reference):
-        compute = jax.value_and_grad(functools.partial(loss_of, model), has_aux=True)
+        compute = jax.value_and_grad(functools.partial(loss_of, model, by_row.mesh), has_aux=True)
         (loss, margin), gradients = compute(params, ids, mask, reference)
         updates, state = optimizer.update(gradients, state)
         return optax.apply_updates(params, updates), state, loss, margin

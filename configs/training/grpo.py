@@ -15,9 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from decoder import Decoder, encoded, mesh_of_all, rows_of, scorer_of, unembed
-
-from jaxscore import score_tokens
+from decoder import Decoder, encoded, mesh_of_all, rows_of, scorer_of, scores_of
 
 CLIP, KL, BONUS, RATE = 0.2, 0.05, 0.001, 3e-3
 PROMPT = "Question: Name a city in Norway. Answer:"
@@ -34,11 +32,9 @@ def logprobs_of(scorer, sequences):
     return out
 
 
-def loss_of(model, params, ids, mask, advantage, old, reference):
+def loss_of(model, mesh, params, ids, mask, advantage, old, reference):
     """The clipped objective with a penalty of the divergence from the reference, and entropy."""
-    terms = score_tokens(
-        model.apply, params, ids, mask, unembed=unembed, terms=("logprob", "entropy")
-    )
+    terms = scores_of(model, mesh, params, ids, mask)
     ratio = jnp.exp(terms["logprob"] - old)
     gain = jnp.minimum(
         ratio * advantage[:, None], jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * advantage[:, None]
@@ -50,7 +46,9 @@ def loss_of(model, params, ids, mask, advantage, old, reference):
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a round")
     args = parser.parse_args()
@@ -71,7 +69,7 @@ def main():
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, state, old):
-        of_model = functools.partial(loss_of, model)
+        of_model = functools.partial(loss_of, model, by_row.mesh)
         loss, gradients = jax.value_and_grad(of_model)(
             params, ids, mask, advantage, old, of_reference
         )

@@ -162,7 +162,9 @@ def _agree_on_memory(name: tuple[Any, ...], *, fits: bool) -> None:
 def abstract_value(tree: Any) -> Hashable:
     """Structure, shapes, types and placement of a tree of arrays: what a program depends on."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, *((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
+    return structure, *(
+        (x.shape, x.dtype, getattr(x, "weak_type", False), x.sharding) for x in leaves
+    )
 
 
 def function_key(function: Any) -> Hashable:

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.dots import compute_dtype, to_storage
+from jaxscore.device.lm_head.token_scores import weight_and_bias
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
@@ -83,19 +84,19 @@ def build(
     # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
     precision = "highest" if dtype == "float32" else "default"
 
-    def hidden_states(held: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
         with jax.default_matmul_precision(precision):
             if functions.takes_mask:
                 mask = interval_mask(subtree_end)
-                found = functions.hidden_states(held["model"], ids, position, mask)
+                found = functions.hidden_states(params["model"], ids, position, mask)
                 return found.astype(jnp.float32)
             # A row may be longer than the model's tables; the excess is padding.
             known = ids[:, :max_positions]
-            found = functions.hidden_states(held["model"], known).astype(jnp.float32)
+            found = functions.hidden_states(params["model"], known).astype(jnp.float32)
         return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
 
-    def unembedding(held: Any) -> Unembedding:
-        weight, bias = _head(functions, held["model"])
+    def unembedding(params: Any) -> Unembedding:
+        weight, bias = weight_and_bias(functions.unembed(params["model"]))
         if bias is not None:
             bias = bias.astype(jnp.float32)
         weight = to_storage(weight, backend.integers)
@@ -127,12 +128,6 @@ def interval_mask(subtree_end: jax.Array) -> jax.Array:
     return (at[None, :] <= at[:, None]) & (at[:, None] < subtree_end[:, None, :])
 
 
-def _head(functions: Functions, params: Any) -> tuple[Any, Any]:
-    """Weight and bias of the LM head."""
-    found = functions.unembed(params)
-    return found if isinstance(found, tuple) else (found, None)
-
-
 def _placed(params: Any, mesh: DeviceMesh | None, is_owned: bool) -> Any:
     """The parameters, whole on each device."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -162,7 +157,12 @@ def _check(
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     more = [ids, jax.ShapeDtypeStruct((1, length, length), bool)] if functions.takes_mask else []
     hidden = jax.eval_shape(functions.hidden_states, params, ids, *more)
-    weight, bias = jax.eval_shape(lambda held: _head(functions, held), params)
+    if not hasattr(hidden, "shape"):
+        raise InputError(f"hidden_states gives {type(hidden).__name__}, expected one array")
+    try:
+        weight, bias = weight_and_bias(jax.eval_shape(functions.unembed, params))
+    except ValueError as error:
+        raise InputError(str(error)) from None
     expected = f"[{vocab_size}, width], one row per token id"
     if len(weight.shape) != 2 or weight.shape[0] != vocab_size:
         raise InputError(f"unembed gives {list(weight.shape)}, expected {expected}")

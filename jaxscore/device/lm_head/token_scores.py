@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.backends import Backend, current_backend
@@ -39,6 +41,8 @@ from jaxscore.device.lm_head.sums import terms as terms_of_sums
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
 TERMS = ("logprob", "entropy", "self_certainty")
+ARRAYS = ("hidden", "targets", "unembed", "mask", "bias")
+FLOATS = ("float32", "bfloat16", "float16")
 LANES = 128  # columns that a TPU computes side by side
 
 
@@ -101,15 +105,19 @@ def token_scores(
         entropy         -sum p ln p
         self_certainty  -(1/V) sum ln(V p) = KL(uniform || p), arXiv 2502.18581
 
+    Each device computes its own tokens inside `shard_map`, and of arrays that are split over
+    explicit mesh axes, those of `jax.make_mesh`. Of arrays split over auto axes each device
+    computes all tokens.
+
     Args:
-        hidden: final hidden states, after the last norm.
+        hidden: final hidden states, after the last norm; float32, bfloat16 or float16.
         targets: ids of the tokens whose log-probability is computed; for next-token prediction
             the ids one position later. An id outside the vocabulary gives NaN unless masked.
-        unembed: weight of the LM head.
+        unembed: weight of the LM head, of these dtypes, too.
         mask: positions to score. The others are 0, pass no gradient, and cost next to nothing.
         bias: added to the products.
         scale: a number that is not traced, for example 1 / temperature.
-        softcap: the same, the largest absolute logit; None for no cap.
+        softcap: the same, the largest absolute logit, above 0; None for no cap.
         terms: names of the scores to return.
         axis_name: mesh axis over which the vocabulary is split, inside `shard_map`: `unembed` and
             `bias` are this shard's consecutive columns; all else is the same on these shards.
@@ -118,18 +126,24 @@ def token_scores(
         The requested terms by name, float32 nats.
 
     Raises:
-        ValueError: shapes do not fit, a term is unknown, or `scale` or `softcap` is traced.
+        ValueError: shapes or dtypes do not fit, a term is unknown, `scale` or `softcap` is traced
+            or no such number.
         TypeError: forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`).
     """
-    _check_call(hidden, targets, unembed, mask, bias, terms)
     factor, cap = _constant("scale", scale), _constant("softcap", softcap)
+    if cap is not None and not cap > 0:
+        raise ValueError(f"softcap is {cap}, expected a number above 0, or None for no cap")
     given = hidden, targets, unembed, mask, bias
-    hidden, targets, unembed, mask, bias = jax.tree.map(jnp.asarray, given)
+    hidden, targets, unembed, mask, bias = arrays = jax.tree.map(jnp.asarray, given)
+    _check_call(hidden, targets, unembed, mask, bias, terms)
+    if any(_is_split(array) for array in (hidden, unembed)):
+        options = {"scale": factor, "softcap": cap, "terms": terms}
+        return _of_explicit_axes(dict(zip(ARRAYS, arrays, strict=True)), options)
     shape, Q, V = targets.shape, targets.size, unembed.shape[0]
     if not Q:
         return {name: jnp.zeros(shape, jnp.float32) for name in terms}
     function = _Function(factor, cap, axis_name, current_backend(), mask is None)
-    hidden, targets = hidden.reshape(Q, -1), targets.reshape(Q).astype(jnp.int32)
+    hidden, targets = hidden.reshape(Q, -1), _as_int32(targets.reshape(Q))
     order, n_positions = jnp.arange(Q), jnp.int32(Q)
     if mask is not None:
         order = jnp.argsort(~mask.reshape(Q), stable=True)
@@ -158,13 +172,45 @@ def token_scores(
     return {name: at_their_positions(values[name]) for name in terms}
 
 
+def _is_split(array: Array) -> bool:
+    """Whether an array is split over explicit mesh axes, which are part of its type."""
+    return any(axis is not None for axis in jax.typeof(array).sharding.spec)
+
+
+def _of_explicit_axes(arrays: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """`token_scores` of arrays that are split over explicit mesh axes, each device its tokens."""
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    hidden, unembed = (jax.typeof(arrays[name]).sharding for name in ("hidden", "unembed"))
+    rows, axis = PartitionSpec(*hidden.spec[:-1]), unembed.spec[0]
+    if axis in jax.tree.leaves(tuple(rows)):
+        axis = None  # then the vocabulary is gathered
+    whole = {"targets": rows, "mask": rows, "bias": PartitionSpec(axis)}
+    whole |= {"hidden": PartitionSpec(*rows, None), "unembed": PartitionSpec(axis, None)}
+    specs = {name: whole[name] for name in arrays}
+    mesh = hidden.mesh if hidden.mesh.shape else unembed.mesh
+
+    def of_device(parts: dict[str, Any]) -> dict[str, Any]:
+        return token_scores(**parts, **options, axis_name=axis)
+
+    @jax.jit
+    def run(arrays: dict[str, Any]) -> dict[str, Any]:
+        placed = {
+            name: jax.sharding.reshard(array, NamedSharding(mesh, specs[name]))
+            for name, array in arrays.items()
+        }
+        return jax.shard_map(of_device, mesh=mesh, in_specs=(specs,), out_specs=rows)(placed)
+
+    scores: dict[str, Any] = run(arrays)
+    return scores
+
+
 def score_tokens(
     apply_fn: Callable[[Any, Int[Array, "R L"]], Float[Array, "R L _"]],
     params: Any,
     ids: Int[Array, "R L"],
-    mask: Bool[Array, "R L"],
+    mask: Bool[Array, "R L"] | None = None,
     *,
-    unembed: Callable[[Any], Float[Array, "V D"]] | None = None,
+    unembed: Callable[[Any], Any] | None = None,
     **options: Any,
 ) -> dict[str, Float[Array, "R L"]]:
     """Scores of each token of some rows, given the tokens before it in its row.
@@ -174,8 +220,9 @@ def score_tokens(
             tokens of the row alone; without `unembed` logits, which are then in memory as a whole.
         params: of the model, passed on as they are.
         ids: rows of tokens, padded at the end.
-        mask: tokens to score; the first of a row has none before it and is never scored.
-        unembed: the LM head's weight, from `params`.
+        mask: tokens to score, by default all; the first of a row has none before it and is never
+            scored.
+        unembed: from `params` the LM head's weight [V, D], or that and its bias [V].
         options: `bias`, `scale`, `softcap` and `terms` of `token_scores`; of logits `terms` alone.
 
     Returns:
@@ -183,14 +230,42 @@ def score_tokens(
         are of the distribution that predicts the token. 0 at positions that are not scored.
 
     Raises:
-        ValueError: as `token_scores`; or options that logits do not take.
+        ValueError: as `token_scores`; functions that give something else; or options that logits
+            do not take.
     """
-    out, targets, scored = apply_fn(params, ids)[:, :-1], ids[:, 1:], mask[:, 1:]
-    if unembed is not None:
-        values = token_scores(out, targets, unembed(params), mask=scored, **options)
-    else:
+    if ids.ndim != 2 or (mask is not None and mask.shape != ids.shape):
+        other = "" if mask is None else f" and mask {mask.shape}"
+        raise ValueError(f"ids is {ids.shape}{other}, expected rows of tokens [R, L]")
+    found = apply_fn(params, ids)
+    if getattr(found, "shape", ())[:2] != ids.shape:
+        what = getattr(found, "shape", type(found).__name__)
+        raise ValueError(
+            f"apply_fn gives {what}, expected one array [{ids.shape[0]}, {ids.shape[1]}, _]"
+        )
+    out, targets = found[:, :-1], ids[:, 1:]
+    scored = jnp.ones(targets.shape, bool) if mask is None else mask[:, 1:]
+    if unembed is None:
         values = _scores_of_logits(out, targets, scored, **options)
+    else:
+        weight, bias = weight_and_bias(unembed(params))
+        options = options if bias is None else {"bias": bias} | options
+        values = token_scores(out, targets, weight, mask=scored, **options)
     return {name: jnp.pad(value, ((0, 0), (1, 0))) for name, value in values.items()}
+
+
+def weight_and_bias(found: Any) -> tuple[Any, Any]:
+    """The LM head's weight and its bias or None, of what a model's `unembed` gives.
+
+    Raises:
+        ValueError: it is neither an array nor a pair of arrays.
+    """
+    pair = found if isinstance(found, tuple) else (found, None)
+    if len(pair) != 2 or not hasattr(pair[0], "shape"):
+        raise ValueError(
+            f"unembed gives {type(found).__name__}, expected the weight [V, D], or it and the "
+            "bias [V]"
+        )
+    return pair
 
 
 def _scores_of_logits(
@@ -232,14 +307,30 @@ def _check_call(
             f"hidden is {hidden.shape}, targets {targets.shape} and unembed {unembed.shape}, "
             "expected [..., D], [...] and [V, D]"
         )
+    if not unembed.shape[0]:
+        raise ValueError("unembed has no row, expected one per token id")
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise ValueError(f"targets are {targets.dtype}, expected integers")
+    floats = {"hidden": hidden, "unembed": unembed} | ({} if bias is None else {"bias": bias})
+    for name, array in floats.items():
+        if array.dtype not in FLOATS:
+            raise ValueError(f"{name} is of {array.dtype}, expected {', '.join(FLOATS)}")
     if mask is not None and (mask.shape != targets.shape or mask.dtype != bool):
         raise ValueError(
             f"mask is {mask.shape} of {mask.dtype}, expected {targets.shape} of bool, as targets"
         )
     if bias is not None and bias.shape != unembed.shape[:1]:
         raise ValueError(f"bias is {bias.shape}, expected {unembed.shape[:1]}")
+    if isinstance(terms, str):
+        raise ValueError(f"terms is {terms!r}, expected a sequence such as ({terms!r},)")
     if unknown := [name for name in terms if name not in TERMS]:
         raise ValueError(f"no term {unknown[0]!r}; there are {', '.join(TERMS)}")
+
+
+def _as_int32(targets: Int[Array, " Q"]) -> Int[Array, " Q"]:
+    """The ids; those that int32 cannot hold become -1, outside of any vocabulary."""
+    fits = (targets >= 0) & (targets <= jnp.iinfo(jnp.int32).max)
+    return jnp.where(fits, targets, -1).astype(jnp.int32)
 
 
 def _constant(name: str, value: Any) -> Any:
@@ -250,6 +341,8 @@ def _constant(name: str, value: Any) -> Any:
     """
     if isinstance(value, jax.core.Tracer):
         raise ValueError(f"{name} is traced, expected a number")
+    if value is not None and np.ndim(value):
+        raise ValueError(f"{name} has shape {np.shape(value)}, expected a number")
     return None if value is None else float(value)
 
 

@@ -7,9 +7,10 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxscore import score_tokens, token_scores
@@ -168,6 +169,15 @@ def test_logits_of_masked_positions_pass_no_gradient():
     assert np.isfinite(jax.grad(loss)(logits)).all()
 
 
+def test_wide_integers_and_floats():
+    hidden, targets, weight, _, _ = draw(100, (4,))
+    with jax.enable_x64(True):
+        wide = jnp.asarray(np.asarray(targets, np.int64) + 2**32)
+        assert np.isnan(token_scores(hidden, wide, weight)["logprob"]).all()
+        with pytest.raises(ValueError, match="unembed is of float64, expected float32"):
+            token_scores(hidden, targets, weight.astype(jnp.float64))
+
+
 def test_a_target_outside_the_vocabulary_is_nan():
     hidden, targets, weight, _, _ = draw(100, (4,))
     values = token_scores(hidden, targets.at[1].set(100).at[2].set(-1), weight)
@@ -271,6 +281,15 @@ def test_memory_is_a_tenth_of_autodiffs():
         ({"targets": jnp.zeros((3,), int)}, r"targets \(3,\)"),
         ({"mask": jnp.zeros((3, 2), bool)}, r"mask is \(3, 2\) of bool, expected \(2, 3\)"),
         ({"terms": ("perplexity",)}, "no term 'perplexity'; there are logprob, entropy"),
+        ({"terms": "logprob"}, r"terms is 'logprob', expected a sequence such as \('logprob',\)"),
+        ({"unembed": jnp.zeros((10, 4), jnp.int8)}, "unembed is of int8, expected float32"),
+        ({"unembed": jnp.zeros((10, 4), jnp.uint16)}, "unembed is of uint16"),
+        ({"unembed": jnp.zeros((0, 4))}, "unembed has no row"),
+        ({"hidden": jnp.zeros((2, 3, 4), int)}, "hidden is of int32"),
+        ({"bias": jnp.zeros(10, int)}, "bias is of int32"),
+        ({"targets": jnp.zeros((2, 3))}, "targets are float32, expected integers"),
+        ({"softcap": 0}, "softcap is 0.0, expected a number above 0"),
+        ({"scale": np.ones(3)}, r"scale has shape \(3,\), expected a number"),
     ],
 )
 def test_arguments_that_do_not_fit(changes, message):
@@ -279,8 +298,12 @@ def test_arguments_that_do_not_fit(changes, message):
         "targets": jnp.zeros((2, 3), int),
         "unembed": jnp.zeros((10, 4)),
     }
-    with pytest.raises(ValueError, match=message):
-        token_scores(**(arguments | changes))
+    jaxtyping.config.update("jaxtyping_disable", True)  # users have no checks of signatures
+    try:
+        with pytest.raises(ValueError, match=message):
+            token_scores(**(arguments | changes))
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("name", ["scale", "softcap"])
@@ -313,6 +336,10 @@ def test_score_tokens_from_hidden_states_and_from_logits():
         for ours in (fused[name], whole[name]):
             np.testing.assert_allclose(ours[:, 1:], value, atol=1e-6, rtol=1e-6, err_msg=name)
             assert not np.any(ours[:, 0])
+    every = run(toy_model, params, ids, unembed=lambda params: (params, jnp.zeros(50)))
+    np.testing.assert_array_equal(
+        np.where(mask, every["logprob"], 0)[:, 1:], fused["logprob"][:, 1:]
+    )
     with pytest.raises(ValueError, match="softcap without unembed"):
         score_tokens(lambda params, ids: params[ids], params, ids, mask, softcap=3.0)
 
@@ -338,6 +365,26 @@ def on_four_devices():
             lambda h, w, b, split=split: split(h, targets, mask, w, b), hidden, weight, bias
         )
         assert_agree(ours, expected)
+    of_explicit_axes(expected, (hidden, targets, mask, weight, bias), options)
+
+
+def of_explicit_axes(expected, arrays, options):
+    """Arrays split as they come; each device computes its tokens and its columns."""
+    mesh = jax.make_mesh((2, 2), ("data", "model"))
+    for rows, columns in [("data", "model"), (("data", "model"), None), (None, "model")]:
+        specs = P(rows), P(rows), P(), P(columns), P(columns)
+        placed = [
+            jax.device_put(array, NamedSharding(mesh, spec))
+            for array, spec in zip(arrays, specs, strict=True)
+        ]
+        hidden, targets, mask, weight, bias = placed
+
+        def scores(h, w, b, targets=targets, mask=mask):
+            return token_scores(h, targets, w, mask=mask, bias=b, **options)
+
+        with jax.set_mesh(mesh):
+            ours = value_and_gradients(scores, hidden, weight, bias)
+        assert_agree(jax.device_get(ours), expected)
 
 
 @pytest.mark.slow
