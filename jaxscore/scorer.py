@@ -151,11 +151,20 @@ class Scorer:
 
     @property
     def journal(self) -> Journal | None:
-        """Results of earlier runs, which new results are added to; may be set between two runs."""
+        """Results of earlier runs, which new results are added to; may be set between two runs.
+
+        Raises:
+            InputError: (when set) it was made for other facts than `about`.
+        """
         return self.engine.run_journal.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
+        if journal is not None and self.about and not journal.has_scores_of(self.about):
+            raise InputError(
+                f"journal {journal.path}: it is for another model or other options than this "
+                "scorer's; make one with Journal(path, scorer.about)"
+            )
         self.engine.run_journal.journal = journal
 
     @classmethod

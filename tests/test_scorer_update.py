@@ -107,10 +107,12 @@ def test_no_result_of_old_weights_survives_an_update(tmp_path, monkeypatch):
     generator, prompts = scorer.generator(), [shared + "A", shared + "The"]
     scorer.score(texts)
     assert "prefix" in {record.name[0] for record in scorer.engine.programs.compiled}
-    old = scorer.about["model"], scorer.describe()
+    old, of_old = (scorer.about["model"], scorer.describe()), scorer.journal
     [before, _] = scorer.generate(prompts, max_new_tokens=8)
     scorer.update(second)
     assert scorer.journal is None
+    with pytest.raises(InputError, match="it is for another model or other options"):
+        scorer.journal = of_old
     restored = scorer.statistics.sequences_restored
     np.testing.assert_array_equal(logprobs(scorer, texts), logprobs(fresh, texts))
     assert scorer.statistics.sequences_restored == restored
@@ -148,7 +150,7 @@ def test_values_that_do_not_fit_are_refused_by_name(kind):
     tree = scorer.model.params
     wrong = {
         r"norm.weight gives shape \[3\]": tensors | {NORM: norm[:3]},
-        "norm.weight is missing": {k: v for k, v in tensors.items() if k != NORM},
+        "tensor model.norm.weight is missing": {k: v for k, v in tensors.items() if k != NORM},
         "1 tensors that the model does not use: extra": tensors | {"extra": norm},
         "lm_head.weight is not the embedding": tensors | {"lm_head.weight": head},
         "norm.weight is of int8": tensors | {NORM: norm.astype(np.int8)},
@@ -160,6 +162,7 @@ def test_values_that_do_not_fit_are_refused_by_name(kind):
         r"\['final_norm'\]\['bias'\] is left over": tree
         | {"final_norm": {**tree["final_norm"], "bias": norm}},
         "tensors is list, expected arrays by their": [norm],
+        "tensors is empty, expected arrays by their": {},
     }
     for message, values in wrong.items():
         with pytest.raises(InputError, match=message):
@@ -176,6 +179,19 @@ def test_int8_of_host_arrays_and_not_of_device_arrays():
     np.testing.assert_array_equal(logprobs(scorer), expected)
     with pytest.raises(InputError, match="int8 weights are made of host arrays"):
         scorer.update(tensors_of(GPT2, jnp.asarray))
+
+
+def test_deleted_arrays_are_refused_by_name():
+    tensors = tensors_of(QWEN2, jnp.asarray)
+    scorer = in_memory(QWEN2, tensors)
+    expected = logprobs(scorer)
+    tree = jax.tree.map(jnp.copy, scorer.model.params)
+    tensors[NORM].delete()
+    tree["final_norm"]["scale"].delete()
+    for values, name in ((tensors, "tensor model.norm.weight"), (tree, r"\['final_norm'\]")):
+        with pytest.raises(InputError, match=f"{name}.* was deleted"):
+            scorer.update(values)
+    np.testing.assert_array_equal(logprobs(scorer), expected)
 
 
 @pytest.fixture
@@ -226,6 +242,9 @@ def test_configs_and_tokenizers_in_other_forms(scorers):
         }.get(config, config)
         with pytest.raises(InputError, match=message):
             Scorer.from_tensors(given, tensors, tokenizer)
+    mesh = jax.make_mesh((1,), ("data",))
+    with pytest.raises(InputError, match="mesh is Mesh, expected a string such as 'data=2"):
+        Scorer.from_tensors(raw, tensors, tokenizer, mesh=mesh)
     with pytest.raises(InputError, match="expected a fast tokenizer of transformers"):
         Scorer.from_tensors(raw, tensors, object())
 

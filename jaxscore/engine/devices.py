@@ -104,6 +104,10 @@ def mesh_choice(
     """
     if text is None:
         return None
+    if not isinstance(text, str):
+        raise InputError(
+            f"mesh is {type(text).__name__}, expected a string such as 'data=2,model=2' or 'auto'"
+        )
     return functools.partial(choose_mesh, parse_mesh(text), n_models=n_models, generates=generates)
 
 

@@ -1,7 +1,6 @@
 """Loads a checkpoint by name: model, tokenizer, and the facts that identify its numbers."""
 
 import importlib.metadata
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -100,7 +99,7 @@ def load_tensors(
     """
     use_compilation_cache()
     model = load.load_tensors(
-        _raw_config(config),
+        checkpoint.raw_config(config),
         tensors,
         dtype=dtype,
         quantize=quantize,
@@ -138,25 +137,6 @@ def load_functions(
     )
     about = facts_of_numbers(model, new_identity(), None, reproducible)
     return Loaded(model, encoder_of(tokenizer), about)
-
-
-def _raw_config(config: Any) -> dict[str, Any]:
-    """A config as config.json has it.
-
-    Args:
-        config: that, an object of transformers, or the name of a checkpoint.
-    """
-    if isinstance(config, str | Path):
-        return checkpoint.read_config(checkpoint.resolve(str(config), None))
-    if isinstance(config, Mapping):
-        return dict(config)
-    if not hasattr(config, "to_json_string"):
-        raise InputError(
-            f"config is {type(config).__name__}, expected what config.json contains, a config of "
-            "transformers, or the folder or hub id of a checkpoint"
-        )
-    found: dict[str, Any] = json.loads(config.to_json_string())
-    return found
 
 
 def encoder_of(tokenizer: Any) -> TextEncoder:

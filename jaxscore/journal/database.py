@@ -87,6 +87,10 @@ class Journal:
             self._stack = stack.pop_all()
         return database, row[0]
 
+    def has_scores_of(self, about: dict[str, Any]) -> bool:
+        """Whether it holds the results of a run that is described so."""
+        return self._about == json.dumps(about, sort_keys=True)
+
     @property
     def is_lost(self) -> bool:
         """Whether the opened file was removed or replaced, so that no run can resume from it."""

@@ -38,11 +38,12 @@ def array_tensors(values: Mapping[str, Any]) -> Tensors:
         values: NumPy or JAX arrays of floats by name.
 
     Raises:
-        InputError: no mapping of names to arrays, or an array that is not of floats.
+        InputError: no mapping of names to arrays, or an array that is deleted or not of floats.
     """
     if not isinstance(values, Mapping) or not values:
+        found = "empty" if isinstance(values, Mapping) else type(values).__name__
         raise InputError(
-            f"{MEMORY}: tensors is {type(values).__name__}, expected arrays by their Hugging Face "
+            f"{MEMORY}: tensors is {found}, expected arrays by their Hugging Face "
             "name, such as model.embed_tokens.weight"
         )
     for name, array in values.items():
@@ -51,6 +52,7 @@ def array_tensors(values: Mapping[str, Any]) -> Tensors:
                 f"{MEMORY}: tensor {name} is {type(array).__name__}, expected a NumPy or JAX "
                 "array; of PyTorch give tensor.numpy()"
             )
+        _check_not_deleted(f"{MEMORY}: tensor {name}", array)
         if array.dtype not in FLOATS:
             raise InputError(
                 f"{MEMORY}: tensor {name} is of {array.dtype}, expected float32, bfloat16, float16 "
@@ -62,6 +64,11 @@ def array_tensors(values: Mapping[str, Any]) -> Tensors:
     }
     on_devices = frozenset(name for name, array in values.items() if isinstance(array, jax.Array))
     return Tensors(dict(values), dict.fromkeys(values, MEMORY), outlines, changed=on_devices)
+
+
+def _check_not_deleted(name: str, array: Any) -> None:
+    if isinstance(array, jax.Array) and array.is_deleted():
+        raise InputError(f"{name} was deleted, as a donated array is; give it before it is donated")
 
 
 def tensor_loader(
@@ -211,6 +218,7 @@ def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
         found = names.pop(name)
         if not isinstance(found, np.ndarray | jax.Array):
             raise InputError(f"{what}: {name} is {type(found).__name__}, expected an array")
+        _check_not_deleted(f"{what}: {name}", found)
         # A device holds float64 as float32.
         dtype = jax.dtypes.canonicalize_dtype(found.dtype)
         if found.shape != leaf.shape or dtype != leaf.dtype:

@@ -1,6 +1,7 @@
 """The folder of a checkpoint and its `config.json`."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,28 @@ class GenerationDefaults:
     def unhandled_greedy(self) -> dict[str, Any]:
         """Entries of `unhandled` that also change greedy text."""
         return {name: value for name, value in self.unhandled.items() if name not in SAMPLING}
+
+
+def raw_config(config: Any) -> dict[str, Any]:
+    """A config as config.json has it.
+
+    Args:
+        config: that, an object of transformers, or the folder or hub id of a checkpoint.
+
+    Raises:
+        InputError: anything else.
+    """
+    if isinstance(config, str | Path):
+        return read_config(resolve(str(config), None))
+    if isinstance(config, Mapping):
+        return dict(config)
+    if not hasattr(config, "to_json_string"):
+        raise InputError(
+            f"config is {type(config).__name__}, expected what config.json contains, a config of "
+            "transformers, or the folder or hub id of a checkpoint"
+        )
+    found: dict[str, Any] = json.loads(config.to_json_string())
+    return found
 
 
 def _number(value: Any) -> bool:

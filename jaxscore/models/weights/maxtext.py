@@ -26,6 +26,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.models.weights.array_tensors import with_auto_axes
+from jaxscore.models.weights.checkpoint import raw_config
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
 MLP = {"wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
@@ -65,7 +66,7 @@ TOP: dict[Keys, str] = {
 
 
 def tensors_of_maxtext(
-    params: Any, config: Mapping[str, Any], *, interleaved: bool | None = None
+    params: Any, config: Any, *, interleaved: bool | None = None
 ) -> dict[str, Any]:
     """Tensors under Hugging Face names, for `Scorer.from_tensors` and `Scorer.update`.
 
@@ -74,13 +75,14 @@ def tensors_of_maxtext(
     Args:
         params: MaxText's tree of NumPy or JAX arrays: `state.params`, or what Orbax restores of a
             checkpoint's `items`; all but `params` is left out.
-        config: what config.json of the Hugging Face model contains.
+        config: of the Hugging Face model, as of `Scorer.from_tensors`.
         interleaved: whether the `rope_type` or the model's name in MaxText starts with
             `llama3.1`. None is whether the config's rotary parameters are of the type `llama3`.
 
     Raises:
         InputError: another model type, or a parameter that is missing or left over, by its path.
     """
+    config = raw_config(config)
     kind = config.get("model_type")
     if kind not in KINDS:
         raise InputError(f"MaxText's parameters of {kind!r}: handled are {', '.join(KINDS)}")

@@ -299,10 +299,13 @@ class Reader(NamedTuple):
         """
         if name not in self.stored:
             last = name.split(".")[-1]
-            similar = [other for other in sorted(self.stored) if other.split(".")[-1] == last]
+            similar = [
+                whole for bare, whole in sorted(self.stored.items()) if bare.split(".")[-1] == last
+            ]
+            prefix = next((w.removesuffix(b) for b, w in self.stored.items() if w != b), "")
             raise InputError(
-                f"{self.folder}: tensor {name} is missing; there are {len(self.stored)} others, "
-                f"such as {', '.join(similar[:3])}"
+                f"{self.folder}: tensor {prefix}{name} is missing; there are {len(self.stored)} "
+                f"others, such as {', '.join(similar[:3])}"
             )
         array = self.tensors.stored[self.stored[name]]
         whole = outline(array.shape, array.dtype)

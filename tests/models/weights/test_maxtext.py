@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from transformers import AutoConfig
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
@@ -106,6 +107,7 @@ def test_the_tensors_are_those_that_the_tree_was_made_of(kind, scanned, original
 def test_a_tree_of_the_wrong_model_is_refused_by_path():
     config, stored = read_config(LLAMA), dict(open_tensors(LLAMA).arrays)
     tree = maxtext_of(stored, config, scanned=True)["params"]["params"]
+    assert len(tensors_of_maxtext(tree, AutoConfig.from_pretrained(LLAMA))) == len(stored)
     with pytest.raises(InputError, match="of 'gpt2': handled are llama"):
         tensors_of_maxtext(tree, {"model_type": "gpt2"})
     with pytest.raises(InputError, match="1 are left over: decoder/extra"):
