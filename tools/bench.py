@@ -5,7 +5,7 @@ probable tokens cost it, and what rows that go to the next text save.
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
     python tools/bench.py devices divergence host html journal measures replace serve stream top
-    python tools/bench.py update
+    python tools/bench.py token-scores update
     python tools/bench.py recurrent           models with recurrent layers, against PyTorch
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
@@ -53,6 +53,7 @@ Of jaxscore alone, on the CPU, only on request:
              folder and a filled one, against a ten-line script of transformers
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
+    token-scores  value and gradient against log_softmax with autodiff: ratios of time and memory
     top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
              without: ratios of time, and whether the ids are those of full logits, else exit code 1
     update   new weights of a scorer from device arrays, 0.5B parameters: milliseconds of the call,
@@ -85,6 +86,7 @@ from tools.benchmarks import (
     shards,
     startup,
     stream,
+    token_scores,
     top,
     update,
 )
@@ -105,6 +107,7 @@ ALONE = (
     "shards",
     "startup",
     "stream",
+    "token-scores",
     "top",
     "update",
 )
@@ -181,6 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
         startup.run(args.models, args.turns, args.against)
     if "stream" in chosen:
         good &= stream.run(args.requests, small=args.small)
+    if "token-scores" in chosen:
+        token_scores.run(args.turns, small=args.small)
     if "top" in chosen:
         good &= top.run(args.turns, small=args.small)
     if "update" in chosen:

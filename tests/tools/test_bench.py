@@ -213,6 +213,13 @@ def test_real_asks_for_models(capsys):
     assert "--models" in capsys.readouterr().err
 
 
+def test_token_scores(capsys):
+    assert bench.main(["--small", "token-scores", "--turns", "1"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "temporary memory" in line]
+    assert ["1 terms" in line for line in lines] == [True, False]
+    assert all(float(line.split()[-1]) > 0 for line in lines)
+
+
 def test_update_compiles_nothing(capsys):
     assert bench.main(["--small", "update", "--turns", "1"]) == 0
     assert "programs compiled since: 0" in capsys.readouterr().out
