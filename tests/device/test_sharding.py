@@ -175,6 +175,7 @@ CONFIGS = {
         latent=Latent(8, 6, 4, 6, 6, 1e-6, gated=True),
         norm_gate_rank=3,
         experts=Experts(4, 2, True),
+        quantized="float32",
     ),
     "selective scan in heads": llamalike(
         recurrent=Recurrent((1,), SelectiveScan(12, 5, 3, 4, True, True, "silu", n_heads=2)),
