@@ -13,10 +13,10 @@ LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
     "afmoe axk2 bailing_hybrid cohere2_moe deepseek_v32 exaone_moe gemma4_text "
-    "gemma4_unified_text "
-    "glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 jais2 "
-    "kimi_linear lara_mini lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 ministral3 nanochat "
-    "nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text solar_open".split()
+    "gemma4_unified_text glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 "
+    "jais2 kimi_linear lara_mini lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 "
+    "minimax_m3_vl_text ministral3 nanochat nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text "
+    "solar_open".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
@@ -160,7 +160,6 @@ _OTHER_LAYERS = {
     "hy_v4": INDEXER,
     "jetmoe": "mixtures of attention heads",
     "laguna": "softplus gates on the output of attention",
-    "minimax_m3_vl_text": "an indexer that chooses blocks of keys for each key head",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",
     "paligemma": "attention to prompts from both sides, of text alone in transformers 4.57 only",

@@ -249,6 +249,13 @@ WRAPPERS: dict[str, Wrapper] = {
         ),
         INDICES,
     ),
+    "minimax_m3_vl": Wrapper(
+        ("minimax_m3_vl_text",),
+        PROJECTED | {"mtp", "patch_merge_mlp"},
+        {"image_token_index": 200025, "video_token_index": 200026},
+        frozenset({"merged_hidden_size", "projector_hidden_size"}),
+        {"image_token_id": "image_token_index", "video_token_id": "video_token_index"},
+    ),
     "ovis2": Wrapper(
         ("qwen2",),
         frozenset({"vision_tower", "visual_embeddings_table"}),

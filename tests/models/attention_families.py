@@ -41,6 +41,7 @@ UNIFIED = {
     if name not in OF_GEMMA4 and not name.endswith("per_layer_input")
 }
 INDEXED = {**LATENT, "index_topk": 64, "index_head_dim": 8, "index_n_heads": 2}
+M3_SPARSE = "minimax_m3_sparse"
 MIXED = [SLIDING, FULL, SLIDING]
 MULTIPLIED = {"attention_multiplier": 0.3, "embedding_multiplier": 3.0}
 TOWERS = {
@@ -103,6 +104,23 @@ BASE: dict[str, dict[str, Any]] = {
         "num_local_experts": 5,
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 40,
+    },
+    "minimax_m3_vl_text": {
+        **OWN_HEADS,
+        **LAYERS,
+        "layer_types": [FULL, M3_SPARSE, M3_SPARSE],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "rotary_dim": 12,
+        "intermediate_size": 24,
+        "dense_intermediate_size": 56,
+        "shared_intermediate_size": 40,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "index_n_heads": 2,
+        "index_head_dim": 12,
+        "index_block_size": 16,
+        "index_topk_blocks": 4,
+        "swiglu_limit": 1.0,  # so that it is felt
     },
     "mimo_v2_flash": {
         **OWN_HEADS,
@@ -338,6 +356,25 @@ CASES = [
         shared_intermediate_size=0,
         **scaled(LLAMA3),
     ),
+    case("minimax_m3_vl_text", "swiglu_limit", {"num_experts_per_tok": 3}),
+    case(
+        "minimax_m3_vl_text",
+        "rms_norm_eps rope_theta swiglu_alpha routed_scaling_factor partial_rotary_factor",
+        head_dim=16,
+        rotary_dim=8,
+        partial_rotary_factor=0.5,
+        tie_word_embeddings=True,
+        layer_types=None,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        shared_intermediate_size=24,
+        dense_intermediate_size=40,
+        num_key_value_heads=1,
+        swiglu_alpha=0.5,
+        routed_scaling_factor=0.7,
+        rms_norm_eps=0.1,
+        rope_theta=300.0,
+    ),
+    case("minimax_m3_vl_text", "rope_scaling", mlp_layer_types=["dense"] * 3, **scaled(YARN)),
     case("mimo_v2_flash", "sliding_window", {"num_experts_per_tok": 3}),
     case(
         "mimo_v2_flash",
@@ -467,6 +504,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             ({"layer_types": [FULL] * 3}, "handled is 'indexed_attention'"),
         )
     ),
+    (
+        "minimax_m3_vl_text",
+        {"sparse_attention_config": {"sparse_block_size": "a"}},
+        "sparse_block_size is 'a', expected a number",
+    ),
+    ("minimax_m3_vl_text", {"moe_layer_freq": [1], "mlp_layer_types": None}, "expected an entry"),
+    ("minimax_m3_vl_text", {"rotary_dim": 6}, "rotary_dim is 6, and partial_rotary_factor makes"),
+    ("minimax_m3_vl_text", {"layer_types": [FULL, SLIDING, FULL]}, "layer_types has ['sliding"),
     ("dbrx", {"attn_config": {"qk_ln": True}}, "'dbrx': qk_ln=True"),
     ("dbrx", {"ffn_config": {"hidden_size": 24}}, "hidden_size is 24"),
     ("dbrx", {"ffn_config": {"moe_normalize_expert_weights": 2.0}}, "expert_weights is 2.0"),
@@ -543,6 +588,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("longcat_flash", {"moe_topk": 9}, "moe_topk is 9, expected 1 to 8 of 8 experts"),
     ("longcat_flash", {"num_hidden_layers": 3}, "num_hidden_layers is 3, expected 4"),
     ("longcat_flash", {"q_lora_rank": 0}, "q_lora_rank is 0, expected a number of at least 1"),
+    ("minimax_m3_vl_text", {"index_topk_blocks": 0}, "index_block_size is 0, expected at least 1"),
     ("mimo_v2_flash", {"v_head_dim": 13}, "v_head_dim is 13, expected 1 to 12 of head_dim"),
     (
         "mimo_v2_flash",
@@ -557,7 +603,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("mpt", {"attn_config": {"clip_qkv": "a"}}, "attn_config has clip_qkv 'a'"),
     ("mpt", {"attn_config": [1]}, "attn_config is [1], expected an object"),
 ]
-ALIKE: dict[str, set[str]] = {}
+ALIKE = {"minimax_m3_vl_text": {"rotary_dim"}}  # which has to fit what torch reads
 CHOICE = "all keys are chosen"
 OF_INDEXED = {
     "head_dim": DERIVED,
@@ -573,6 +619,13 @@ OF_INDEXED = {
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "axk2": OF_INDEXED,
     "deepseek_v32": OF_INDEXED,
+    "minimax_m3_vl_text": {
+        **dict.fromkeys("index_head_dim index_local_blocks index_n_heads".split(), CHOICE),
+        "hidden_act": "the gate is another function",
+        "output_router_logits": TRAINING,
+        "router_aux_loss_coef": TRAINING,
+        "router_jitter_noise": TRAINING,
+    },
     "glm_moe_dsa": OF_INDEXED
     | dict.fromkeys("index_topk_pattern index_topk_freq index_skip_topk_offset".split(), CHOICE)
     | {"indexer_rope_interleave": NOT_READ},

@@ -32,7 +32,7 @@ from tests.models.checkpoints import (
     spelled,
     torch_scores,
 )
-from tests.models.families import GATED, MIXTURE, OWN_HEADS, VOCABULARY
+from tests.models.families import BASE, GATED, MIXTURE, OWN_HEADS, VOCABULARY
 from tests.models.recurrent_families import DELTA
 
 pytestmark = pytest.mark.lines
@@ -90,6 +90,13 @@ if "qwen3_5" in CONFIG_MAPPING:
         },
         VISUAL,
     )
+if "minimax_m3_vl" in CONFIG_MAPPING:
+    CONFIGS["minimax_m3_vl"] = (
+        "minimax_m3_vl",
+        INDEX | {"video_token_index": START, "projector_hidden_size": 16},
+        BASE["minimax_m3_vl_text"],
+        ENCODER | {"num_channels": 3},
+    )
 for _name in ("mistral3", "qwen2_vl", "qwen3_vl"):
     _kind, _top, *_parts = CONFIGS[_name]
     CONFIGS[f"{_name} tied"] = _kind, _top | {"tie_word_embeddings": True}, *_parts
@@ -136,6 +143,7 @@ def test_scores_of_the_text_model_are_torchs(checkpoints, name):
     own = loaded(folder)
     assert_agree(scorer(own).score_sequences(ragged()), torch_scores(model, ragged()))
     towers = {"visual"} if "qwen" in name else {"vision_tower", "multi_modal_projector"}
+    towers |= {"patch_merge_mlp"} if name == "minimax_m3_vl" else set()
     assert set(re.findall(r"\d+ of (\w+)", own.left_out)) == towers
 
 
@@ -149,6 +157,7 @@ SPELLINGS = {
     "vision_tower.": "model.vision_tower.",
     "multi_modal_projector.": "model.multi_modal_projector.",
     "model.": "model.language_model.",
+    "patch_merge_mlp.": "model.patch_merge_mlp.",
 }
 
 

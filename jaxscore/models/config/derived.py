@@ -475,6 +475,40 @@ def _minimax(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % 2 else FULL for i in layers]
 
 
+MINIMAX_M3 = {  # names within `sparse_attention_config`; transformers' class reads no others
+    "index_n_heads": "sparse_num_index_heads",
+    "index_head_dim": "sparse_index_dim",
+    "index_block_size": "sparse_block_size",
+    "index_topk_blocks": "sparse_topk_blocks",
+    "index_local_blocks": "sparse_local_block",
+}
+
+
+def _minimax_m3(config: Any) -> None:
+    """Layers with an indexer, and with experts, by lists of numbers in released files."""
+    sparse = getattr(config, "sparse_attention_config", None) or {}
+    if not isinstance(sparse, dict):
+        raise InputError(f"sparse_attention_config is {str(sparse)[:60]}, expected an object")
+    for name, theirs in MINIMAX_M3.items():
+        size = sparse.get(theirs, getattr(config, name))
+        if type(size) is not int:
+            raise InputError(f"sparse_attention_config.{theirs} is {size!r}, expected a number")
+        setattr(config, name, size)
+    n = config.num_hidden_layers
+    for attribute, listed, (yes, no), default in (
+        (
+            "layer_types",
+            sparse.get("sparse_attention_freq"),
+            ("minimax_m3_sparse", FULL),
+            FULL,
+        ),
+        ("mlp_layer_types", getattr(config, "moe_layer_freq", None), ("sparse", "dense"), "sparse"),
+    ):
+        if getattr(config, attribute) is None:
+            kinds = [yes if one else no for one in listed] if listed else [default] * n
+            setattr(config, attribute, kinds)
+
+
 def _qwen_hybrid(config: Any) -> None:
     """Attention in every n-th layer, the gated delta rule in the others."""
     if getattr(config, "mlp_only_layers", []) is None:
@@ -703,6 +737,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,
     "minimax": _minimax,
+    "minimax_m3_vl_text": _minimax_m3,
     "ministral": _ministral,
     "mpt": _mpt,
     "olmo3": _olmo3,

@@ -26,6 +26,7 @@ MODULES = {
     "mamba": "falcon_mamba jamba mamba",
     "mamba2": "bamba falcon_h1 granitemoehybrid mamba2 nemotron_h",
     "minimax": "minimax",
+    "minimax_m3": "minimax_m3_vl_text",
     "mixtral": "dbrx flex_olmo minimax_m2 mixtral olmoe",
     "phi3": "minicpm3 phi3 phi4_multimodal phimoe",
     "qwen": "qwen2 qwen2_moe qwen3 qwen3_moe",

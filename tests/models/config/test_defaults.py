@@ -122,6 +122,7 @@ UNUSABLE = {
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8},
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv"] * 32},
+    "minimax_m3_vl_text": {"partial_rotary_factor": 0.5},
 }
 
 

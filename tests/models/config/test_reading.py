@@ -34,6 +34,15 @@ def test_every_family_has_a_pair():
     assert len(PAIRS) == len(SOME)
 
 
+def test_layers_of_minimax_m3_by_lists_of_numbers():
+    sparse = {"sparse_attention_freq": [0, 1], "sparse_topk_blocks": 4, "more": 1}
+    raw = {"model_type": "minimax_m3_vl_text", "num_hidden_layers": 2, "moe_layer_freq": [0, 1]}
+    found = read(raw | {"sparse_attention_config": sparse}, "").config
+    assert found.layer_types == ["full_attention", "minimax_m3_sparse"]
+    assert found.mlp_layer_types == ["dense", "sparse"]
+    assert (found.index_topk_blocks, found.index_block_size) == (4, 128)
+
+
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=[kind for kind, _ in SOME])
 def test_both_spellings_are_one_config(old, new):
     known = set(table()[old["model_type"]].values) - WITHOUT_EFFECT | {"rope_parameters"}
