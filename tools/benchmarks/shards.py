@@ -32,14 +32,14 @@ def run(n_requests: int | None, *, small: bool) -> bool:
         one = _turn("summaries", n // 10, folder)
         many = _turn("shards", n, folder)
     share = many["listing"] / many["seconds"]
-    growth = many["last_rss"] / many["first_rss"]
+    growth = many["rss"][-1] / many["rss"][0]
     good = share < LISTING and growth < GROWTH
     print(
         f"\nshards: {n:,} lines of {TOKENS} tokens over {FILES} files, a device that answers at "
         f"once\n  {n / many['seconds']:,.0f} lines a second, {_rate(many) / _rate(one):.2f} of the "
         f"rate of one file of {n // 10:,}; {many['seconds']:.0f} s\n"
-        f"  memory {many['first_rss'] / 1e6:.0f} MB in the first tenth, "
-        f"{many['last_rss'] / 1e6:.0f} MB in the last; listing {100 * share:.2f} % of the time: "
+        f"  MB of memory in each tenth: {', '.join(f'{rss / 1e6:.0f}' for rss in many['rss'])}; "
+        f"listing {100 * share:.2f} % of the time: "
         f"{'ok' if good else 'TOO MUCH'}; system load {os.getloadavg()[0]:.2f}",
         flush=True,
     )
