@@ -49,7 +49,7 @@ def test_ray_data_with_an_actor_that_dies(tmp_path):
         parquet.write_table(TABLE.slice(20 * k, 20), tmp_path / f"{k}.parquet")
     mark = tmp_path / "died"
     env = {"JAXSCORE_TEST_MARK": str(mark), "JAX_PLATFORMS": "cpu"}
-    ray.init(num_cpus=4, include_dashboard=False, runtime_env={"env_vars": env})
+    ray.init("local", num_cpus=4, include_dashboard=False, runtime_env={"env_vars": env})
     try:
         rows = ray.data.read_parquet(str(tmp_path)).map_batches(
             Dying,

@@ -153,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, dest) is None:
             raise InputError(f"{place} is missing; give it by its place or by {flag}")
     output = args.output
-    if output is not None and not isinstance(output, Folder) and output.suffix != ".json":
+    is_file = output is not None and (output.suffix == ".json" or streams.is_stream(output))
+    if output is not None and not isinstance(output, Folder) and not is_file:
         if remote.address_of(output) is not None:
             raise InputError(
                 f"--output {remote.displayed(output)}: the dated files are written locally; give "

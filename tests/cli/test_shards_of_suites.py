@@ -1,6 +1,8 @@
 """`chronologic` and `probsem` over many files: shards, addresses and one report of all."""
 
+import io
 import json
+import sys
 
 import pytest
 
@@ -66,8 +68,18 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
         report["failures"] = [failure["error"] for failure in report["failures"]]
     for name in facts.keys() - OF_THE_RUN:
         assert found[name] == facts[name], name
+    paths = (questions / f"{name}.json" for name in ("one", "merged"))
+    compared = run("compare", *paths, "--output", questions / "compared.json", "--no-html")
+    assert "n = 9 pairs" in compared.out, compared.err
     again = run(*command(questions / "in", f"{questions}/out/"))
     assert (again.code, "2 were finished" in again.out) == (1, True)
+
+
+def test_questions_are_read_from_standard_input(run, tmp_path, monkeypatch):
+    text = io.BytesIO("\n".join(QUESTIONS[:2]).encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
+    assert run(*chronologic("-", tmp_path / "out.json")).code == 0
+    assert [record["line"] for record in read(tmp_path / "out.json")] == [1, 2]
 
 
 def test_questions_are_drawn_from_one_file_alone(run, questions):

@@ -140,7 +140,7 @@ def _top_answer(record: Mapping[str, Any]) -> str:
 class AnswerRecord(TypedDict, total=False):
     """A question of the modes "sample" and "full"; `error` and no scores if an answer failed."""
 
-    line: int
+    line: int | str
     question: str
     question_category: str
     answers: list[str]

@@ -109,7 +109,7 @@ MARKS = {
 class LetterRecord(TypedDict, total=False):
     """A question of the mode "mcq"; `error` and no choice if no text was generated."""
 
-    line: int
+    line: int | str
     question: str
     question_category: str
     prompt: str
