@@ -173,6 +173,9 @@ def test_convolution_agrees_with_a_loop(kind, taps):
     got = index.chunks.scatter(chunked.reshape(*index.chunks.chunks.token.shape, 5))
     np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=1e-5)
     assert not np.asarray(got)[is_padding].any()
+    x[is_padding] = np.nan
+    got = convolve(jnp.asarray(x), jnp.asarray(weight), jnp.asarray(bias), index.ancestors)
+    np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=1e-5)
 
 
 def continued(first, end, tips, steps):
@@ -283,17 +286,18 @@ def test_convolutions_continue_a_prefix_and_rows_of_their_own(first):
     np.testing.assert_allclose(step, want[first + end.size :], atol=1e-5)
 
 
-@pytest.mark.parametrize("of_channels", [False, True])
-def test_nan_in_padding_and_empty_slots_reaches_nothing(of_channels):
+@pytest.mark.parametrize("rule", RULES)
+def test_nan_in_padding_and_empty_slots_reaches_nothing(rule):
+    rule, loop, made = RULES[rule]
     end = random_rows(5, 3, 64)[2]
     scored = np.arange(0, end.size, 2)
     parent, is_padding, index = index_of(end, 16, 8, scored=scored)
-    inputs = delta_inputs(end.size, of_channels=of_channels)
-    want = reference.gated_delta(*inputs, parent)[0]
+    inputs = made(end.size)
+    want = loop(*inputs, parent)[0]
     assert is_padding.any()
     for x in inputs:
         x[is_padding] = np.nan
-    got = run(gated_delta, index)(inputs)
+    got = run(rule, index)(inputs)
     np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=2e-5)
 
 
