@@ -5,7 +5,6 @@ The other layers have latent attention: without rotation in kimi_linear, with a 
 bailing_hybrid. All layers but the first ones have experts.
 """
 
-import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, GatedDelta, Recurrent
@@ -36,8 +35,8 @@ BAILING_PROJECTIONS = {
 }
 
 
-def _decoder(config: Any, **own: Any) -> DecoderConfig:
-    """Decoder of both families, except for the fields of `GatedDelta` in `own`."""
+def _decoder(config: Any, of_mixer: dict[str, Any], **own: Any) -> DecoderConfig:
+    """Decoder of both families, except for fields of `GatedDelta` and of the decoder."""
     fields.require(config, tie_word_embeddings=False)  # PyTorch's classes tie nothing
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     width, count, taps = (
@@ -48,7 +47,7 @@ def _decoder(config: Any, **own: Any) -> DecoderConfig:
     activation: Any = fields.activation(config)
     eps = config.rms_norm_eps
     mixer = GatedDelta(
-        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, **own
+        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, **of_mixer
     )
     inner = config.moe_intermediate_size
     experts = mixtures.sigmoid_experts(
@@ -60,6 +59,7 @@ def _decoder(config: Any, **own: Any) -> DecoderConfig:
         recurrent=Recurrent(layers, mixer) if layers else None,
         **mixtures.mlp_fields(config, experts, inner, plain, config.intermediate_size),
         **deepseek.latent_fields(config),
+        **own,
     )
 
 
@@ -67,8 +67,9 @@ def _kimi_linear(config: Any) -> DecoderConfig:
     # PyTorch's class has no other; these are of published files.
     fields.require(config, mla_use_nope=True, moe_layer_freq=1)
     fields.require(config, use_grouped_topk=True, moe_router_activation_func="sigmoid")
-    return dataclasses.replace(
-        _decoder(config, rank=config.linear_head_dim),
+    return _decoder(
+        config,
+        {"rank": config.linear_head_dim},
         rotary=(fields.no_rotation(config.qk_rope_head_dim // 2),),
         rotary_of=(0,) * config.num_hidden_layers,
     )
@@ -76,8 +77,8 @@ def _kimi_linear(config: Any) -> DecoderConfig:
 
 def _bailing_hybrid(config: Any) -> DecoderConfig:
     bound = config.kda_lower_bound if config.kda_safe_gate else None
-    return dataclasses.replace(
-        _decoder(config, least_decay=bound), interleaved=True, query_gate=True, gate_per_head=True
+    return _decoder(
+        config, {"least_decay": bound}, interleaved=True, query_gate=True, gate_per_head=True
     )
 
 
