@@ -31,6 +31,9 @@ UNGROUPED = ({"n_group": 2, "topk_group": 1}, {"topk_group": 1})
 UNSCALED = "norm_topk_prob routed_scaling_factor"
 ROUTED = {"norm_topk_prob": False, "routed_scaling_factor": 0.8}
 
+YOUTU = {*GATED, "kv_lora_rank", "q_lora_rank", "v_head_dim"}
+YOUTU |= {"qk_rope_head_dim", "qk_nope_head_dim"}
+
 BASE: dict[str, dict[str, Any]] = {
     "glm": OWN_HEADS | {"head_dim": 16},
     "helium": {**GATED, "head_dim": 8},
@@ -40,6 +43,18 @@ BASE: dict[str, dict[str, Any]] = {
     | {"first_k_dense_replace": 1, "sliding_window": 5, "max_window_layers": 2},
     "exaone_moe": {**SPARSE, "num_experts": 6, "num_experts_per_tok": 2, "sliding_window": 5}
     | {"sliding_window_pattern": 3},
+    "exaone": GATED,
+    "flint": {
+        **SPARSE,
+        "head_dim": 12,
+        "num_hidden_layers": 4,
+        "layer_types": [FULL, SLIDING, FULL, SLIDING],
+        "sliding_window": 5,
+    }
+    | {"mlp_only_layers": [0], "num_experts": 5, "num_experts_per_tok": 2}
+    | {"shared_expert_intermediate_size": 40},
+    "iquestcoder": OWN_HEADS,
+    "youtu": {name: value for name, value in LATENT.items() if name in YOUTU},
     "flex_olmo": {**GATED, "num_experts": 5, "num_experts_per_tok": 2},
     "glm4_moe_lite": {
         name: value for name, value in LATENT.items() if name != "first_k_dense_replace"
@@ -168,6 +183,51 @@ CASES = [
         first_k_dense_replace=2,
         **scaled(LLAMA3),
     ),
+    case(
+        "exaone",
+        LLAMALIKE_NAMES,
+        attention_bias=True,
+        mlp_bias=True,
+        head_dim=12,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case("exaone", "rope_scaling", **scaled(LLAMA3)),
+    case(
+        "iquestcoder",
+        LLAMALIKE_NAMES,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+    ),
+    case("iquestcoder", "rope_scaling", **scaled(YARN)),
+    case("flint", "sliding_window", {"num_experts_per_tok": 3}),
+    case(
+        "flint",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob layer_types",
+        attention_bias=True,
+        tie_word_embeddings=True,
+        layer_types=None,
+        mlp_only_layers=None,
+        decoder_sparse_step=2,
+        norm_topk_prob=False,
+        num_key_value_heads=1,
+        **LLAMALIKE,
+    ),
+    case("flint", "rope_scaling", **scaled(YARN)),
+    case(
+        "youtu",
+        LLAMALIKE_NAMES,
+        "rope_interleave",
+        attention_bias=True,
+        q_lora_rank=None,
+        rope_interleave=False,
+        tie_word_embeddings=False,
+        **LLAMALIKE,
+    ),
+    case("youtu", "rope_scaling", **scaled(DEEP_YARN)),
     case("flex_olmo", {"num_experts_per_tok": 3}),
     case(
         "flex_olmo",
@@ -348,6 +408,10 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("flint", {"layer_types": [FULL, "conv", FULL, FULL]}, "layer_types has ['conv']"),
+    ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
+    ("iquestcoder", {"clip_qkv": None, "use_sliding_window": True}, "use_sliding_window is True"),
+    ("youtu", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("codegen", {"rotary_dim": None}, "rotary_dim is None"),
     ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention is True"),
     ("exaone_moe", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
@@ -388,6 +452,8 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "dots1": {"output_router_logits": TRAINING},
     "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
     "flex_olmo": OF_MIXTURES,
+    "flint": OF_MIXTURES,
+    "youtu": {"head_dim": DERIVED, "qk_head_dim": DERIVED},
     "glm4_moe_lite": {"output_router_logits": TRAINING, "qk_head_dim": DERIVED, **NEXT},
     "gpt_bigcode": {
         "attention_softmax_in_fp32": HALF,

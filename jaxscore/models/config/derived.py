@@ -304,6 +304,17 @@ def _glm_moe_dsa(config: Any) -> None:
     _sparse(config)
 
 
+def _flint(config: Any) -> None:
+    """Full attention in the first two layers, every fourth and the last one; two plain MLPs."""
+    last = config.num_hidden_layers - 1
+    if config.layer_types is None:
+        config.layer_types = [
+            FULL if i < 2 or i % 4 == 1 or i == last else SLIDING for i in range(last + 1)
+        ]
+    if config.mlp_only_layers is None:
+        config.mlp_only_layers = [0, 1]
+
+
 def _glm4_moe_lite(config: Any) -> None:
     _first_dense(config)
     _latent(config)
@@ -709,6 +720,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "falcon": _falcon,
     "falcon_h1": _falcon_h1,
     "falcon_mamba": _mamba,
+    "flint": _flint,
     "gemma2": _alternating,
     "gemma3_text": _pattern,
     "gemma3n_text": _gemma3n,
@@ -758,6 +770,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "recurrent_gemma": _recurrent_gemma,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,
+    "youtu": _latent,
     "zamba": _zamba,
     "zamba2": _zamba2,
 }

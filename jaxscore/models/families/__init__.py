@@ -7,8 +7,9 @@ from jaxscore.models.families.family import Family, Source
 
 # Module -> its families. A module is imported when one of its families is looked up.
 MODULES = {
-    "attention_sinks": "gpt_oss mimo_v2_flash",
-    "deepseek": "axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash",
+    "attention_sinks": "flint gpt_oss mimo_v2_flash",
+    "deepseek": "axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa longcat_flash "
+    "youtu",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
     "gated_delta": "lara_mini olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
@@ -20,7 +21,7 @@ MODULES = {
     "kimi": "bailing_hybrid kimi_linear",
     "layer_norm": "cohere cohere2 nemotron phi stablelm starcoder2",
     "lfm2": "lfm2 lfm2_moe lfm3",
-    "llama": "llama ministral3 mistral",
+    "llama": "exaone iquestcoder llama ministral3 mistral",
     "llama_variants": "apertus arcee ernie4_5 exaone4 glm glm4 helium internlm3 jais2 ministral "
     "nanochat olmo olmo2 olmo3 seed_oss smollm3",
     "mamba": "falcon_mamba jamba mamba",

@@ -96,6 +96,44 @@ def _attention_sources(config: DecoderConfig) -> Table:
     return table
 
 
+def _flint(config: Any) -> DecoderConfig:
+    """Layers with a window have rotary embeddings; the others are NoPE."""
+    windows = fields.windows_by_layer_type(config)
+    experts = Experts(
+        config.num_experts,
+        config.num_experts_per_tok,
+        config.norm_topk_prob,
+        config.shared_expert_intermediate_size,
+        shared_gated=False,
+        scores="sigmoid",
+    )
+    plain, width = mixtures.layers_between_steps(config), config.moe_intermediate_size
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        qk_norm="head",
+        sinks=True,
+        windows=windows,
+        **fields.rotary_in_layers(config, map(bool, windows)),
+        **fields.biases(config),
+    )
+
+
+def _flint_sources(config: DecoderConfig) -> Table:
+    mlp = "layers.{i}.mlp."
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | llama.attention_sources(config)
+        | llama.qk_norm_sources(config)
+        | {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.softmax_offset")}
+        | mixtures.plain_mlp_sources(config)
+        | mixtures.router_sources(config, mlp + "gate")
+        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.shared_expert_sources(config, mlp + "shared_expert.")
+    )
+
+
 def _gpt_oss(config: Any) -> DecoderConfig:
     per_token = config.num_experts_per_tok
     # experts_per_token is an older name
@@ -131,6 +169,14 @@ def _gpt_oss_sources(config: DecoderConfig) -> Table:
 
 
 FAMILIES = {
+    "flint": llama.family(
+        _flint,
+        "head_dim attention_bias layer_types sliding_window decoder_sparse_step mlp_only_layers",
+        "moe_intermediate_size num_experts num_experts_per_tok norm_topk_prob",
+        "shared_expert_intermediate_size",
+        mixtures.TRAINING,
+        sources=_flint_sources,
+    ),
     "mimo_v2_flash": llama.family(
         _mimo,
         "attention_bias head_dim v_head_dim attention_value_scale layer_types sliding_window",

@@ -1,5 +1,5 @@
-"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk2, longcat_flash; mixtures in most
-layers.
+"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk2, longcat_flash, with mixtures in
+most layers, and youtu without any.
 
 The indexer of deepseek_v32, glm_moe_dsa and axk2 chooses `index_topk` keys for each query. Up to
 that many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
@@ -113,6 +113,10 @@ def _glm4_moe_lite(config: Any) -> DecoderConfig:
     fields.require(config, first_k_dense_replace=len(plain), topk_method="noaux_tc")
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
     return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
+
+
+def _youtu(config: Any) -> DecoderConfig:
+    return llama.llama_config(config, interleaved=config.rope_interleave, **latent_fields(config))
 
 
 def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.") -> Table:
@@ -336,6 +340,12 @@ FAMILIES = {
         "indexer_rope_interleave",
         mixtures.NEXT_TOKENS,
         **NAMES,
+    ),
+    "youtu": llama.family(
+        _youtu,
+        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
+        "head_dim qk_head_dim rope_interleave",
+        sources=sources,
     ),
     "longcat_flash": llama.family(
         _longcat_flash,

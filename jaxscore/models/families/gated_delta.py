@@ -45,11 +45,7 @@ def _mixture(config: Any, renormalised: bool, plain: tuple[int, ...], width: int
 
 
 def _qwen3_next(config: Any) -> DecoderConfig:
-    step, only = config.decoder_sparse_step, fields.layer_indices(config, "mlp_only_layers")
-    if step < 1:
-        raise InputError(f"decoder_sparse_step is {step}, expected at least 1")
-    layers = range(config.num_hidden_layers)
-    plain = tuple(i for i in layers if i in only or (i + 1) % step or not config.num_experts)
+    plain = mixtures.layers_between_steps(config)
     return _mixture(config, config.norm_topk_prob, plain, config.intermediate_size)
 
 

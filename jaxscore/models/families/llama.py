@@ -1,4 +1,5 @@
-"""llama, mistral and ministral3, and the builders of the families that resemble them.
+"""llama and what differs from it little: exaone, iquestcoder, mistral, ministral3; and the builders
+of the families that resemble them.
 
 RMS norms, rotary embeddings, grouped-query attention, a gated MLP.
 """
@@ -134,6 +135,26 @@ def _llama(config: Any) -> DecoderConfig:
     return llama_config(config, **fields.biases(config))
 
 
+def _iquestcoder(config: Any) -> DecoderConfig:
+    fields.require(config, clip_qkv=None, use_sliding_window=False)  # as transformers' class
+    return _llama(config)
+
+
+# As the authors' own code names tensors
+EXAONE = {
+    "transformer.wte.": "embed_tokens.",
+    "transformer.h.": "layers.",
+    "transformer.ln_f.": "norm.",
+    ".attn.attention.": ".self_attn.",
+    ".self_attn.out_proj.": ".self_attn.o_proj.",
+    ".ln_1.": ".input_layernorm.",
+    ".ln_2.": ".post_attention_layernorm.",
+    ".mlp.c_fc_0.": ".mlp.gate_proj.",
+    ".mlp.c_fc_1.": ".mlp.up_proj.",
+    ".mlp.c_proj.": ".mlp.down_proj.",
+}
+
+
 def _mistral(config: Any, **own: Any) -> DecoderConfig:
     return llama_config(config, windows=fields.uniform_window(config), **own)
 
@@ -148,6 +169,10 @@ def _ministral3(config: Any) -> DecoderConfig:
 
 
 FAMILIES = {
+    "exaone": family(_llama, "head_dim attention_bias mlp_bias", renamed=EXAONE),
+    "iquestcoder": family(
+        _iquestcoder, "head_dim attention_bias mlp_bias clip_qkv use_sliding_window"
+    ),
     "llama": family(_llama, "head_dim attention_bias mlp_bias"),
     "ministral3": family(_ministral3, "head_dim sliding_window"),
     "mistral": family(_mistral, "head_dim sliding_window"),

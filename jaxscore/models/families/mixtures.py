@@ -80,6 +80,15 @@ def dense_layers(config: Any) -> tuple[int, ...]:
     return tuple(i for i, kind in enumerate(types) if kind == "dense")
 
 
+def layers_between_steps(config: Any) -> tuple[int, ...]:
+    """Layers without experts: all but every `decoder_sparse_step`-th, and `mlp_only_layers`."""
+    step, only = config.decoder_sparse_step, fields.layer_indices(config, "mlp_only_layers")
+    if step < 1:
+        raise InputError(f"decoder_sparse_step is {step}, expected at least 1")
+    layers = range(config.num_hidden_layers)
+    return tuple(i for i in layers if i in only or (i + 1) % step or not config.num_experts)
+
+
 def first_layers(config: Any) -> tuple[int, ...]:
     """The first `first_k_dense_replace` layers, which have no experts."""
     return tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
