@@ -13,12 +13,14 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.attention.score_rule import BatchTooLong
 from jaxscore.device.generate import Extend
 from jaxscore.device.rows import Chunks, Paths, Scores
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
 from jaxscore.engine.devices import is_out_of_memory, limit_bytes
 from jaxscore.engine.progress import Progress
+from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.models.model import Cached, Model
 from jaxscore.plan.chunks import PathPlan, plan_path
@@ -81,6 +83,7 @@ class Programs:
             outputs: partition specs of the results on a mesh, one for each part of the tree.
 
         Raises:
+            InputError: the batch is too long for the attention of this device.
             DoesNotFit: in every process of a multi-process run, before the program runs.
         """
         abstract = tuple(map(self._abstract, args))
@@ -113,7 +116,10 @@ class Programs:
 
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
         started = time.perf_counter()
-        lowered = jax.jit(function, donate_argnums=donate).lower(*args)
+        try:
+            lowered = jax.jit(function, donate_argnums=donate).lower(*args)
+        except BatchTooLong as problem:
+            raise InputError(f"{problem}; shorten the longest texts") from None
         program = analysis = None
         try:
             program = lowered.compile(self.options)

@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from jaxscore.device.attention.score_rule import BatchTooLong
 from jaxscore.engine.programs import Programs, function_key
 from jaxscore.engine.progress import Progress
+from jaxscore.errors import InputError
 
 
 def add(n, x, tree):
@@ -103,3 +106,11 @@ def test_where_an_argument_lies_is_part_of_it():
     run(programs, jnp.cumsum, x)
     run(programs, jnp.cumsum, jax.device_put(x, spread))
     assert len(programs.compiled) == 2
+
+
+def test_a_batch_that_attention_cannot_address_is_refused_by_name():
+    def attention(x):
+        raise BatchTooLong(f"a batch of {len(x)} tokens is too long")
+
+    with pytest.raises(InputError, match="a batch of 3 tokens is too long; shorten the longest"):
+        run(Programs(), attention, jnp.ones(3))

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from jaxscore.device.attention.kernel_tpu import block_sizes
-from jaxscore.device.attention.score_rule import most_pairs
+from jaxscore.device.attention.score_rule import pair_counts
 from jaxscore.device.lm_head.kernel_tpu import COLUMNS, QUERIES
 from tests.conftest import CASES, ROOT
 
@@ -146,7 +146,7 @@ def test_the_attention_kernel(tmp_path):
     one by one take 1.12 ms."""
     _, bundles = final_bundles(tmp_path, "v5e 1x1 0.5B attention:1x4096", "interval_attention")
     sizes = block_sizes(4096, 7, 64)
-    steps = 14 // sizes.group * most_pairs(4096, sizes.queries, sizes.keys)
+    steps = 14 // sizes.group * sum(pair_counts(4096, 4096, sizes.queries, sizes.keys))
     assert steps * bundles / CLOCK < 0.00108
 
 

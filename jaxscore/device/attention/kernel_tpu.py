@@ -3,7 +3,8 @@
 The online softmax of flash attention (arXiv 2205.14135) over the pairs of blocks in which
 anything is seen (`block_pairs`). The list of these pairs is computed on the device and prefetched
 as scalars, and its length is the bound of the grid, so that a pair that is not listed costs
-neither a step nor a copy. The query heads of one key head are rows of one product.
+neither a step nor a copy. The query heads of one key head are rows of one product. Scalar memory
+is small, so the queries of long rows are computed in parts, each with a list of its own.
 
     grid (groups of heads, pairs)
     q, out [T, N, H] where whole registers hold a head (H a multiple of 128), else [N, T, H]
@@ -14,6 +15,7 @@ room. Scores are in units of ln 2, since the hardware has exp2.
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,11 +27,12 @@ from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import (
+    BatchTooLong,
     ScoreRule,
     block_pairs,
     flat_ends,
-    most_pairs,
     padded,
+    pair_counts,
 )
 
 LANES = 128
@@ -44,6 +47,8 @@ MOST_ROWS = 1024
 
 FIRST, LAST, PARTIAL = 1, 2, 4  # a pair's flags: of its query block, and whether it has a mask
 BITS = 14  # of a block's number in a packed pair
+# Pairs of a list: 768 kB of the 1 MB of scalar memory that v5e, v5p and v6e have
+MOST_PAIRS = 3 << 16
 
 
 class Sizes(NamedTuple):
@@ -55,6 +60,14 @@ class Sizes(NamedTuple):
     keys: int
     width: int
     by_token: bool
+
+
+class Parts(NamedTuple):
+    """Static ranges of query blocks: their number, the blocks in each, most pairs of one."""
+
+    n: int
+    blocks: int
+    pairs: int
 
 
 def kernel_tpu(
@@ -75,8 +88,7 @@ def kernel_tpu(
         interpret: run the kernel's operations as JAX's own, on any platform.
 
     Raises:
-        ValueError: more blocks of queries than a packed pair can name: 4 million tokens, or 2
-            million where a block has 128.
+        BatchTooLong: 8 million tokens, or fewer if rows are shorter than 512.
     """
     R, L, N, H = q_RLNH.shape
     K, T = k_RLKH.shape[2], R * L
@@ -91,22 +103,43 @@ def kernel_tpu(
 
     end = padded(flat_ends(subtree_end_RL), keys, 0)
     position = padded(position_RL.reshape(-1).astype(jnp.int32), keys, 0)
-    pairs, n_pairs = _visible_pairs(end, position, window, sizes)
-    out, lse = _run(
-        (laid_out(q_RLNH), laid_out(k_RLKH), laid_out(v_RLKH)),
-        (end, position, window),
-        rule.kernel_bias(position),
-        (pairs, n_pairs),
-        sizes,
-        rule,
-        useful_pairs=R * L * (L + 1) // 2,
-        interpret=interpret,
-    )
+    parts = query_parts(R * L, L, sizes)
+    pairs, n_pairs = _visible_pairs(end, position, window, sizes, parts)
+    qkv = laid_out(q_RLNH), laid_out(k_RLKH), laid_out(v_RLKH)
+    bias = rule.kernel_bias(position)
+
+    def run(of_part: tuple[int | Array, Array, Array]) -> tuple[Array, Array]:
+        part, *listed = of_part
+        return _run(
+            qkv,
+            (end, position, window),
+            bias,
+            listed,
+            part * parts.blocks,
+            sizes,
+            rule,
+            n_blocks=parts.blocks,
+            useful_pairs=R * L * (L + 1) // 2,
+            interpret=interpret,
+        )
+
+    if parts.n == 1:
+        out, lse = run((0, pairs[0], n_pairs[0]))
+    else:
+        out, lse = lax.map(run, (jnp.arange(parts.n, dtype=jnp.int32), pairs, n_pairs))
+        axis = 0 if sizes.by_token else 2  # of the tokens
+        out, lse = _joined(out, axis), _joined(lse, 2)
     if not sizes.by_token:
         out = out.reshape(N, -1, H).swapaxes(0, 1)
     return out.reshape(-1, N, H)[:T].reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(
         R, L, N
     )
+
+
+def _joined(parts: Array, axis: int) -> Array:
+    """Arrays [parts, ...] one after the other along an axis."""
+    whole = jnp.moveaxis(parts, 0, axis)
+    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
 
 
 def block_sizes(length: int, heads: int, width: int) -> Sizes:
@@ -130,43 +163,71 @@ def block_sizes(length: int, heads: int, width: int) -> Sizes:
     return Sizes(group, heads // group, queries, keys, width, width % LANES == 0)
 
 
+def query_parts(n_tokens: int, length: int, sizes: Sizes) -> Parts:
+    """As few parts as their lists of at most `MOST_PAIRS` allow.
+
+    Raises:
+        BatchTooLong: see `kernel_tpu`.
+    """
+    T = -(-n_tokens // sizes.keys) * sizes.keys
+    if T // sizes.keys >= 1 << BITS:
+        raise BatchTooLong(
+            f"a batch of {T} tokens, padding included, is too long for attention on a TPU, which "
+            f"takes fewer than {sizes.keys << BITS}"
+        )
+    counts = pair_counts(T, length, sizes.queries, sizes.keys)
+    for n in range(1, len(counts) + 1):
+        blocks = -(-len(counts) // n)
+        most = max(sum(counts[k : k + blocks]) for k in range(0, len(counts), blocks))
+        if most <= MOST_PAIRS and blocks < 1 << BITS:
+            break
+    return Parts(-(-len(counts) // blocks), blocks, most)
+
+
 def _visible_pairs(
-    end_T: Array, position_T: Array, window: Array | None, sizes: Sizes
+    end_T: Array, position_T: Array, window: Array | None, sizes: Sizes, parts: Parts
 ) -> tuple[Array, Array]:
     """Block pairs that a kernel computes, in the order of their query blocks, and their number.
 
-    A pair is one number: flags, then the numbers of both blocks, as scalar memory is small.
+    A pair is one number: flags, then the numbers of both blocks, as scalar memory is small. Query
+    blocks are counted from the start of their part.
+
+    Returns:
+        [parts, most pairs] and [parts].
     """
     i_block, keys = sizes.queries, sizes.keys
     T = end_T.shape[0]
-    if T // i_block >= 1 << BITS:
-        raise ValueError(
-            f"{T} tokens in a batch, padding included, expected fewer than {i_block << BITS}"
-        )
     some, every = block_pairs(end_T, position_T, window, i_block, keys)
     i = jnp.arange(T // i_block, dtype=jnp.int32)[:, None]
     j = jnp.arange(T // keys, dtype=jnp.int32)[None, :]
     some |= j == i * i_block // keys  # the diagonal always, so that every query block is written
     nth = jnp.cumsum(some, axis=1)
     flags = (nth == 1) * FIRST + (nth == nth[:, -1:]) * LAST + (~every) * PARTIAL
-    packed = (flags << (2 * BITS)) + (i << BITS) + j
+    packed = (flags << (2 * BITS)) + (i % parts.blocks << BITS) + j
+    some, packed = (
+        padded(x, parts.n * parts.blocks, 0).reshape(parts.n, -1) for x in (some, packed)
+    )
     # A stable sort; `nonzero` is a scatter, of which the TPU compiler has no estimate.
-    at = jnp.argsort(~some.reshape(-1), stable=True)[: most_pairs(T, i_block, keys)]
-    return packed.reshape(-1)[at].astype(jnp.int32), some.sum(dtype=jnp.int32)
+    at = jnp.argsort(~some, axis=1, stable=True)[:, : parts.pairs]
+    listed = jnp.take_along_axis(packed, at, axis=1).astype(jnp.int32)
+    return listed, some.sum(axis=1, dtype=jnp.int32)
 
 
 def _run(
     qkv: tuple[Array, Array, Array],
     mask: tuple[Array, Array, Array | None],
     bias: tuple[Array | None, Array | None] | None,
-    pairs: tuple[Array, Array],
+    pairs: Sequence[Array],
+    first: int | Array,
     sizes: Sizes,
     rule: ScoreRule,
     *,
+    n_blocks: int,
     useful_pairs: int,
     interpret: bool,
 ) -> tuple[Array, Array]:
-    """The kernel call; q and out as `Sizes.by_token` says, log-sum-exp [groups, group, T]."""
+    """The kernel call for `n_blocks` query blocks from `first` on; q and out as `Sizes.by_token`
+    says, log-sum-exp [groups, group, tokens of the blocks]."""
     # Over 60 lines: block specifications of one call, which share the index functions.
     q, k, v = qkv
     end_T, position_T, window = mask
@@ -184,28 +245,36 @@ def _run(
     def key(pair: Array) -> Array:
         return pair & ((1 << BITS) - 1)
 
+    def of_queries(shape: tuple[int, ...], where: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+        """Blocks of an array of all queries, and of an array of these queries."""
+        return (
+            pl.BlockSpec(shape, lambda h, s, p, c: where(h, query(p[s]) + c[1])),
+            pl.BlockSpec(shape, lambda h, s, p, _: where(h, query(p[s]))),
+        )
+
+    n_tokens = n_blocks * i_block
     if by_token:
-        of_q = pl.BlockSpec((i_block, group * H), lambda h, s, p, *_: (query(p[s]), h))
-        of_k = pl.BlockSpec((j_block, H), lambda h, s, p, *_: (key(p[s]), h // per))
+        of_q, of_out = of_queries((i_block, group * H), lambda h, i: (i, h))
+        of_k = pl.BlockSpec((j_block, H), lambda h, s, p, _: (key(p[s]), h // per))
+        out_shape: tuple[int, ...] = n_tokens, q.shape[1]
     else:
-        of_q = pl.BlockSpec((1, group, i_block, H), lambda h, s, p, *_: (h, 0, query(p[s]), 0))
-        of_k = pl.BlockSpec((1, j_block, H), lambda h, s, p, *_: (h // per, key(p[s]), 0))
-    of_keys = pl.BlockSpec((1, j_block), lambda h, s, p, *_: (0, key(p[s])))
-    of_queries = pl.BlockSpec((1, i_block), lambda h, s, p, *_: (0, query(p[s])))
+        of_q, of_out = of_queries((1, group, i_block, H), lambda h, i: (h, 0, i, 0))
+        of_k = pl.BlockSpec((1, j_block, H), lambda h, s, p, _: (h // per, key(p[s]), 0))
+        out_shape = n_groups, group, n_tokens, H
+    of_head, of_lse = of_queries((1, group, i_block), lambda h, i: (h, 0, i))
+    of_keys = pl.BlockSpec((1, j_block), lambda h, s, p, _: (0, key(p[s])))
     inputs, specs = [q, k, v, end_T[None]], [of_q, of_k, of_k, of_keys]
     if window is not None or slopes is not None:
         inputs += [position_T[None], position_T[None]]
-        specs += [of_queries, of_keys]
+        specs += [of_queries((1, i_block), lambda h, i: (0, i))[0], of_keys]
     if penalties is not None:
         inputs += [penalties.reshape(n_groups, group, T)] * 2
-        specs += [
-            pl.BlockSpec((1, group, i_block), lambda h, s, p, *_: (h, 0, query(p[s]))),
-            pl.BlockSpec((1, group, j_block), lambda h, s, p, *_: (h, 0, key(p[s]))),
-        ]
+        specs += [of_head, pl.BlockSpec((1, group, j_block), lambda h, s, p, _: (h, 0, key(p[s])))]
     if slopes is not None:
         of_group = slopes.reshape(n_groups, group, 1)
         inputs.append(jnp.broadcast_to(of_group, (n_groups, group, LANES)))
         specs.append(pl.BlockSpec((1, group, LANES), lambda h, s, *_: (h, 0, 0)))
+    limit = jnp.int32(0) if window is None else window.reshape(())
     rows = group * i_block
     n_heads = n_groups * group
     return pl.pallas_call(
@@ -221,10 +290,7 @@ def _run(
             num_scalar_prefetch=2,
             grid=(n_groups, n_pairs),
             in_specs=specs,
-            out_specs=[
-                of_q,
-                pl.BlockSpec((1, group, i_block), lambda h, s, p, *_: (h, 0, query(p[s]))),
-            ],
+            out_specs=[of_out, of_lse],
             scratch_shapes=[
                 pltpu.VMEM((rows, LANES), jnp.float32),
                 pltpu.VMEM((rows, LANES), jnp.float32),
@@ -232,8 +298,8 @@ def _run(
             ],
         ),
         out_shape=[
-            jax.ShapeDtypeStruct(q.shape, jnp.float32),
-            jax.ShapeDtypeStruct((n_groups, group, T), jnp.float32),
+            jax.ShapeDtypeStruct(out_shape, jnp.float32),
+            jax.ShapeDtypeStruct((n_groups, group, n_tokens), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         # For the compiler's model of time alone: the tokens that a full causal row sees.
@@ -245,12 +311,12 @@ def _run(
         ),
         interpret=interpret,
         name="interval_attention",
-    )(packed, jnp.zeros(1, jnp.int32) if window is None else window.reshape(1), *inputs)
+    )(packed, jnp.stack([limit, jnp.int32(first)]), *inputs)
 
 
 def _kernel(
     packed_ref: Any,
-    window_ref: Any,
+    scalars_ref: Any,
     q_ref: Any,
     k_ref: Any,
     v_ref: Any,
@@ -265,7 +331,7 @@ def _kernel(
     *inputs, out_ref, lse_ref, top_ref, sum_ref, mixed_ref = refs
     pair = packed_ref[pl.program_id(1)]
     flags = pair >> (2 * BITS)
-    i_first = ((pair >> BITS) & ((1 << BITS) - 1)) * i_block
+    i_first = (((pair >> BITS) & ((1 << BITS) - 1)) + scalars_ref[1]) * i_block
     j_first = (pair & ((1 << BITS) - 1)) * j_block
     precision = lax.Precision.HIGHEST if k_ref.dtype == jnp.float32 else None
 
@@ -289,7 +355,7 @@ def _kernel(
             preferred_element_type=jnp.float32,
         )
         first = i_first, j_first
-        scores = _masked_scores(scores, inputs, masked, window_ref, end_ref, first, sizes, what)
+        scores = _masked_scores(scores, inputs, masked, scalars_ref, end_ref, first, sizes, what)
         before = top_ref[...]
         top = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights = jnp.exp2(scores - _wide(top, j_block))
@@ -326,7 +392,7 @@ def _masked_scores(
     products: Array,
     inputs: list[Any],
     masked: bool,
-    window_ref: Any,
+    scalars_ref: Any,
     end_ref: Any,
     first: tuple[Array, Array],
     sizes: Sizes,
@@ -357,7 +423,7 @@ def _masked_scores(
     j = first[1] + lax.broadcasted_iota(jnp.int32, shape[1:], 1)
     seen = (j <= i) & (i < end_ref[...])
     if what["windowed"]:
-        window = window_ref[0]
+        window = scalars_ref[0]
         seen &= (window == 0) | (distance < window)
     return jnp.where(seen[None], scores.reshape(shape), MASKED).reshape(scores.shape)
 

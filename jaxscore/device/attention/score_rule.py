@@ -20,6 +20,10 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 
+class BatchTooLong(ValueError):
+    """A batch has more tokens than a kernel can address."""
+
+
 def visible(
     i: Any, j: Any, subtree_end_j: Any, position_i: Any, position_j: Any, window: Any
 ) -> Array:
@@ -82,9 +86,16 @@ def block_pairs(
     return BlockPairs(some, every & some)
 
 
-def most_pairs(T: int, queries: int, keys: int) -> int:
-    """Number of block pairs that are not entirely above the diagonal."""
-    return sum((i + queries - 1) // keys + 1 for i in range(0, T, queries))
+def pair_counts(T: int, length: int, queries: int, keys: int) -> list[int]:
+    """Most key blocks that each query block sees: from the start of its row to the diagonal.
+
+    Args:
+        T: tokens of all rows, padding included.
+        length: of a row.
+    """
+    return [
+        (i + queries - 1) // keys - i // length * length // keys + 1 for i in range(0, T, queries)
+    ]
 
 
 def padded(x: jax.Array, multiple: int, axis: int) -> jax.Array:

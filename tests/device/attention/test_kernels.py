@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,12 @@ from jaxscore.device import decoder, reference
 from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import (
+    Alibi,
+    BatchTooLong,
     ScoreRule,
     block_pairs,
     flat_ends,
-    most_pairs,
+    pair_counts,
     visible,
 )
 from jaxscore.device.backends import BACKENDS, Build
@@ -127,18 +130,23 @@ def test_pairs_are_what_the_mask_says(queries, keys, window):
     assert not (every & ~blocks.all(axis=(1, 3))).any()
     assert not (blocks.any(axis=(1, 3)) & ~some).any()
     assert some.sum() < blocks.shape[0] * blocks.shape[2]
-    assert some.sum() <= most_pairs(96, queries, keys)
+    assert (some.sum(axis=1) <= np.array(pair_counts(96, 32, queries, keys))).all()
 
 
 @pytest.mark.parametrize("window", [None, 0, 150])
 @pytest.mark.parametrize("heads", [1, 7])
-def test_the_list_of_pairs_one_by_one(heads, window):
+@pytest.mark.parametrize("most", [1 << 20, 12])
+def test_the_list_of_pairs_one_by_one(heads, window, most, monkeypatch):
     """In order, with the flags that a look at each pair gives."""
+    monkeypatch.setattr(kernel_tpu, "MOST_PAIRS", most)
     _, position, end = random_rows(11, 3, 1024)
     ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
     limit = None if window is None else jnp.int32(window)
     sizes = kernel_tpu.block_sizes(1024, heads, 64)
-    packed, n_pairs = kernel_tpu._visible_pairs(ends, at, limit, sizes)
+    parts = kernel_tpu.query_parts(3 * 1024, 1024, sizes)
+    assert (parts.n > 1) == (most == 12)
+    packed, n_pairs = kernel_tpu._visible_pairs(ends, at, limit, sizes, parts)
+    assert packed.shape == (parts.n, parts.pairs)
     some, every = map(np.asarray, block_pairs(ends, at, limit, sizes.queries, sizes.keys))
     want = []
     for i in range(len(some)):
@@ -151,8 +159,10 @@ def test_the_list_of_pairs_one_by_one(heads, window):
                 | last * kernel_tpu.LAST
                 | (not every[i, j]) * kernel_tpu.PARTIAL
             )
-            want.append((flags << 2 * kernel_tpu.BITS) + (i << kernel_tpu.BITS) + j)
-    assert np.asarray(packed)[: int(n_pairs)].tolist() == want
+            i_part = i % parts.blocks
+            want.append((flags << 2 * kernel_tpu.BITS) + (i_part << kernel_tpu.BITS) + j)
+    listed = [own[:n].tolist() for own, n in zip(np.asarray(packed), n_pairs, strict=True)]
+    assert list(itertools.chain.from_iterable(listed)) == want
     assert len(want) < some.size
 
 
@@ -179,13 +189,54 @@ def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
 
 
-def test_rows_too_many_for_the_packed_pairs_are_refused(monkeypatch):
+def test_batches_that_are_too_long_are_refused(monkeypatch):
     monkeypatch.setattr(kernel_tpu, "BITS", 2)
-    given = arrays(0, 600, 1, 1, 16)
-    with pytest.raises(
-        ValueError, match="1536 tokens in a batch, padding included, expected fewer than 1024"
-    ):
+    given = arrays(0, 1100, 1, 1, 16)
+    message = "a batch of 2560 tokens, padding included, is too long for attention on a TPU, which"
+    with pytest.raises(BatchTooLong, match=f"{message} takes fewer than 2048"):
         kernel_tpu.kernel_tpu(*given, None, rule=ScoreRule(1.0), dtype=jnp.float32)
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize(("heads", "width"), [(7, 64), (2, 128)])
+@pytest.mark.parametrize("rule", ["plain", "fine", "coarse"])
+def test_parts_of_long_rows_have_the_bits_of_the_whole(heads, width, rule, monkeypatch):
+    given = arrays(3, 1100, heads, 1, width)
+    alibi = None
+    if rule != "plain":
+        slopes = tuple(2.0 ** -(n + 1) for n in range(heads))
+        alibi = Alibi(slopes, coarse=rule == "coarse")
+    run = functools.partial(
+        kernel_tpu.kernel_tpu,
+        *given,
+        jnp.int32(700),
+        rule=ScoreRule(width**-0.5, alibi=alibi),
+        dtype=jnp.float32,
+        interpret=True,
+    )
+    whole = run()
+    sizes = kernel_tpu.block_sizes(1100, heads, width)
+    monkeypatch.setattr(kernel_tpu, "MOST_PAIRS", 7)
+    assert kernel_tpu.query_parts(R * 1100, 1100, sizes).n > 2
+    for part, want in zip(run(), whole, strict=True):
+        np.testing.assert_array_equal(part, want)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "heads", "n"),
+    [
+        (1, 131072, 7, 1),
+        (1, 1 << 18, 7, 5),
+        (1, 1 << 20, 7, 85),
+        (8, 32768, 7, 1),
+        (1, 1 << 18, 4, 3),
+    ],
+)
+def test_lists_of_pairs_are_sized_by_the_rows_of_a_batch(rows, length, heads, n):
+    sizes = kernel_tpu.block_sizes(length, heads, 64)
+    parts = kernel_tpu.query_parts(rows * length, length, sizes)
+    assert parts.pairs <= kernel_tpu.MOST_PAIRS
+    assert parts.n == n
 
 
 @pytest.mark.parametrize(
