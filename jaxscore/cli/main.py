@@ -22,7 +22,6 @@ from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours
-LOSS = "another process of this run has ended"
 FILES = "unfinished files are left as they were"
 
 
@@ -97,10 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not is_one_of_several or "jax" in sys.modules:  # which a fork would break
         return _run(args)
 
-    def describe_loss(label: str, journal: Path | None) -> str:
-        return f"jaxscore {args.command}{label}: error: {LOSS}; {_describe_work(journal)}"
+    def describe_end(label: str, why: str, journal: Path | None) -> str:
+        return f"jaxscore {args.command}{label}: error: {why}; {_describe_work(journal)}"
 
-    return processes.supervise(lambda: _run(args), describe_loss)
+    return processes.supervise(lambda: _run(args), describe_end)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -177,7 +176,7 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
             f"were; give less than --batch-tokens {n_tokens}"
         )
     if processes.is_peer_loss(problem):
-        return f"{LOSS}; {_describe_unfinished(args)}"
+        return f"{processes.PEER_LOSS}; {_describe_unfinished(args)}"
     return None
 
 

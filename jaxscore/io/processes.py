@@ -27,6 +27,7 @@ HEARTBEAT = 60  # seconds without a heartbeat after which a process counts as lo
 SIGNS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "coordination", "heartbeat")
 GRACE = 10  # seconds that JAX, which would exit without our message, waits longer
 LOST = 2  # exit code if another process is gone
+PEER_LOSS = "another process of this run has ended"
 PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 
 
@@ -110,7 +111,7 @@ def join(
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
 
 
-def supervise(run: Callable[[], int], describe_loss: Callable[[str, Path | None], str]) -> int:
+def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | None], str]) -> int:
     """Run one process of a run in a child process, which JAX may abort.
 
     JAX's threads call `abort` when the coordinator is gone or names a lost process, and the main
@@ -118,10 +119,11 @@ def supervise(run: Callable[[], int], describe_loss: Callable[[str, Path | None]
 
     Args:
         run: returns the exit code.
-        describe_loss: message of `process_label()` and the journal, if the run had one.
+        describe_end: message of `process_label()`, the reason, and the journal, if the run had one.
 
     Returns:
-        The child's exit code, or `LOST`, after the message, if a signal ended it.
+        The child's exit code. If a signal ended it, after the message: `LOST` for SIGABRT,
+        otherwise 128 and the signal's number.
     """
     with tempfile.TemporaryFile() as note:
         sys.stdout.flush()
@@ -136,8 +138,10 @@ def supervise(run: Callable[[], int], describe_loss: Callable[[str, Path | None]
         if code >= 0:
             return code
         label, _, journal = os.pread(note.fileno(), 1 << 16, 0).decode().partition("\n")
-    print(describe_loss(label, Path(journal) if journal else None), file=sys.stderr)
-    return LOST
+    is_lost = -code == signal.SIGABRT
+    why = PEER_LOSS if is_lost else f"ended by {signal.Signals(-code).name}"
+    print(describe_end(label, why, Path(journal) if journal else None), file=sys.stderr)
+    return LOST if is_lost else 128 - code
 
 
 def _exit_with_parent(parent: int) -> int:
@@ -272,7 +276,7 @@ def leave(code: int) -> int:
     try:
         jax.distributed.shutdown()
     except RuntimeError:  # this process has done its work
-        exit_now(LOST, f"jaxscore{process_label()}: error: another process of this run has ended")
+        exit_now(LOST, f"jaxscore{process_label()}: error: {PEER_LOSS}")
     _Run.index, _Run.count = 0, 1
     return code
 

@@ -327,19 +327,30 @@ def test_a_place_without_the_flag_is_an_error():
         distributed_flags.join_run(args).__enter__()
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "os.kill(os.getpid(), 9)"])
-def test_a_process_that_a_signal_ends_is_followed_by_a_message(end, tmp_path):
-    code = (
+@pytest.mark.parametrize(
+    ("end", "code", "why"),
+    [
+        ("os.abort()", processes.LOST, processes.PEER_LOSS),
+        ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+    ],
+)
+def test_a_process_that_a_signal_ends_is_followed_by_a_message(end, code, why, tmp_path):
+    program = (
         "import os, sys\n"
         "from pathlib import Path\n"
         "from jaxscore.io import processes\n"
         "def run():\n"
         f"    processes.note_journal(Path({str(tmp_path)!r}))\n"
         f"    {end}\n"
-        "sys.exit(processes.supervise(run, lambda label, journal: f'lost{label}, {journal}'))\n"
+        "def describe(label, why, journal):\n"
+        "    return f'{why}, {journal}'\n"
+        "sys.exit(processes.supervise(run, describe))\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (processes.LOST, f"lost, {tmp_path}\n")
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == code
+    assert ran.stderr.endswith(f"{why}, {tmp_path}\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -350,7 +361,7 @@ def test_a_signal_to_a_process_ends_its_child(number):
         "def run():\n"
         "    print('started', flush=True)\n"
         "    time.sleep(60)\n"
-        "processes.supervise(run, lambda label, journal: 'lost')\n"
+        "processes.supervise(run, lambda *what: 'lost')\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as running:
         assert running.stdout.readline() == b"started\n"
