@@ -132,6 +132,16 @@ def test_an_estimate_that_leaves_out_operations_that_move_nothing(said):
     assert 0.2 < reported["mfu"] < 1
 
 
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [("v5e 1x1 0.5B attention:1x262144", 5e9), ("v5p 1x1 8B attention:8x32768", 8e9)],
+)
+def test_long_rows_and_large_batches_fit_in_scalar_memory(said, case, most):
+    """One row has 525,312 block pairs, which are computed in parts, and eight rows have 33,280;
+    262,144 fill the scalar memory."""
+    assert said(case)["temporary_bytes"] < most
+
+
 def final_bundles(folder, case, kernel):
     """What is said of a case, and the bundles of a kernel's final schedule."""
     schedules = {"LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"}
