@@ -227,9 +227,8 @@ def run_declared(
         with_page: collect the items of the page, which is done without `on_item` in any case.
     """
     if system.needs:
-        mode = getattr(settings, "mode", "")
         if system.work is None:  # otherwise a complete run needs no model
-            require(system.name, lm, *system.needs_of_mode.get(mode, system.needs))
+            require(system.name, lm, *system.needs_with(settings))
     elif system.source is None:
         refuse_source(system.name, lm)
     elif not isinstance(lm, system.source):

@@ -157,7 +157,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         _naming(args.input),
     ):
         if system.needs and endpoint is None and not is_done:
-            generates = "generates" in system.needs
+            generates = "generates" in system.needs_with(settings)
             scorer = model_flags.load_scorer(args, model_name, *files, generates=generates)
             args.part.check_dtype(scorer)
         # A model that is not loaded does not say which one computed.

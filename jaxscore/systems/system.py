@@ -273,6 +273,10 @@ class System:
     needs_of_mode: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
 
+    def needs_with(self, settings: Settings) -> tuple[str, ...]:
+        """Capabilities of the model that a run with these settings needs."""
+        return self.needs_of_mode.get(getattr(settings, "mode", ""), self.needs)
+
     @property
     def has_ids(self) -> bool:
         """Whether records have the item's id and its other fields; otherwise both are ignored."""

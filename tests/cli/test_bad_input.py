@@ -172,7 +172,7 @@ def test_a_config_that_is_not_understood(run, place, change, part):
 
 
 def test_an_interrupt_leaves_nothing(run, place, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model_flags, "load_scorer", interrupted)

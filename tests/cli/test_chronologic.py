@@ -32,7 +32,7 @@ GOOD = {
 def models(monkeypatch, scorers):
     """The command takes the session's scorers instead of loading a model for each run."""
     monkeypatch.setattr(
-        model_flags, "load_scorer", lambda args, model, *_: scorers(Path(model).name)
+        model_flags, "load_scorer", lambda args, model, *_, **__: scorers(Path(model).name)
     )
 
 

@@ -121,7 +121,7 @@ def test_mcq(run, url, scorers, tmp_path, monkeypatch):
     assert code == 0
     report, served = results(tmp_path / "served", "mcq_")
     monkeypatch.setattr(
-        model_flags, "load_scorer", lambda args, model, *_: scorers(Path(model).name)
+        model_flags, "load_scorer", lambda args, model, *_, **__: scorers(Path(model).name)
     )
     words = ("--mcq", "--seed", 3, "--output-dir", tmp_path / "local", "--quiet")
     assert run("chronologic", CASES / "models" / MODEL, QUESTIONS, *words).code == 0

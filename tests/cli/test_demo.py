@@ -177,7 +177,7 @@ def test_a_second_run_takes_the_place_of_the_first_and_of_nothing_else(run, show
 
 
 def test_a_run_that_cannot_start_leaves_the_earlier_one(run, shown, monkeypatch):
-    def absent(*_):
+    def absent(*_, **__):
         raise InputError("no such device")
 
     _, _, folder = shown

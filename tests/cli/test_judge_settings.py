@@ -133,7 +133,7 @@ def test_each_folder_that_differs_is_named_and_nothing_is_judged(run, experiment
 
 
 def test_force_and_another_short_name(run, experiments, monkeypatch, scorers):
-    monkeypatch.setattr(model_flags, "load_scorer", lambda *_: scorers("tiny-gpt2"))
+    monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorers("tiny-gpt2"))
     folder = experiments / "ours"
     code, out, _ = run(*words_of(folder, "--truncate", "left", "--force"))
     assert (code, "done     7 records in 1 folders, 0 failed" in out) == (0, True)
@@ -195,7 +195,7 @@ def test_the_order_of_a_comparison_is_compared(run, experiments):
 
 
 def test_other_spellings(run, experiments, monkeypatch, scorers):
-    monkeypatch.setattr(model_flags, "load_scorer", lambda *_: scorers("tiny-gpt2"))
+    monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorers("tiny-gpt2"))
     folder = experiments / "ours"
     code, out, _ = run("judge", "--input", folder, "--model", GPT2, "--limit", 2)
     assert code == 0

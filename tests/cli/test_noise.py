@@ -29,7 +29,7 @@ LAYOUTS = ["as in the run", "alone", "batches of 2048 tokens", "one request a ro
 def models(monkeypatch, scorers):
     """The commands take the session's scorers instead of loading a model for each run."""
     monkeypatch.setattr(
-        model_flags, "load_scorer", lambda args, model, *_: scorers(Path(model).name)
+        model_flags, "load_scorer", lambda args, model, *_, **__: scorers(Path(model).name)
     )
 
 

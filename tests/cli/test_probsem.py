@@ -23,7 +23,7 @@ COLUMNS = {"joint": "exact", "upstream": "upstream"}
 def models(monkeypatch, scorers):
     """The command takes the session's scorers instead of loading a model for each run."""
     monkeypatch.setattr(
-        model_flags, "load_scorer", lambda args, model, *_: scorers(Path(model).name)
+        model_flags, "load_scorer", lambda args, model, *_, **__: scorers(Path(model).name)
     )
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_used(run, suite, monkeypatch, words, message):
 
 
 def test_outputs_are_kept_where_a_run_fails(run, suite, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model_flags, "load_scorer", interrupted)

@@ -27,7 +27,7 @@ def local(scorers, monkeypatch):
     """No model is loaded for a command."""
     from jaxscore.cli import model_flags
 
-    monkeypatch.setattr(model_flags, "load_scorer", lambda *_: scorers("tiny-qwen2"))
+    monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorers("tiny-qwen2"))
 
 
 def words(folder, *more, model=QWEN):
@@ -193,7 +193,7 @@ def test_templates_that_cannot_be_applied(
     tokenizer = copy.copy(scorer.encoder.tokenizer)
     tokenizer.chat_template = template
     monkeypatch.setattr(scorer.encoder, "tokenizer", tokenizer)
-    monkeypatch.setattr(model_flags, "load_scorer", lambda *_: scorer)
+    monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorer)
     folder = place(*LINES)
     code, out, err = run(*words(folder, "--apply-chat-template", *more))
     assert (code, out) == (2, "")

@@ -315,7 +315,7 @@ def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
 
 
 def test_an_interrupt_before_anything_is_done(run, folder, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model_flags, "load_scorer", interrupted)

@@ -89,7 +89,7 @@ def change_manifest(path, where, entry):
 
 @contextlib.contextmanager
 def without_model(monkeypatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise AssertionError("a model is loaded")
 
     with monkeypatch.context() as patch:
@@ -158,9 +158,9 @@ def test_input_replaced_while_it_is_scored_is_scored_again(run, data, tmp_path, 
     source, out = data / "a.jsonl", tmp_path / "out"
     load = model_flags.load_scorer
 
-    def replace(*args: object) -> object:
+    def replace(*args: object, **options: object) -> object:
         source.write_text(source.read_text().replace("cat", "dog"))
-        return load(*args)
+        return load(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(model_flags, "load_scorer", replace)

@@ -51,7 +51,7 @@ def both(run, scorers, monkeypatch):
         monkeypatch.setattr(model_flags, "load_scorer", None)
         with Server(Tiny(scorer)) as server:
             one = run(*served, "--model", "served", "--api-base", server.url, "--quiet")
-        monkeypatch.setattr(model_flags, "load_scorer", lambda *_: scorer)
+        monkeypatch.setattr(model_flags, "load_scorer", lambda *_, **__: scorer)
         other = run(*local, "--model", LOCAL, "--quiet")
         return one, other
 

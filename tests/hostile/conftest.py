@@ -14,7 +14,9 @@ def hostile_model(tmp_path_factory, monkeypatch, scorers):
     """A folder with a model whose name is markup; scorers come from the session."""
     folder = tmp_path_factory.mktemp("models") / "a|b <img src=x> [x](http:\x1b[31m \u202e`*_"
     folder.symlink_to(CASES / "models/tiny-qwen2", target_is_directory=True)
-    monkeypatch.setattr(model_flags, "load_scorer", lambda args, model, *_: scorers("tiny-qwen2"))
+    monkeypatch.setattr(
+        model_flags, "load_scorer", lambda args, model, *_, **__: scorers("tiny-qwen2")
+    )
     return folder
 
 
