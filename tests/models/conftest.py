@@ -3,7 +3,16 @@ import shutil
 
 import pytest
 
-from tests.models.checkpoints import saved, with_attributes
+from tests.models.checkpoints import NOT_BY_4, saved, with_attributes
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the tests of families that the other line skips."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and call.params.get("kind") in NOT_BY_4:
+            item.add_marker("transformers_5")
 
 
 @pytest.fixture(scope="session")
