@@ -438,6 +438,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("codegen", {"n_head": 6, "n_embd": 48}, "n_head is 6"),
+    ("dots1", {"num_experts_per_tok": None}, "num_experts_per_tok is None, expected a number"),
     ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
     ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
     ("ministral", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),

@@ -76,6 +76,7 @@ def _v2(config: Any) -> DecoderConfig:
     # DeepSeek's own code would scale the weights to a sum of one; transformers' class does not.
     fields.require(config, norm_topk_prob=False, scoring_func="softmax", mlp_bias=False)
     method = fields.require_one_of(config, "topk_method", "greedy", "group_limited_greedy")
+    fields.require_counts(config, "n_routed_experts", "num_experts_per_tok")
     limited = method != "greedy"
     for name in ("n_group", "topk_group"):
         if limited and getattr(config, name) is None:
@@ -179,9 +180,7 @@ def _glm_moe_dsa(config: Any) -> DecoderConfig:
 
 def _axk2(config: Any) -> DecoderConfig:
     """Gates of low rank on the norms before attention and experts, and gates of mixed values."""
-    for name in ("q_lora_rank", "gated_norm_rank"):
-        if type(rank := getattr(config, name)) is not int or rank < 1:
-            raise InputError(f"{name} is {rank!r}, expected a number of at least 1")
+    fields.require_counts(config, "q_lora_rank", "gated_norm_rank")
     if (config.n_group is None) != (config.topk_group is None):
         raise InputError(f"n_group is {config.n_group} and topk_group {config.topk_group}")
     groups = 1 if config.n_group is None else config.n_group
@@ -252,9 +251,7 @@ RELEASED: dict[str, Any] = {
 
 def _longcat_flash(config: Any) -> DecoderConfig:
     fields.require(config, **RELEASED)
-    for name in ("q_lora_rank", "kv_lora_rank"):
-        if type(rank := getattr(config, name)) is not int or rank < 1:
-            raise InputError(f"{name} is {rank!r}, expected a number of at least 1")
+    fields.require_counts(config, "q_lora_rank", "kv_lora_rank")
     own = latent_fields(config)
     own["latent"] = own["latent"]._replace(
         query_factor=(config.hidden_size / config.q_lora_rank) ** 0.5,

@@ -42,6 +42,17 @@ def require(config: Any, **handled: Any) -> None:
             raise InputError(f"{name} is {found!r}, which is not handled; handled is {value!r}")
 
 
+def require_counts(config: Any, *names: str) -> None:
+    """Require attributes to be numbers of at least 1, which the classes' defaults may not be.
+
+    Raises:
+        InputError: an attribute has another value.
+    """
+    for name in names:
+        if type(count := getattr(config, name)) is not int or count < 1:
+            raise InputError(f"{name} is {count!r}, expected a number of at least 1")
+
+
 def require_one_of(config: Any, name: str, *handled: Any) -> Any:
     """Value of an attribute that must be one of `handled`.
 

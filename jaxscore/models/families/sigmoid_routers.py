@@ -10,6 +10,7 @@ from jaxscore.models.families.family import Table
 
 def _dots1(config: Any) -> DecoderConfig:
     """Norms of each head's queries and keys; windows in some layers."""
+    fields.require_counts(config, "n_routed_experts", "num_experts_per_tok")
     width = config.moe_intermediate_size
     shared_width = (config.n_shared_experts or 0) * width
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts, shared_width=shared_width)
