@@ -49,7 +49,7 @@ MECHANISMS = [
 # What torch's class takes in the config and then fails at, and no released model has
 NOT_IN_TORCH: dict[str, tuple[str, Callable[[dict[str, Any]], bool]]] = {
     "bailing_hybrid": (
-        "torch's class needs full attention, which groups of six give no layer of three",
+        "layer_types null gives full attention to none of three layers, which torch's class needs",
         lambda config: config["layer_types"] is None and "layer_group_size" not in config,
     ),
     "dbrx": (
