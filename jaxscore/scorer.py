@@ -313,7 +313,8 @@ class Scorer:
         """Score with any JAX model: Flax Linen, Flax NNX, Equinox, Haiku, or plain functions.
 
         Both functions are traced, so they are pure, and the parameters come as their argument.
-        Generation needs a KV cache, which such a model does not have, and is refused.
+        Such a model has no KV cache, so each new token computes its whole text again. Generation
+        ends at the tokenizer's EOS.
 
         Args:
             hidden_states: (params, ids) -> hidden states [R, L, D] after the last norm, before
@@ -637,7 +638,7 @@ class Scorer:
         from jaxscore.engine.generation.generator import Generator  # deferred: scoring needs none
 
         if not self.capabilities.generates:
-            raise InputError(f"{self!r} writes no text: it has no KV cache, or is a model pair")
+            raise InputError(f"{self!r} writes no text: it is a model pair")
         return Generator(self)
 
     def generate(

@@ -155,19 +155,34 @@ def test_shared_text_is_computed_once_with_the_mask_alone():
     assert laid_out[True] < laid_out[False] / 2
 
 
-def test_systems_take_such_a_model_and_it_writes_no_text():
+def test_systems_take_such_a_model():
     scorer = scorer_of(linen(), name="mine")
     report = evaluate("perplexity", scorer, [{"text": "A dog is no cat."}])
     assert report.settings["model"] == "mine"
     assert report.settings["implementation"] == "function"
     assert report.settings["revision"] is None
     assert report.settings["weights"] == scorer.about["model"]
-    with pytest.raises(InputError, match="writes no text"):
-        scorer.generate("The cat")
-    with pytest.raises(InputError, match="sample needs"):
-        evaluate("sample", scorer, [{"prompt": "The cat"}], n=1)
+    assert len(evaluate("sample", scorer, [{"prompt": "The cat"}], n=2).items) == 1
     too_long = scorer.score(["The cat sat down. " * 30])
     assert "64" in too_long[0].error
+
+
+@pytest.mark.parametrize("takes_mask", [False, True])
+def test_generated_tokens_are_the_most_probable_ones(takes_mask):
+    apply, unembed, params = linen()
+    scorer = scorer_of((apply, unembed, params), takes_mask=takes_mask)
+    shared = "The quick brown fox jumps over the lazy dog. " * 2
+    prompts = [shared + "A cat", shared + "A cat sat", "Oslo", shared]
+    generated = scorer.generate(prompts, max_new_tokens=70)
+    for prompt, text in zip(prompts, generated, strict=True):
+        assert text.error is None
+        ids = scorer.encoder.tokenizer(prompt)["input_ids"]
+        expected = []
+        while len(expected) < min(70, POSITIONS + 1 - len(ids)):
+            row = np.array([ids + expected], np.int32)
+            hidden = apply(params, *inputs(row))[0, -1]
+            expected.append(int(jnp.argmax(hidden @ unembed(params).T)))
+        assert list(text.token_ids) == expected
 
 
 def test_a_longer_text_than_a_row_of_the_model_is_not_cut():

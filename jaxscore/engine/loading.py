@@ -1,5 +1,6 @@
 """Loads a checkpoint by name: model, tokenizer, and the facts that identify its numbers."""
 
+import dataclasses
 import importlib.metadata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -135,8 +136,12 @@ def load_functions(
         name=name,
         mesh_choice=mesh_choice(mesh),
     )
+    encoder = encoder_of(tokenizer)
+    end = encoder.tokenizer.eos_token_id
+    if end is not None and end < vocab_size:
+        model = dataclasses.replace(model, eos_ids=(end,))
     about = facts_of_numbers(model, new_identity(), None, reproducible)
-    return Loaded(model, encoder_of(tokenizer), about)
+    return Loaded(model, encoder, about)
 
 
 def encoder_of(tokenizer: Any) -> TextEncoder:

@@ -54,7 +54,7 @@ def model_facts(model: Model) -> ModelFacts:
         max_positions=model.max_positions,
         n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params, is_leaf=is_blocks)),
         shares_text=model.shares_text,
-        takes_prefixes=model.cached is not None,
+        takes_prefixes=model.cached is not None and model.cached.saves_work,
         on_cpu=model.platform == "cpu",
         deals_rows=model.paths is not None and model.paths.size > 0,
         longer_from=None if model.longer is None else model.longer[0],

@@ -2,6 +2,9 @@
 
 without the interval mask   each row is one text, padded at the end, which causality hides
 with the interval mask      packed tries: text that requests share is computed once
+
+Such a model has no KV cache. For generation the token ids take the place of keys, and each step
+computes the whole text again.
 """
 
 import dataclasses
@@ -11,15 +14,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from jaxtyping import Int
 
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import BACKENDS, current_platform
+from jaxscore.device.decoder import KeysValues
 from jaxscore.device.dots import compute_dtype, to_storage
 from jaxscore.device.lm_head.token_scores import weight_and_bias
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models.model import MeshChoice, Model
+from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
 
@@ -95,6 +102,24 @@ def build(
             found = functions.hidden_states(params["model"], known).astype(jnp.float32)
         return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
 
+    def extend(
+        params: Any, ids: Any, position: Any, end: Any, caches: Any, paths: Any = None,
+        kept: Any = None,
+    ) -> Any:  # fmt: skip
+        """As `decoder.extend`; hidden states of rows of one token alone, which a step needs."""
+        key = ids[None, :, None, :, None]
+        made = KeysValues(key, key)
+        if ids.shape[1] > 1:
+            return jnp.zeros((*ids.shape, 0)), made
+        text = ids_of_caches(ids, position, caches, max_positions)
+        end = jnp.full(text.shape, text.shape[1], jnp.int32)
+        at = jnp.broadcast_to(jnp.arange(text.shape[1], dtype=jnp.int32), text.shape)
+        found = hidden_states(params, text, at, end)
+        return jnp.take_along_axis(found, position[..., None], axis=1), made
+
+    def empty_cache(rows: int, slots: int) -> KeysValues:
+        return KeysValues(*jnp.zeros((2, 1, rows, 1, slots, 1), jnp.int32))
+
     def unembedding(params: Any) -> Unembedding:
         weight, bias = weight_and_bias(functions.unembed(params["model"]))
         if bias is not None:
@@ -105,7 +130,7 @@ def build(
     return Model(
         hidden_states=hidden_states,
         unembedding=unembedding,
-        cached=None,
+        cached=Cached(extend, empty_cache, saves_work=False),
         write=None,
         params=placed,
         vocab_size=vocab_size,
@@ -120,6 +145,24 @@ def build(
         mesh=mesh,
         replace_params=lambda values: {"model": copied_tree(values, like)},
     )
+
+
+def ids_of_caches(
+    ids: Int[Array, "R 1"],
+    position: Int[Array, "R 1"],
+    caches: tuple[KVCache, ...],
+    max_positions: int,
+) -> Int[Array, "R L"]:
+    """Each row's text by position, of caches of ids and the token after them, padded at its end."""
+    n_slots = sum(cache.key.shape[3] for cache in caches)
+    length, row = min(n_slots + 1, max_positions), jnp.arange(len(ids))[:, None]
+    text = jnp.zeros((len(ids), length), jnp.int32)
+    for cache in caches:
+        slot = jnp.arange(cache.key.shape[3])
+        at = jnp.reshape(cache.first, (-1, 1)) + slot
+        at = jnp.where(slot < cache.length[:, None], at, length)  # out of range is dropped
+        text = text.at[row, at].set(cache.key[0, :, 0, :, 0], mode="drop")
+    return text.at[row, position].set(ids, mode="drop")
 
 
 def interval_mask(subtree_end: jax.Array) -> jax.Array:

@@ -35,10 +35,14 @@ class Cached(NamedTuple):
     `extend` is `decoder.extend` with all its arguments after the build; `empty_cache(rows, slots)`
     returns empty keys and values of all layers [layers, rows, K, slots, H], as stored, and zero
     states of each row.
+
+    Attributes:
+        saves_work: tokens behind a cache cost less than with those in it.
     """
 
     extend: Extend
     empty_cache: Callable[[int, int], KeysValues]
+    saves_work: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Model:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
         paths: what recurrent layers take of a batch; None without such layers.
-        cached: for generation and the prefix cache; None for models of `functions`.
+        cached: for generation and the prefix cache; None for transformers' classes and pairs.
         write: generation of transformers' classes; None for others.
         params: tree of device arrays.
         max_positions: length of the longest path.

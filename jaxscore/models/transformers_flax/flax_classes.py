@@ -85,6 +85,7 @@ def build(
     ends, generation_defaults = read_generation_config(folder, raw)
     return dataclasses.replace(
         built,
+        cached=None,
         write=_writer(model, whole, states, built.unembedding, max_positions, dtype),
         eos_ids=ends,
         generation_defaults=generation_defaults,
