@@ -123,7 +123,8 @@ def check_apart(shards: Sequence[Shard]) -> None:
     Raises:
         InputError: an output, its manifest or its report is an input.
     """
-    sources = {_place(shard.source) for shard in shards if str(shard.source) != "-"}
+    read = [path for shard in shards for path in (shard.source, shard.beside)]
+    sources = {_place(path) for path in read if path is not None and str(path) != "-"}
     for shard in shards:
         if shard.output is None or is_stream(shard.output):
             continue

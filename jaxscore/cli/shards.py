@@ -47,6 +47,7 @@ class Part:
     Attributes:
         prefix: of the ids of items without one.
         identity: size and version of the input.
+        beside: file that is read with the input, or None.
         scorer: the loaded model of the shard before, or None.
         model: name of the loaded model.
         dtype: of the model of the finished shards, or None if there is none.
@@ -56,6 +57,7 @@ class Part:
 
     prefix: str = ""
     identity: Mapping[str, Any] | None = None
+    beside: Path | None = None
     scorer: Any = None
     model: str = ""
     dtype: str | None = None
@@ -235,6 +237,7 @@ def _run_one(
                 journal = default_path(output)
                 stack.enter_context(copied_journal(journal, lambda: own.loaded))
         part.ignores_output = args.force or is_outdated or upload is not None
+        part.beside = shard.beside
         try:
             args.loaded = None  # the part alone has the scorer, and can let it go
             source = stack.enter_context(remote.fetched(shard.source, shard.beside))

@@ -121,7 +121,8 @@ def _run_all(system: System, args: argparse.Namespace) -> int:
 
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
-    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
+    read = [args.input, args.part.beside, *settings_flags.input_files(args, system.settings)]
+    inputs = [path for path in read if path is not None]
     if args.output is not None:
         outputs.check_outputs([args.output], *inputs)  # before one of them is read
     settings = with_examples(

@@ -154,3 +154,20 @@ def test_suite_without_a_prompt_is_refused(run, tmp_path):
     assert 'found no prompt, expected a_b.txt or a.txt beside it, or a field "prompt"' in ran.err
     suite.write_text(json.dumps(read(suite) | {"prompt": "Towns."}), encoding="utf-8")
     assert run(*probsem(suite, tmp_path / "out.json")).code == 0
+
+
+def test_output_that_is_the_prompt_beside_a_suite_is_refused(run, store, tmp_path):  # noqa: F811
+    for name in ("towns.txt", "towns_A.json"):
+        data = (SUITES / name).read_bytes()
+        (tmp_path / name).write_bytes(data)
+        store.pipe_file(f"/bucket/in/{name}", data)
+    suite, prompt = tmp_path / "towns_A.json", tmp_path / "towns.txt"
+    there = "faulty://bucket/in/towns"
+    page = ("probsem", "--model", QWEN, "--input", suite, "--output", tmp_path / "out.json",
+            "--html", prompt)  # fmt: skip
+    for command in (probsem(suite, prompt), page, probsem(f"{there}_A.json", f"{there}.txt")):
+        ran = run(*command)
+        assert (ran.code, "towns.txt is an input of this run" in ran.err) == (2, True)
+    assert prompt.read_bytes() == (SUITES / "towns.txt").read_bytes()
+    assert content(store)["/bucket/in/towns.txt"] == prompt.read_bytes()
+    assert not (tmp_path / "out.json").exists()
