@@ -43,6 +43,7 @@ output, in the order of the inputs' names:
   OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
   compressed or not by its own name), and OUT.run.json. Also the report and the
   page of one run over everything: means and intervals are those of all items.
+  There is none of preferences, sample, select, vote, usc-* and livecode-*.
   Noise audits and tried boundaries stay with the shards.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
@@ -90,6 +91,11 @@ def run(args: argparse.Namespace) -> int:
     has_page = has_report and _is_set(settings, system.reports_with or True)
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
     taken += listings(args.folder)
+    if args.html is not None and not has_page:
+        raise InputError(
+            f"--html {args.html}: merge makes no page of {system.name} with these flags; leave it "
+            "out"
+        )
     reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
     with (
         atomic(args.output) as file,
@@ -101,12 +107,13 @@ def run(args: argparse.Namespace) -> int:
             if system.merge_rewrites:
                 write_array(file, found.items)
         else:
-            found = _counted(records, shards)
+            found = _counted(records, shards, system)
         if not system.has_ids:
             found = _with_failures(found, shards)
         details = _details([shard.manifest.get("details") or {} for shard in shards])
         found = dataclasses.replace(found, details={**details, **found.details})
-        made = {"model": flags["model"], **settings.record(), "shards": len(shards)}
+        model = {"model": flags["model"]} if system.needs else {}
+        made = {**model, **settings.record(), "shards": len(shards)}
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
     files = [args.output, *reports.paths, _write_manifest(args, shards, missing, found)]
@@ -316,7 +323,9 @@ def _other_columns(shard: Finished, found: str, first: Finished, expected: str) 
     )
 
 
-def _counted(records: Iterator[Mapping[str, Any]], shards: Sequence[Finished]) -> Evaluation:
+def _counted(
+    records: Iterator[Mapping[str, Any]], shards: Sequence[Finished], system: System
+) -> Evaluation:
     """The evaluation of a system whose records do not say its result.
 
     A failure is named by its record's id, or by its shard if the records do not have all of them.
@@ -331,7 +340,8 @@ def _counted(records: Iterator[Mapping[str, Any]], shards: Sequence[Finished]) -
             for shard in shards
             if (n_failed := _n_failed([shard]))
         ]
-    return Evaluation(summary={}, n_items=n, headline="no report of all shards", failures=failures)
+    headline = f"merge makes no report of {system.name}"
+    return Evaluation(summary={}, n_items=n, headline=headline, failures=failures)
 
 
 def _with_failures(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:

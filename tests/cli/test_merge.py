@@ -105,6 +105,42 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
         assert found[field] == facts[field], field
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("vote", "--best-N", 2, "--gold", "gold"),
+        ("select", "--best-N", 2),
+        ("usc-select", "--dataset-type", "close"),
+        ("livecode-select", "--best-N", 2),
+        ("livecode-parse",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_chosen_responses_are_merged_without_a_report(run, tmp_path, words):
+    texts = [json.dumps({"answer": str(k)}) for k in range(2)]
+    items = [
+        {"id": f"{k}", "question_id": f"{k}", "output": texts, "responses": texts, "gold": "1",
+         "confidence_list": [1.0, 2.0]}
+        for k in range(4)
+    ]  # fmt: skip
+    for name, part in (("a", items[:1]), ("b", items[1:]), ("all", items)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(part))
+
+    def choose(*names, output):
+        inputs = [tmp_path / f"{name}.json" for name in names]
+        return run(*words, "--quiet", "--input", *inputs, "--output", output).code
+
+    assert choose("all", output=tmp_path / "one.json") == 0
+    assert choose("a", "b", output=f"{tmp_path}/out/") == 0
+    merge = ("merge", tmp_path / "out", "--output", tmp_path / "m.json")
+    ran = run(*merge)
+    assert (ran.code, f"merge makes no report of {words[0]}" in ran.out) == (0, True)
+    assert (tmp_path / "m.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+    assert not list(tmp_path.glob("m_report*"))
+    ran = run(*merge, "--html", tmp_path / "page.html")
+    assert (ran.code, f"merge makes no page of {words[0]}" in ran.err) == (2, True)
+
+
 def test_merged_run_can_be_compared(run, shards):
     place = shards(SCORED)
     assert run(*command("score", place / "in", f"{place}/out/")).code == 0
