@@ -44,7 +44,7 @@ output, in the order of the inputs' names:
   compressed or not by its own name), and OUT.run.json. Also the report and the
   page of one run over everything: means and intervals are those of all items.
   There is none of preferences, sample, select, vote, usc-* and livecode-*.
-  Noise audits and tried boundaries stay with the shards.
+  Noise audits, tried boundaries and remarks on shards stay with the shards.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
@@ -349,8 +349,10 @@ def _with_failures(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
     failures = []
     for shard in shards:
         for name, error in shard.manifest.get("failures", ()):
-            is_named = name.startswith(Path(shard.name).name)
-            failures.append(Failure(name if is_named else f"{shard.name}: {name}", error))
+            place = name.removeprefix(Path(shard.name).name)  # in the shard, such as `:7`
+            is_named = place != name and place[:1] in ("", ":", " ")
+            full = f"{shard.name}{place}" if is_named else f"{shard.name}: {name}"
+            failures.append(Failure(full, error))
     n_good = sum("error" not in record for record in found.items)
     return dataclasses.replace(found, failures=failures, n_items=n_good + len(failures))
 
@@ -401,4 +403,6 @@ def _write_manifest(
         **found.counts,
         "failed": max(len(found.failures), _n_failed(shards)),
     }
+    if found.failures and not declaration(first["command"]).has_ids:  # without records
+        facts["failures"] = [list(failure) for failure in found.failures]
     return run_files.write_manifest(args.output, {**flags, "command": first["command"]}, facts)

@@ -64,6 +64,8 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
     for part in [facts.get("temperature_scaling"), found.get("temperature_scaling")]:
         for name in ("fitted_on", "evaluated_on") if part else ():
             part[name] = len(part[name])
+    failures = [list(failure.values()) for failure in found["failures"]]
+    assert read(questions / "merged.json.run.json")["failures"] == failures
     for report in (facts, found):
         report["failures"] = [failure["error"] for failure in report["failures"]]
     for name in facts.keys() - OF_THE_RUN:
@@ -73,6 +75,20 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
     assert "n = 9 pairs" in compared.out, compared.err
     again = run(*command(questions / "in", f"{questions}/out/"))
     assert (again.code, "2 were finished" in again.out) == (1, True)
+
+
+def test_failures_of_shards_in_subfolders_have_their_paths(run, tmp_path):
+    for folder in "xy":
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        path = tmp_path / "in" / folder / "b.jsonl"
+        path.write_text(f"{QUESTIONS[0]}\n{BAD}\n", encoding="utf-8")
+    assert run(*chronologic(tmp_path / "in", f"{tmp_path}/out/")).code == 1
+    ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.json", "--no-html")
+    assert ran.code == 1
+    names = [f"{folder}/b.jsonl:2 '?'" for folder in "xy"]
+    for name in names:
+        assert f"failed: {name}: no field" in ran.err
+    assert [name for name, _ in read(tmp_path / "m.json.run.json")["failures"]] == names
 
 
 def test_questions_are_read_from_standard_input(run, tmp_path, monkeypatch):
