@@ -211,6 +211,8 @@ def _inputs(
         entries = read_file(*source, settings, prefix)
         output = _array_path(system, args, ending(settings, entries))
         return entries, settings, output, _report_files(system, args, settings, output, *inputs)
+    if system.array is not None:
+        settings_flags.array_path(args, "")  # refuses the names of tables
     reports = _report_files(system, args, settings, args.output, *inputs)
     if not system.is_lazy:
         return read_file(*source, settings, prefix), settings, args.output, reports

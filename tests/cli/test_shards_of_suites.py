@@ -152,6 +152,7 @@ def test_suite_in_a_store_is_read_with_its_prompt(run, store, tmp_path):  # noqa
         ((), "expected --prompt and --test, or --input FILES and --output"),
         (("--prompt", "towns"), "--test is missing"),
         (("--input", SUITES / "towns.txt", "--output", "x.json"), "expected an object with"),
+        (("--input", SUITES / "towns_A.json", "--output", "x.csv"), "x.csv: the output is JSON"),
         (("--prompt", "p", "--test", "t", "--shard", "0/2"), "name one suite; leave them out"),
         (("--prompt", "p", "--test", "t", "--input", "a", "b"), "expected one folder"),
     ],
@@ -167,9 +168,14 @@ def test_suite_without_a_prompt_is_refused(run, tmp_path):
     suite.write_bytes((SUITES / "towns_A.json").read_bytes())
     ran = run(*probsem(suite, tmp_path / "out.json"))
     assert ran.code == 2
-    assert 'found no prompt, expected a_b.txt or a.txt beside it, or a field "prompt"' in ran.err
+    assert "found no prompt, expected a_b.txt or a.txt beside it, or a text as its" in ran.err
     suite.write_text(json.dumps(read(suite) | {"prompt": "Towns."}), encoding="utf-8")
     assert run(*probsem(suite, tmp_path / "out.json")).code == 0
+    suite.write_text(json.dumps(read(suite) | {"prompt": None}), encoding="utf-8")
+    assert run(*probsem(suite, tmp_path / "out.json")).code == 2
+    (tmp_path / "a_b.txt").write_text("Towns.")
+    assert run(*probsem(suite, tmp_path / "again.json")).code == 0
+    assert read(tmp_path / "again.json") == read(tmp_path / "out.json")
 
 
 def test_output_that_is_the_prompt_beside_a_suite_is_refused(run, store, tmp_path):  # noqa: F811

@@ -179,13 +179,14 @@ def read_suite_file(
     check_unicode(value, str(path))
     if not isinstance(value, dict):
         raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
-    if "prompt" not in value:
+    if value.get("prompt") is None:
         names = prompt_files(path.name)
         found = next((file for name in names if (file := path.with_name(name)).is_file()), None)
         if found is None:
             expected = " or ".join(names) or "<prompt>_<test>.json as its name, and <prompt>.txt"
             raise InputError(
-                f'{path}: found no prompt, expected {expected} beside it, or a field "prompt"'
+                f"{path}: found no prompt, expected {expected} beside it, or a text as its field "
+                '"prompt"'
             )
         value |= {"prompt": _prompt(found)}
     yield Row(1, str(path), _limited(value, n_contexts))
