@@ -25,7 +25,7 @@ from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, write_array
-from jaxscore.io.records import TOGETHER, csv_line, parse_cell
+from jaxscore.io.records import METADATA, TOGETHER, csv_line, parse_cell
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
@@ -281,6 +281,10 @@ def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[st
         for shard in shards:
             with remote.fetched(shard.output) as path, open_batches(path) as (schema, batches):
                 if writer is None:
+                    if not _are_made_alike(shards):
+                        metadata = dict(schema.metadata or {})
+                        metadata.pop(METADATA.encode(), None)
+                        schema = schema.with_metadata(metadata or None)
                     first, waiting = schema, schema.empty_table()
                     writer = parquet.ParquetWriter(file.buffer, schema)
                 elif not schema.equals(first):
@@ -300,6 +304,14 @@ def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[st
     finally:
         if writer is not None:
             writer.close()
+
+
+def _are_made_alike(shards: Sequence[Finished]) -> bool:
+    """Whether all manifests have the digest and the version that a Parquet schema has."""
+    manifests = [shard.manifest for shard in shards]
+    facts = [(each.get(run_files.MADE), each.get("versions")) for each in manifests]
+    made = {(digest, (versions or {}).get("jaxscore")) for digest, versions in facts}
+    return len(made) == 1
 
 
 def _difference(schema: Any, first: Any) -> tuple[str, str]:
@@ -395,7 +407,7 @@ def _write_manifest(
         **{
             name: first[name]
             for name in (run_files.MADE, run_files.RECORD_VERSION)
-            if name in first
+            if name in first and (name != run_files.MADE or _are_made_alike(shards))
         },
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},

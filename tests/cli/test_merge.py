@@ -215,6 +215,14 @@ def test_parquet_is_merged(run, shards):
     assert merged.to_pylist() == one.to_pylist()
     assert merged.schema.metadata == one.schema.metadata
     assert "mean log-probability" in ran.out
+    for name, made in (("b", None), ("a", "0")):  # as by an earlier version, and as by other flags
+        path = place / f"out/{name}.parquet"
+        manifest = run_files.read_manifest(path)
+        manifest_path = run_files.manifest_path(path)
+        manifest_path.write_text(json.dumps({**manifest, run_files.MADE: made}))
+        assert run("merge", place / "out", "--output", place / "m.parquet").code == 0
+        assert b"jaxscore" not in (pyarrow.parquet.read_schema(place / "m.parquet").metadata or {})
+        assert run_files.MADE not in run_files.read_manifest(place / "m.parquet")
 
 
 @pytest.mark.parametrize(
