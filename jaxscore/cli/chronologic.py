@@ -149,6 +149,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: places or flags that contradict each other.
     """
+    if args.model is None and isinstance(args.input, list) and len(args.input) > 1:
+        raise InputError(
+            "MODEL is missing; --input takes all words after it, so give MODEL before it or by "
+            "--model"
+        )
     for dest, (place, flag) in PLACES.items():
         if getattr(args, dest) is None:
             raise InputError(f"{place} is missing; give it by its place or by {flag}")

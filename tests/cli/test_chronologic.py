@@ -489,6 +489,7 @@ def test_every_spelling_of_the_places(run, models, place):
         (("--model", "other", QWEN, path), "is one too many: QUESTIONS.jsonl is"),
         ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
         (("--input", path), "MODEL is missing; give it by its place or by --model"),
+        (("--input", path, QWEN), "--input takes all words after it, so give MODEL before it"),
     ):
         code, out, err = run("chronologic", *words)
         assert (code, out) == (2, "")
