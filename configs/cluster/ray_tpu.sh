@@ -21,8 +21,13 @@ HEAD=${HEAD:-$(curl -s -H 'Metadata-Flavor: Google' $METADATA/worker-network-end
 
 ray stop --force # of an earlier run
 if [ "$WORKER" != 0 ]; then
-  # Until the first host is ready, and as long as it runs.
-  until ray start --address="$HEAD:6379" --resources="{\"TPU\": $CHIPS}" --block; do sleep 5; done
+  # Wait for the first host, 10 to 20 minutes; the pause lets an earlier run's Ray stop. Join once:
+  # --block also fails when that host is done, whose exit code counts.
+  for _ in {1..120}; do
+    sleep 5
+    timeout 5 bash -c "</dev/tcp/$HEAD/6379" 2>/dev/null && break
+  done
+  ray start --address="$HEAD:6379" --resources="{\"TPU\": $CHIPS}" --block || true
   exit
 fi
 ray start --head --port=6379 --resources="{\"TPU\": $CHIPS}"
