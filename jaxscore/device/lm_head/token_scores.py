@@ -17,6 +17,7 @@ vocabulary included, JAX differentiates itself.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -106,8 +107,8 @@ def token_scores(
         self_certainty  -(1/V) sum ln(V p) = KL(uniform || p), arXiv 2502.18581
 
     Each device computes its own tokens inside `shard_map`, and of arrays that are split over
-    explicit mesh axes, those of `jax.make_mesh`. Of arrays split over auto axes each device
-    computes all tokens.
+    explicit mesh axes, those of `jax.make_mesh`; `vmap` over a split dimension fails, and leading
+    dimensions need none. Of arrays split over auto axes each device computes all tokens.
 
     Args:
         hidden: final hidden states, after the last norm; float32, bfloat16 or float16.
@@ -130,15 +131,26 @@ def token_scores(
             or no such number.
         TypeError: forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`).
     """
-    factor, cap = _constant("scale", scale), _constant("softcap", softcap)
-    if cap is not None and not cap > 0:
+    factor = _constant("scale", scale)
+    cap = None if softcap is None else _constant("softcap", softcap)
+    if cap is not None and cap <= 0:
         raise ValueError(f"softcap is {cap}, expected a number above 0, or None for no cap")
     given = hidden, targets, unembed, mask, bias
     hidden, targets, unembed, mask, bias = arrays = jax.tree.map(jnp.asarray, given)
     _check_call(hidden, targets, unembed, mask, bias, terms)
-    if any(_is_split(array) for array in (hidden, unembed)):
+    split = {
+        name: jax.typeof(array).sharding
+        for name, array in zip(ARRAYS, arrays, strict=True)
+        if array is not None and any(axis is not None for axis in jax.typeof(array).sharding.spec)
+    }
+    if split:
+        if axis_name is not None:
+            raise ValueError(
+                f"axis_name is {axis_name!r} and {', '.join(split)} split over explicit axes, too; "
+                "let shard_map have all axes of the mesh"
+            )
         options = {"scale": factor, "softcap": cap, "terms": terms}
-        return _of_explicit_axes(dict(zip(ARRAYS, arrays, strict=True)), options)
+        return _over_explicit_axes(dict(zip(ARRAYS, arrays, strict=True)), split, options)
     shape, Q, V = targets.shape, targets.size, unembed.shape[0]
     if not Q:
         return {name: jnp.zeros(shape, jnp.float32) for name in terms}
@@ -172,24 +184,29 @@ def token_scores(
     return {name: at_their_positions(values[name]) for name in terms}
 
 
-def _is_split(array: Array) -> bool:
-    """Whether an array is split over explicit mesh axes, which are part of its type."""
-    return any(axis is not None for axis in jax.typeof(array).sharding.spec)
+def _over_explicit_axes(
+    arrays: dict[str, Any], split: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """`token_scores` of arrays of which some are split over explicit mesh axes.
 
-
-def _of_explicit_axes(arrays: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """`token_scores` of arrays that are split over explicit mesh axes, each device its tokens."""
+    Each device computes the tokens that `hidden` or else `targets` or `mask` gives it, and its
+    columns of the vocabulary, unless tokens are split over the same axes.
+    """
     arrays = {name: array for name, array in arrays.items() if array is not None}
-    hidden, unembed = (jax.typeof(arrays[name]).sharding for name in ("hidden", "unembed"))
-    rows, axis = PartitionSpec(*hidden.spec[:-1]), unembed.spec[0]
-    if axis in jax.tree.leaves(tuple(rows)):
+    n_dims = arrays["targets"].ndim
+    by_token = [
+        split[name].spec[:n_dims] for name in ("hidden", "targets", "mask") if name in split
+    ]
+    rows = PartitionSpec(*next((spec for spec in by_token if any(spec)), ()))
+    axis = split["unembed"].spec[0] if "unembed" in split else None
+    if {*jax.tree.leaves(axis)} & {*jax.tree.leaves(tuple(rows))}:
         axis = None  # then the vocabulary is gathered
     whole = {"targets": rows, "mask": rows, "bias": PartitionSpec(axis)}
     whole |= {"hidden": PartitionSpec(*rows, None), "unembed": PartitionSpec(axis, None)}
     specs = {name: whole[name] for name in arrays}
-    mesh = hidden.mesh if hidden.mesh.shape else unembed.mesh
+    mesh = next(iter(split.values())).mesh
 
-    def of_device(parts: dict[str, Any]) -> dict[str, Any]:
+    def score_shard(parts: dict[str, Any]) -> dict[str, Any]:
         return token_scores(**parts, **options, axis_name=axis)
 
     @jax.jit
@@ -198,7 +215,7 @@ def _of_explicit_axes(arrays: dict[str, Any], options: dict[str, Any]) -> dict[s
             name: jax.sharding.reshard(array, NamedSharding(mesh, specs[name]))
             for name, array in arrays.items()
         }
-        return jax.shard_map(of_device, mesh=mesh, in_specs=(specs,), out_specs=rows)(placed)
+        return jax.shard_map(score_shard, mesh=mesh, in_specs=(specs,), out_specs=rows)(placed)
 
     scores: dict[str, Any] = run(arrays)
     return scores
@@ -333,17 +350,19 @@ def _as_int32(targets: Int[Array, " Q"]) -> Int[Array, " Q"]:
     return jnp.where(fits, targets, -1).astype(jnp.int32)
 
 
-def _constant(name: str, value: Any) -> Any:
-    """The number as Python's, or None.
+def _constant(name: str, value: Any) -> float:
+    """The number as Python's.
 
     Raises:
-        ValueError: it is traced.
+        ValueError: it is traced, or no finite number.
     """
     if isinstance(value, jax.core.Tracer):
         raise ValueError(f"{name} is traced, expected a number")
-    if value is not None and np.ndim(value):
+    if np.ndim(value):
         raise ValueError(f"{name} has shape {np.shape(value)}, expected a number")
-    return None if value is None else float(value)
+    if value is None or isinstance(value, str) or not math.isfinite(value):
+        raise ValueError(f"{name} is {value!r}, expected a finite number")
+    return float(value)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -288,6 +288,8 @@ def test_memory_is_a_tenth_of_autodiffs():
         ({"hidden": jnp.zeros((2, 3, 4), int)}, "hidden is of int32"),
         ({"bias": jnp.zeros(10, int)}, "bias is of int32"),
         ({"targets": jnp.zeros((2, 3))}, "targets are float32, expected integers"),
+        ({"scale": None}, "scale is None, expected a finite number"),
+        ({"softcap": float("inf")}, "softcap is inf, expected a finite number"),
         ({"softcap": 0}, "softcap is 0.0, expected a number above 0"),
         ({"scale": np.ones(3)}, r"scale has shape \(3,\), expected a number"),
     ],
@@ -371,20 +373,33 @@ def on_four_devices():
 def of_explicit_axes(expected, arrays, options):
     """Arrays split as they come; each device computes its tokens and its columns."""
     mesh = jax.make_mesh((2, 2), ("data", "model"))
-    for rows, columns in [("data", "model"), (("data", "model"), None), (None, "model")]:
-        specs = P(rows), P(rows), P(), P(columns), P(columns)
+    for rows, targets, columns in [
+        ("data", "data", "model"),
+        (("data", "model"), None, None),
+        (None, None, "model"),
+        ("data", None, ("data", "model")),
+        (None, "data", None),
+    ]:
+        specs = P(rows), P(targets), P(), P(columns), P(columns)
         placed = [
             jax.device_put(array, NamedSharding(mesh, spec))
             for array, spec in zip(arrays, specs, strict=True)
         ]
-        hidden, targets, mask, weight, bias = placed
+        hidden, ids, mask, weight, bias = placed
 
-        def scores(h, w, b, targets=targets, mask=mask):
-            return token_scores(h, targets, w, mask=mask, bias=b, **options)
+        def scores(h, w, b, ids=ids, mask=mask):
+            return token_scores(h, ids, w, mask=mask, bias=b, **options)
 
         with jax.set_mesh(mesh):
             ours = value_and_gradients(scores, hidden, weight, bias)
         assert_agree(jax.device_get(ours), expected)
+    half = jax.shard_map(
+        lambda h, t, w: token_scores(h, t, w, axis_name="model")["entropy"],
+        mesh=mesh, in_specs=(P(), P(), P("model")), out_specs=P(), axis_names={"model"},
+    )  # fmt: skip
+    hidden = jax.device_put(arrays[0], NamedSharding(mesh, P("data")))
+    with jax.set_mesh(mesh), pytest.raises(ValueError, match="let shard_map have all axes"):
+        jax.jit(half)(hidden, arrays[1], jax.device_put(arrays[3], NamedSharding(mesh, P("model"))))
 
 
 @pytest.mark.slow
