@@ -1,5 +1,6 @@
 """`Scorer.from_function`: models of Flax Linen, Flax NNX, Equinox and a plain function."""
 
+import dataclasses
 import re
 
 import equinox
@@ -171,6 +172,9 @@ def test_systems_take_such_a_model():
 def test_generated_tokens_are_the_most_probable_ones(takes_mask):
     apply, unembed, params = linen()
     scorer = scorer_of((apply, unembed, params), takes_mask=takes_mask)
+    most_probable = jax.jit(
+        lambda row: jnp.argmax(apply(params, *inputs(row)) @ unembed(params).T, 2)
+    )
     shared = "The quick brown fox jumps over the lazy dog. " * 2
     prompts = [shared + "A cat", shared + "A cat sat", "Oslo", shared]
     generated = scorer.generate(prompts, max_new_tokens=70)
@@ -179,10 +183,34 @@ def test_generated_tokens_are_the_most_probable_ones(takes_mask):
         ids = scorer.encoder.tokenizer(prompt)["input_ids"]
         expected = []
         while len(expected) < min(70, POSITIONS + 1 - len(ids)):
-            row = np.array([ids + expected], np.int32)
-            hidden = apply(params, *inputs(row))[0, -1]
-            expected.append(int(jnp.argmax(hidden @ unembed(params).T)))
+            row = np.zeros((1, POSITIONS), np.int32)
+            row[0, : len(ids) + len(expected)] = ids + expected
+            expected.append(int(most_probable(row)[0, len(ids) + len(expected) - 1]))
         assert list(text.token_ids) == expected
+
+
+def test_steps_have_rows_of_scoring_and_end_at_the_tokenizers_eos():
+    apply, unembed, params = linen()
+    shapes = set()
+
+    def recorded(params, ids):
+        shapes.add(ids.shape)
+        return apply(params, *inputs(ids))
+
+    sizes = {"vocab_size": V, "max_positions": POSITIONS, "batch_tokens": 1024}
+    scorer = Scorer.from_function(recorded, unembed, params, TOKENIZER, **sizes)
+    shapes.clear()  # of the check
+    prompts = [f"{name} {k}" for name in ("The cat", "A dog", "Oslo") for k in range(12)]
+    texts = [list(text.token_ids) for text in scorer.generate(prompts, max_new_tokens=20)]
+    assert {length for _, length in shapes} == {64}
+    assert max(rows for rows, _ in shapes) == 8  # of slot tables with 1, 8, 32, ... rows
+    end = texts[0][3]
+    scorer.engine.model = dataclasses.replace(scorer.model, eos_ids=(end,))
+    again = scorer.generate(prompts, max_new_tokens=20)
+    for text, before in zip(again, texts, strict=True):
+        expected = before[: before.index(end)] if end in before else before
+        assert list(text.token_ids)[: len(expected)] == expected
+        assert len(text.token_ids) <= len(expected) + 1
 
 
 def test_a_longer_text_than_a_row_of_the_model_is_not_cut():

@@ -29,6 +29,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
+from jaxscore.plan.row_batches import row_lengths
 
 PROBE = 8  # tokens of the row whose shapes are checked
 FLOATS = ("float32", "bfloat16")
@@ -155,7 +156,9 @@ def ids_of_caches(
 ) -> Int[Array, "R L"]:
     """Each row's text by position, of caches of ids and the token after them, padded at its end."""
     n_slots = sum(cache.key.shape[3] for cache in caches)
-    length, row = min(n_slots + 1, max_positions), jnp.arange(len(ids))[:, None]
+    # As long as rows of scoring are, which the functions may have been made for.
+    length = next(n for n in row_lengths(max_positions) if n >= min(n_slots + 1, max_positions))
+    row = jnp.arange(len(ids))[:, None]
     text = jnp.zeros((len(ids), length), jnp.int32)
     for cache in caches:
         slot = jnp.arange(cache.key.shape[3])

@@ -188,6 +188,7 @@ def writer(monkeypatch, scorers):
         base = scorers("tiny-gpt2", implementation=implementation)
         model = dataclasses.replace(base.model, **changes)
         one = Generator(Scorer(model, base.encoder, journal=own) if changes else base)
+        monkeypatch.setattr(one.scorer, "about", {})  # the journals here are for made-up facts
         monkeypatch.setattr(one.scorer, "journal", own)
         one.scorer.statistics.sequences = one.scorer.statistics.sequences_restored = 0
         one.batches = []

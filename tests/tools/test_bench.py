@@ -160,8 +160,8 @@ def test_a_workload_that_is_none(capsys):
         bench.main(["journals"])
     assert (
         "there are answers, prompt, paths, plain, write, prefix, devices, divergence, host, html, "
-        "journal, lm-eval, measures, real, recurrent, replace, serve, startup, stream, top"
-        in capsys.readouterr().err
+        "journal, lm-eval, measures, real, recurrent, replace, serve, shards, startup, stream, "
+        "token-scores, top, update" in capsys.readouterr().err
     )
 
 

@@ -119,7 +119,8 @@ class Scheduler:
             return 0, [[group] for group in decode_slots.one_group_each(requests)]
         rows = most_rows(variant.model)
         shared = decode_slots.shared_prefix_length(requests, rows)
-        fits = cache_limit(variant.model, shared, STEPS)
+        most_tokens = self.engine.planner.batch_tokens
+        fits = cache_limit(variant.model, shared, STEPS, most_tokens=most_tokens)
         groups = decode_slots.group_requests(requests, shared, fits, rows)
         return shared, decode_slots.group_by_cache_shape(groups)
 

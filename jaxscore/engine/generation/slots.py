@@ -207,7 +207,11 @@ def most_rows(model: Model) -> int:
 
 
 def cache_limit(
-    model: Model, shared: int, steps: int, limit: int | None = None
+    model: Model,
+    shared: int,
+    steps: int,
+    limit: int | None = None,
+    most_tokens: int | None = None,
 ) -> Callable[[int, int], bool]:
     """Predicate of (rows, slots): whether a slot table may have a cache of this shape.
 
@@ -218,15 +222,19 @@ def cache_limit(
         shared: tokens that all prompts begin with, which are outside the slot tables.
         steps: steps of a block.
         limit: bytes of each device; None asks the device, in a multi-process run the first one's.
+        most_tokens: of a program; it limits models that compute the whole text at each step.
     """
     slot, states = slot_bytes(model), state_bytes(model)
     most = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
     available = _available_bytes(model, limit)
+    computes_all = model.cached is not None and not model.cached.saves_work
     if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
         available -= (MOST_PREFILL + prefix) * slot + states
 
     def fits(rows: int, slots: int) -> bool:
+        if computes_all and most_tokens and rows * (shared + slots + steps) > most_tokens:
+            return False
         # States twice: of the slots, and of prompts that wait for one.
         working = rows * ((slots + steps) * slot + 2 * states)
         fixed = rows * (slots * slot + states)
