@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(sys.argv[1:] if argv is None else argv)
     set_gpu_memory()
     is_one_of_several = getattr(args, "distributed", False) and hasattr(os, "fork")
-    if not is_one_of_several or "jax" in sys.modules:  # which a fork would break
+    is_main = threading.current_thread() is threading.main_thread()  # signals need it
+    if not is_one_of_several or not is_main or "jax" in sys.modules:  # which a fork would break
         return _run(args)
 
     def describe_end(label: str, why: str, journal: Path | None) -> str:

@@ -84,7 +84,10 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             found = compiler.programs(MeshShape(), batches)
             working = max(program.working_bytes for program in found)
         rates = rates_of("" if target is None else target.devices[0].device_kind)
-        meshes = mesh_estimates(shapes, config, n_devices, memory, rates, working=working)
+        least = max(rows * length for rows, length in batches)
+        meshes = mesh_estimates(
+            shapes, config, n_devices, memory, rates, working=working, least=least
+        )
         mesh = mesh_of_run(meshes, memory, working, or_largest=target is not None)
     if not found or compiler.shape(mesh) != MeshShape():
         found = compiler.programs(mesh, batches)
@@ -402,7 +405,7 @@ def compile_devices(target: Target | None, shape: MeshShape) -> Where:
 def mesh_of_run(
     meshes: list[MeshEstimate], memory: int, working: int | None, *, or_largest: bool
 ) -> MeshShape:
-    """The mesh that a run on these devices would choose.
+    """The mesh that a run that scores would choose on these devices.
 
     Args:
         or_largest: if nothing fits, take the mesh with the largest `model`, so that the plan shows

@@ -24,7 +24,7 @@ from jaxscore.models import costs
 
 WORKING = 0.2  # share of a device's memory for batches, keys and values of generated text
 FIXED = 128 << 20  # bytes of a program that do not grow with its tokens: constants, LM head
-LEAST, MOST = 512, 32768  # tokens of a batch
+LEAST, MOST = 4096, 32768  # tokens of a batch; most texts are shorter than the first
 EFFICIENCY = 0.7  # of the peak in products, by the TPU compiler's estimate of 8B
 DEPTH = 1024  # tokens of a text
 
@@ -95,6 +95,7 @@ def mesh_estimates(
     *,
     working: int | None = None,
     generates: bool = False,
+    least: int = LEAST,
 ) -> list[MeshEstimate]:
     """Estimates of all meshes whose `model` is a power of two, small ones first.
 
@@ -102,6 +103,7 @@ def mesh_estimates(
         shapes: as in `parameter_bytes`.
         memory: bytes of each device.
         working: bytes of a batch of any size, if they are known.
+        least: tokens of a batch for which there must be room, if the model has as many positions.
         generates: leave `WORKING` of the memory for the KV caches of generated text.
     """
     found = []
@@ -115,7 +117,7 @@ def mesh_estimates(
         if working is None and (generates or not _is_dense(config)):
             working = int(WORKING * memory)
         if working is None:
-            tokens = _most_tokens(config, model, room)
+            tokens = _most_tokens(config, model, room, min(least, config.max_positions))
         else:
             tokens = MOST if working <= room else 0
         speed = 0.0
@@ -137,9 +139,9 @@ def token_bytes(config: DecoderConfig, model: int) -> int:
     return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
 
 
-def _most_tokens(config: DecoderConfig, model: int, room: int) -> int:
+def _most_tokens(config: DecoderConfig, model: int, room: int, least: int) -> int:
     tokens = (room - FIXED) // token_bytes(config, model)
-    return min(MOST, 1 << (tokens.bit_length() - 1)) if tokens >= LEAST else 0
+    return min(MOST, 1 << (tokens.bit_length() - 1)) if tokens >= least else 0
 
 
 def _seconds(

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -109,6 +109,7 @@ def join(
     finally:
         timer.cancel()
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
+    _note("")
 
 
 def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | None], str]) -> int:
@@ -122,56 +123,86 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
         describe_end: message of `process_label()`, the reason, and the journal, if the run had one.
 
     Returns:
-        The child's exit code. If a signal ended it, after the message: `LOST` for SIGABRT,
-        otherwise 128 and the signal's number.
+        The child's exit code. If a signal ended it, after the message: `LOST` for SIGABRT in a run
+        of several processes, otherwise 128 and the signal's number.
     """
     with tempfile.TemporaryFile() as note:
         sys.stdout.flush()
         sys.stderr.flush()
-        parent = os.getpid()
+        parent, shares_group = os.getpid(), _is_in_foreground()
         child = os.fork()
         if not child:
             _Run.note = note.fileno()
-            return _exit_with_parent(parent) or run()
-        _, status = _wait(child)
+            return _exit_with_parent(parent, shares_group=shares_group) or run()
+        _, status = _wait(child, shares_group=shares_group)
         code = os.waitstatus_to_exitcode(status)
         if code >= 0:
             return code
         label, _, journal = os.pread(note.fileno(), 1 << 16, 0).decode().partition("\n")
-    is_lost = -code == signal.SIGABRT
+    is_lost = -code == signal.SIGABRT and bool(label)
     why = PEER_LOSS if is_lost else f"ended by {signal.Signals(-code).name}"
     print(describe_end(label, why, Path(journal) if journal else None), file=sys.stderr)
     return LOST if is_lost else 128 - code
 
 
-def _exit_with_parent(parent: int) -> int:
+def _is_in_foreground() -> bool:
+    """Whether this process is in the foreground group of a terminal, which Ctrl-C reaches."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _exit_with_parent(parent: int, *, shares_group: bool) -> int:
     """Let the end of the parent end this process, also by SIGKILL; returns 0 if the parent lives.
 
-    The child has its own process group, so that Ctrl-C in a terminal reaches it once, through the
-    parent.
+    Args:
+        shares_group: stay in the parent's process group, which may use the terminal. Elsewhere the
+            child has its own group, so that a signal for the parent's reaches it once.
     """
-    os.setpgid(0, 0)
+    if not shares_group:
+        os.setpgid(0, 0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return 0 if os.getppid() == parent else LOST
 
 
-def _wait(child: int) -> tuple[int, int]:
-    """Wait for a child, and pass signals on to it."""
-    passed_on = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    before = [signal.signal(number, lambda n, _: os.kill(child, n)) for number in passed_on]
+def _wait(child: int, *, shares_group: bool) -> tuple[int, int]:
+    """Wait for a child, and pass signals on to it that the terminal does not send to both."""
+
+    def pass_on(number: int, _: Any) -> None:
+        os.kill(child, number)
+
+    of_terminal = signal.SIG_IGN if shares_group else pass_on
+    handlers: dict[int, Any] = {
+        signal.SIGINT: of_terminal,
+        signal.SIGHUP: of_terminal,
+        signal.SIGTERM: pass_on,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         return os.waitpid(child, 0)
     finally:
-        for number, handler in zip(passed_on, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def note_journal(path: Path) -> None:
     """Name the journal to the process that supervises this one."""
+    _note(str(path))
+
+
+def _note(journal: str) -> None:
+    """Write this process's label and its journal for the process that supervises it."""
     if _Run.note is not None:
         os.ftruncate(_Run.note, 0)
-        os.pwrite(_Run.note, f"{process_label()}\n{path}".encode(), 0)
+        os.pwrite(_Run.note, f"{process_label()}\n{journal}".encode(), 0)
 
 
 def _check_cluster(coordinator: str | None, n_processes: int | None, index: int | None) -> bool:

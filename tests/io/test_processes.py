@@ -328,18 +328,20 @@ def test_a_place_without_the_flag_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "why"),
+    ("count", "end", "code", "why"),
     [
-        ("os.abort()", processes.LOST, processes.PEER_LOSS),
-        ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+        (2, "os.abort()", processes.LOST, processes.PEER_LOSS),
+        (1, "os.abort()", 134, "ended by SIGABRT"),
+        (2, "os.kill(os.getpid(), 9)", 137, "ended by SIGKILL"),
     ],
 )
-def test_a_process_that_a_signal_ends_is_followed_by_a_message(end, code, why, tmp_path):
+def test_a_process_that_a_signal_ends_is_followed_by_a_message(count, end, code, why, tmp_path):
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
         "from jaxscore.io import processes\n"
         "def run():\n"
+        f"    processes._Run.count = {count}\n"
         f"    processes.note_journal(Path({str(tmp_path)!r}))\n"
         f"    {end}\n"
         "def describe(label, why, journal):\n"
@@ -351,6 +353,33 @@ def test_a_process_that_a_signal_ends_is_followed_by_a_message(end, code, why, t
     )
     assert ran.returncode == code
     assert ran.stderr.endswith(f"{why}, {tmp_path}\n")
+
+
+def test_a_process_reads_the_terminal_and_ctrl_c_ends_it():
+    code = (
+        "import sys\n"
+        "from jaxscore.io import processes\n"
+        "def run():\n"
+        "    print('read', sys.stdin.readline().strip(), flush=True)\n"
+        "    try:\n"
+        "        sys.stdin.readline()\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 130\n"
+        "    return 1\n"
+        "sys.exit(processes.supervise(run, lambda *what: 'lost'))\n"
+    )
+    spawn = (
+        "import os, pty, sys\n"
+        "sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', sys.argv[1]])))\n"
+    )
+    command, pipe = [sys.executable, "-c", spawn, code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) as running:
+        running.stdin.write(b"line\n")
+        while b"read line" not in running.stdout.readline():
+            assert running.poll() is None
+        running.stdin.write(b"\x03")
+        running.stdout.read()
+        assert running.wait() == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -76,7 +76,9 @@ def fingerprint(
     Raises:
         InputError: a file cannot be read, or changes while it is read.
     """
-    return _hashed(_files(folder, adapter), stop or threading.Event()).digest
+    files = _files(folder, adapter)
+    versions = {path: _version_of(path) for path in files.values()}
+    return _hashed(files, versions, stop or threading.Event())
 
 
 class Digests(NamedTuple):
@@ -121,10 +123,10 @@ def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Calla
 def _digests_of_process(folder: Path, adapter: Path | None, stop: threading.Event) -> Digests:
     """`Digests` with what this process needs."""
     files = _files(folder, adapter)
+    versions = {path: _version_of(path) for path in files.values()}
     outline = _outline(files) if processes.is_distributed() else ""
-    if processes.is_first():
-        return _hashed(files, stop)._replace(outline=outline)
-    return Digests("", outline, {path: _version_of(path) for path in files.values()})
+    whole = _hashed(files, versions, stop) if processes.is_first() else ""
+    return Digests(whole, outline, versions)
 
 
 def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
@@ -149,17 +151,19 @@ def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
     return files
 
 
-def _hashed(files: dict[tuple[str, str], Path], stop: threading.Event) -> Digests:
-    """The fingerprint of some files."""
-    read_at = time.time_ns()
-    versions = {path: _version_of(path) for path in files.values()}
-    digests = _digests(versions, read_at, stop)
-    whole = hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
-    return Digests(whole, "", versions)
+def _hashed(
+    files: dict[tuple[str, str], Path], versions: dict[Path, Version], stop: threading.Event
+) -> str:
+    """The fingerprint of some files, which had these versions before."""
+    digests = _digests(versions, time.time_ns(), stop)
+    return hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
 
 
 def _outline(files: dict[tuple[str, str], Path]) -> str:
-    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples: 2 MB of it."""
+    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples.
+
+    These 2 MB show another checkpoint or an update, not damage between the samples.
+    """
     digest = hashlib.sha256(repr(list(files)).encode())
     for path in files.values():
         size = _version_of(path).size
