@@ -28,7 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--distributed",
         action="store_true",
         help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
-        "needed",
+        "needed. The first process hashes the checkpoint; the others compare sizes, headers and "
+        "samples with it, which does not show damage between the samples",
     )
     advanced(
         group,
