@@ -54,7 +54,7 @@ def _measure(
         return Taken(time.perf_counter() - started, time.thread_time() - worked)
 
     def run_with(path: Path) -> tuple[Taken, float]:
-        journal = Journal(path, {"model": name})
+        journal = Journal(path, scorer.about)
         scorer.journal = clocked = Clocked(journal)
         taken = run()
         journal.close()
@@ -102,7 +102,10 @@ class Clocked:
     """A journal that counts the seconds spent in it: looking up, packing and writing."""
 
     def __init__(self, journal: Any) -> None:
-        self._journal, self.seconds = journal, 0.0
+        self._journal, self.path, self.seconds = journal, journal.path, 0.0
+
+    def has_scores_of(self, about: dict[str, Any]) -> bool:
+        return bool(self._journal.has_scores_of(about))
 
     def read_scores(self, *args: Any) -> Any:
         return self._clocked(self._journal.read_scores, *args)

@@ -219,8 +219,9 @@ def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
         if not isinstance(found, np.ndarray | jax.Array):
             raise InputError(f"{what}: {name} is {type(found).__name__}, expected an array")
         _check_not_deleted(f"{what}: {name}", found)
-        # A device holds float64 as float32.
-        dtype = jax.dtypes.canonicalize_dtype(found.dtype)
+        dtype = found.dtype
+        if isinstance(found, np.ndarray):  # a device holds float64 as float32
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
         if found.shape != leaf.shape or dtype != leaf.dtype:
             raise InputError(
                 f"{what}: {name} is {found.dtype} {list(found.shape)}, expected {leaf.dtype} "
