@@ -41,7 +41,7 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "adapter": (["score", *GIVEN, "--lora", "none"], "adapter none: no such folder"),
     "journal": (["score", *GIVEN, "--journal", "in.jsonl"], "in.jsonl"),
     "reference": (["divergence", *GIVEN, "--reference", "./none"], "model ./none: no such folder"),
-    "paths": (["paths", *GIVEN], 'in.jsonl:1: no field "question"'),
+    "paths": (["paths", *GIVEN[:-1], "out.json"], 'in.jsonl:1: no field "question"'),
     "probsem folder": (
         ["probsem", "--model", QWEN, "--prompt", "p", "--test", "t", "--input-dir", "none"],
         "none: no such folder, expected prompts and tests",
