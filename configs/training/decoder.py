@@ -40,7 +40,7 @@ def mesh_of_all():
 
 
 def scores_of(model, mesh, params, ids, mask):
-    """Log-probabilities and entropies [R, L]; each device computes those of its rows."""
+    """Log-probabilities and entropies [R, L]; split by rows over the devices."""
 
     def of_device(params, ids, mask):
         terms = ("logprob", "entropy")

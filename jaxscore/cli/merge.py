@@ -42,8 +42,8 @@ input: a folder that a command wrote with --output FOLDER/, local or in a store
 output, in the order of the inputs' names:
   OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
   compressed or not by its own name), and OUT.run.json. Also the report and the
-  page of one run over everything: means and intervals are those of all items.
-  There is none of preferences, sample, select, vote, usc-* and livecode-*.
+  page of one run over everything, with means and intervals over all items.
+  preferences, sample, select, vote, usc-* and livecode-* get no page.
   Noise audits, tried boundaries and remarks on shards stay with the shards.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the

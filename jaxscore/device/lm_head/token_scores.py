@@ -107,8 +107,8 @@ def token_scores(
         self_certainty  -(1/V) sum ln(V p) = KL(uniform || p), arXiv 2502.18581
 
     Each device computes its own tokens inside `shard_map`, and of arrays that are split over
-    explicit mesh axes, those of `jax.make_mesh`; `vmap` over a split dimension fails, and leading
-    dimensions need none. Of arrays split over auto axes each device computes all tokens.
+    explicit mesh axes, the default of `jax.make_mesh`. JAX refuses `vmap` over a split dimension;
+    use leading dimensions instead. Of arrays split over auto axes each device computes all tokens.
 
     Args:
         hidden: final hidden states, after the last norm; float32, bfloat16 or float16.
@@ -128,7 +128,7 @@ def token_scores(
 
     Raises:
         ValueError: shapes or dtypes do not fit, a term is unknown, `scale` or `softcap` is traced
-            or no such number.
+            or out of range.
         TypeError: forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`).
     """
     factor = _constant("scale", scale)
@@ -345,7 +345,7 @@ def _check_call(
 
 
 def _as_int32(targets: Int[Array, " Q"]) -> Int[Array, " Q"]:
-    """The ids; those that int32 cannot hold become -1, outside of any vocabulary."""
+    """Convert ids to int32; ids out of its range become -1, which no vocabulary has."""
     fits = (targets >= 0) & (targets <= jnp.iinfo(jnp.int32).max)
     return jnp.where(fits, targets, -1).astype(jnp.int32)
 
