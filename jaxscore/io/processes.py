@@ -146,17 +146,11 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
 
 
 def _is_in_foreground() -> bool:
-    """Whether this process is in the foreground group of a terminal, which Ctrl-C reaches."""
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    """Whether a stream is a terminal and this process is in its foreground group."""
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):  # no terminal, or not this session's
+            return os.tcgetpgrp(stream) == os.getpgrp()
+    return False
 
 
 def _exit_with_parent(parent: int, *, shares_group: bool) -> int:

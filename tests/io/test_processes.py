@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -357,8 +358,10 @@ def test_a_process_that_a_signal_ends_is_followed_by_a_message(count, end, code,
 
 def test_a_process_reads_the_terminal_and_ctrl_c_ends_it():
     code = (
-        "import sys\n"
+        "import signal, sys\n"
         "from jaxscore.io import processes\n"
+        # Where tests run in the background, SIGINT is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def run():\n"
         "    print('read', sys.stdin.readline().strip(), flush=True)\n"
         "    try:\n"
@@ -374,12 +377,17 @@ def test_a_process_reads_the_terminal_and_ctrl_c_ends_it():
     )
     command, pipe = [sys.executable, "-c", spawn, code], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) as running:
+        limit = threading.Timer(60, running.kill)
+        limit.start()
         running.stdin.write(b"line\n")
-        while b"read line" not in running.stdout.readline():
-            assert running.poll() is None
+        seen = b""
+        while b"read line" not in seen:
+            seen = running.stdout.readline()
+            assert seen
         running.stdin.write(b"\x03")
         running.stdout.read()
-        assert running.wait() == 130
+        limit.cancel()
+    assert running.returncode == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
