@@ -123,7 +123,7 @@ def test_the_order_of_operations_is_transformers(torch_processors):
 @pytest.fixture
 def torch_processors():
     """`torch_processors(ids, logits, **options)`: logits as PyTorch's `generate` changes them."""
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from transformers import LogitsProcessorList
     from transformers.generation import logits_process
 
