@@ -17,7 +17,7 @@ from jaxscore.systems.compare.open_run import of_items
 from jaxscore.systems.registry import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
-from tests.systems.json_schemas import check
+from tests.systems.json_schemas import check, rows_of_config
 
 PATHS = [
     {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"], []]},
@@ -250,6 +250,8 @@ SMALL = {
     "sample": [{"prompt": "Who ran?"}],
     "metrics": [RECORD],
     "compare": [of_items("select", [RESPONSES], {})] * 2,
+    **{name: [RESPONSES] for name in ("self-certainty", "usc-generate", "usc-select")},
+    **{name: [RESPONSES] for name in ("select", "vote", "livecode-select", "livecode-parse")},
 }
 WITHOUT_MODEL = {
     *("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics", "compare")
@@ -264,7 +266,8 @@ def test_to_dict_is_plain(scorer, system):
     source = None if system in WITHOUT_MODEL else scorer
     if system == "divergence":
         source = DivergenceScorer.from_pretrained(MODEL, MODEL, reference_quantize="int8")
-    report = evaluate(system, source, SMALL.get(system, [RESPONSES]), **settings)
+    items = SMALL[system] if system in SMALL else rows_of_config(system)[:2]
+    report = evaluate(system, source, items, **settings)
     plain = json.dumps(report.to_dict(), allow_nan=False)
     assert json.loads(plain) == json.loads(report.json())
     assert report.to_dict() == json.loads(plain)

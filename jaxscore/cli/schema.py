@@ -225,13 +225,19 @@ def _any_of(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _described(kind: type) -> dict[str, str]:
     """The first line of a class's docstring as its description."""
-    lines = (inspect.getdoc(kind) or "").splitlines()
+    lines = _docstring(kind).splitlines()
     return {"description": lines[0]} if lines else {}
+
+
+def _docstring(kind: type) -> str:
+    """A class's own docstring, not that of `dict` or the signature that `dataclass` writes."""
+    text = vars(kind).get("__doc__") or ""
+    return "" if text.startswith(f"{kind.__name__}(") else inspect.cleandoc(text)
 
 
 def _attributes(kind: type) -> dict[str, str]:
     """Descriptions of attributes in a class's docstring."""
-    _, _, section = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    _, _, section = _docstring(kind).partition("Attributes:\n")
     return {
         name: " ".join(text.split())
         for names, text in ATTRIBUTE.findall(inspect.cleandoc(section))

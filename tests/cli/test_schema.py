@@ -1,20 +1,17 @@
 """JSON Schemas of systems: real items and settings fit them, others do not."""
 
+import dataclasses
 import json
+from typing import TypedDict
 
 import pytest
-import yaml
 
 from jaxscore.cli.schema import DIALECT, schema_of
 from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.registry import SYSTEMS, declaration
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import ROOT
-from tests.systems.json_schemas import check, problems
-
-
-def config(name):
-    return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text("utf-8"))
+from tests.systems.json_schemas import check, config, problems, rows_of_config
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -46,8 +43,7 @@ def test_the_items_of_configs_fit(name):
     system, path = declaration(name), ROOT / config(name).get("input", "outputs")
     if not path.is_file():
         pytest.skip("another command of the file writes the input, or it is no file")
-    columns = dict(word.split("=") for word in config(name).get("column", ()))
-    rows = [row.item for row in system.read_rows(path, columns, ())]
+    rows = rows_of_config(name)
     assert rows
     for row in rows:
         check(schema_of(system), "item", row)
@@ -87,3 +83,16 @@ def test_the_command_prints_a_schema(run):  # noqa: F811
     code, _, err = run("schema", "perplexety")
     assert code == 2
     assert "perplexity" in err
+
+
+def test_classes_without_docstrings_have_no_description():
+    @dataclasses.dataclass(frozen=True)
+    class Item:
+        text: str
+
+    class Record(TypedDict):
+        gap: float
+
+    system = dataclasses.replace(declaration("choose"), item=Item, record=Record)
+    parts = schema_of(system)["$defs"]
+    assert not {"description"} & {*parts["item"], *parts["record"]}

@@ -1,4 +1,12 @@
-"""Validates values against the JSON Schemas that `jaxscore schema` prints: their keywords alone."""
+"""Validates values against the JSON Schemas that `jaxscore schema` prints: their keywords alone.
+
+Also reads the files of configs/, whose inputs have to fit.
+"""
+
+import yaml
+
+from jaxscore.systems.registry import declaration
+from tests.conftest import ROOT
 
 KINDS = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
@@ -44,3 +52,15 @@ def problems(schema, value, root, where="value"):
 
 def check(schema, part, value):
     assert problems(schema["$defs"][part], value, schema, part) == []
+
+
+def config(name):
+    """Flags in the file of a command."""
+    return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text("utf-8"))
+
+
+def rows_of_config(name):
+    """Items of the input that the file of a system names."""
+    flags = config(name)
+    columns = dict(word.split("=") for word in flags.get("column", ()))
+    return [row.item for row in declaration(name).read_rows(ROOT / flags["input"], columns, ())]
