@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.lm_head.sums import (
     LOWEST,
+    SQUARE_MEASURES,
     VARIANCE_MEASURES,
     Sums,
     TargetRank,
@@ -173,7 +174,7 @@ def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collecti
         none,
         empty_top_k(n_positions, head, top),
         zero if VARIANCE_MEASURES & {*measures} else None,
-        zero if "renyi2" in measures else None,
+        zero if SQUARE_MEASURES & {*measures} else None,
         TargetRank(none, zero) if "rank" in measures else None,
     )
 

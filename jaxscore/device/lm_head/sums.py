@@ -44,6 +44,7 @@ LOWEST = -1e30  # finite, so that a maximum minus the one before is never inf - 
 SCALE = 2.0**48  # its square times 10^9 is a float32
 MEASURES = ("deviation", "rank", "renyi2", "varentropy")
 VARIANCE_MEASURES = {"deviation", "varentropy"}  # they need s3
+SQUARE_MEASURES = {"renyi2"}  # they need s4
 
 
 class TopK(NamedTuple):
