@@ -77,7 +77,7 @@ def random_model(kind: str, *, left_out: str = "", seed: int = 7, **config) -> t
     torch.manual_seed(seed)
     no_tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     base = {name: value for name, value in BASE[kind].items() if name != left_out}
-    made = AutoConfig.for_model(kind, **spelled(base | no_tokens | config))
+    made = AutoConfig.for_model(kind, **spelled(no_tokens | base | config))
     # Falcon adds ALiBi twice where it is asked for eager attention: in the mask and to the scores.
     way = "sdpa" if getattr(made, "alibi", False) else "eager"
     with NO_INIT():
