@@ -1,4 +1,4 @@
-"""How many tokens lm-evaluation-harness lets a model read, for every family."""
+"""Scores of questions, and how many tokens lm-evaluation-harness lets a family read."""
 
 import json
 
@@ -101,9 +101,7 @@ def test_questions_that_cannot_be_answered(question, length, why, scorers):
         list(answers(scorers("tiny-llama3"), [question], length, named))
 
 
-pytestmark = pytest.mark.lines
-
-
+@pytest.mark.lines
 @pytest.mark.parametrize("kind", BASE)
 @pytest.mark.parametrize("written", ["whole", "without lengths"])
 def test_as_lm_eval_resolves_it(kind, written, tmp_path):
@@ -127,6 +125,7 @@ def test_as_lm_eval_resolves_it(kind, written, tmp_path):
     assert max_length(tmp_path, tmp_path) == resolve_max_length(made, Tokenizer())
 
 
+@pytest.mark.lines
 def test_nobody_says(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bloom"}')
     assert max_length(tmp_path, tmp_path) == 2048
@@ -134,6 +133,7 @@ def test_nobody_says(tmp_path):
     assert max_length(tmp_path, tmp_path) == 2048
 
 
+@pytest.mark.lines
 def test_the_text_of_a_wrapper(tmp_path):
     text = {**BASE["qwen3"], "model_type": "qwen3_vl_text", "rope_theta": 10000.0}
     raw = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {}}
