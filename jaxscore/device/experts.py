@@ -1,8 +1,9 @@
 """A mixture of experts: each token runs a few experts, and only their products are computed.
 
 The (token, expert) pairs are sorted by expert and laid out in blocks of rows, each of one expert;
-the last block of an expert may be partly empty. On the CPU the blocks are computed one after the
-other; on accelerators a kernel computes all of them.
+the last block of an expert may be partly empty. A loop runs over chunks of blocks, as many as the
+pairs fill. On the CPU a chunk is one block; on accelerators it has the blocks that a shard expects,
+and a kernel computes them.
 
     expert      0 0 0 0 0 | 1 | 3 3 3       blocks of 4    [0 0 0 0] [0 . . .] [1 . . .] [3 3 3 .]
 """
@@ -127,11 +128,11 @@ def mixture(
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
-    if form == "blocked":
-        out = blocked(experts, layer, gate, *flat, quantized, weighs_input)
-    else:
-        product = functools.partial(GROUPED[form], interpret=build.backend.interpreted)
-        out = grouped(product, experts, layer, gate, *flat, quantized, weighs_input)
+    product, shards = one_block, None
+    if form != "blocked":
+        run = functools.partial(GROUPED[form], interpret=build.backend.interpreted)
+        product, shards = functools.partial(grouped, run), build.shards
+    out = in_chunks(product, shards, experts, layer, gate, *flat, quantized, weighs_input)
     out = out.reshape(x.shape)
     return out if axis is None else lax.psum(out, axis)
 
@@ -189,7 +190,19 @@ def _inward(experts: Any) -> list[str]:
     return [name for name in ("gate", "up") if name in experts]
 
 
-def blocked(
+def chunk_blocks(n_pairs: int, count: int, shards: int) -> tuple[int, int]:
+    """Blocks of a chunk, and most blocks that the pairs can fill.
+
+    A chunk holds the pairs that a shard expects, and an incomplete block per expert. One device
+    has one chunk.
+    """
+    most = min(n_pairs, n_pairs // BLOCK + count)
+    return min(most, -(-n_pairs // (shards * BLOCK)) + count), most
+
+
+def in_chunks(
+    product: Callable[..., Array],
+    shards: int | None,
     experts: Any,
     layer: Array,
     gate: Callable[..., Array],
@@ -199,9 +212,13 @@ def blocked(
     quantized: str = "",
     weighs_input: bool = False,
 ) -> Float[Array, "T D"]:
-    """`mixture` one block of rows at a time, as many blocks as these tokens fill.
+    """`mixture` one chunk of blocks at a time, as many chunks as these tokens fill.
+
+    The routing may send any number of pairs to a shard; memory is that of one chunk.
 
     Args:
+        product: `one_block`, or `grouped` with its kernel.
+        shards: devices that share the experts, see `chunk_blocks`; None for chunks of one block.
         experts, layer, gate, quantized, weighs_input: see `mixture`.
         x_TD, share_Tk, chosen_Tk: of T tokens; experts of other shards are skipped.
 
@@ -211,75 +228,73 @@ def blocked(
     T, D = x_TD.shape
     k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
     blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
+    size, most = (1, None) if shards is None else chunk_blocks(T * k, count, shards)
 
-    def step(b: Array, out: Array) -> Array:
-        expert = blocks.expert(b)
-        pair, mine = blocks.pairs(b)
+    def step(n: int | Array, out: Array) -> Array:
+        block = n * size + jnp.arange(size)
+        expert = jnp.minimum(blocks.expert(block), count - 1).astype(jnp.int32)
+        pair, mine = jax.vmap(blocks.pairs)(block)
         token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
         x = x_TD.at[token].get(mode="fill", fill_value=0)
-        weight = share[pair][:, None]
+        weight = share[pair][..., None]
+        n_used = jnp.clip(blocks.block_end[-1] - n * size, 0, size)
 
-        def own(stacked: Array) -> Array:
-            start: Any = (layer, expert, *[0] * (stacked.ndim - 2))
-            return lax.dynamic_slice(stacked, start, (1, 1, *stacked.shape[2:]))[0, 0]
-
-        def product(rows: Array, name: str) -> Array:
-            matrix = from_storage(jax.tree.map(own, experts[name]["weight"]))
-            y = dot_last(rows, matrix.astype(quantized) if quantized else matrix)
-            if quantized:
-                y *= own(experts[name]["channel_scale"])
-            return y + own(experts[name]["bias"]) if "bias" in experts[name] else y
+        def through(rows: Array, name: str) -> Array:
+            return product(rows, experts[name], layer, expert, n_used, quantized)
 
         x = x * weight if weighs_input else x
-        y = product(gate(*(product(x, name) for name in _inward(experts))), "down")
-        return out.at[token].add(y if weighs_input else y * weight, mode="drop")
+        y = through(gate(*(through(x, name) for name in _inward(experts))), "down")
+        # Blocks that are not computed may hold anything, NaN included.
+        y = jnp.where(mine[..., None], y if weighs_input else y * weight, 0.0)
+        return out.at[token].add(y, mode="drop")
 
-    return lax.fori_loop(0, blocks.block_end[-1], step, jnp.zeros((T, D), jnp.float32))
+    out = jnp.zeros((T, D), jnp.float32)
+    if size == most:
+        return step(0, out)
+    return lax.fori_loop(0, -(-blocks.block_end[-1] // size), step, out)
+
+
+def one_block(
+    rows_1RD: Array, own: Any, layer: Array, expert_1: Array, n_used: Array, quantized: str
+) -> Array:
+    """Products of one block, by XLA."""
+
+    def of_expert(stacked: Array) -> Array:
+        start: Any = (layer, expert_1[0], *[0] * (stacked.ndim - 2))
+        return lax.dynamic_slice(stacked, start, (1, 1, *stacked.shape[2:]))[0, 0]
+
+    matrix = from_storage(jax.tree.map(of_expert, own["weight"]))
+    y = dot_last(rows_1RD, matrix.astype(quantized) if quantized else matrix)
+    if quantized:
+        y *= of_expert(own["channel_scale"])
+    return y + of_expert(own["bias"]) if "bias" in own else y
 
 
 def grouped(
     run: Callable[..., Array],
-    experts: Any,
+    rows_BRD: Array,
+    own: Any,
     layer: Array,
-    gate: Callable[..., Array],
-    x_TD: Float[Array, "T D"],
-    share_Tk: Float[Array, "T k"],
-    chosen_Tk: Int[Array, "T k"],
-    quantized: str = "",
-    weighs_input: bool = False,
-) -> Float[Array, "T D"]:
-    """`blocked` with all blocks in each of three products.
+    expert_B: Array,
+    n_used: Array,
+    quantized: str,
+) -> Array:
+    """Products of the first `n_used` of several blocks, by a kernel.
 
     Args:
         run: `grouped_matmul.grouped_tpu` or `grouped_gpu`.
     """
-    T, D = x_TD.shape
-    k, (n_layers, count) = chosen_Tk.shape[1], experts["up"]["weight"].shape[:2]
-    blocks = _blocks(chosen_Tk, count)
-    dtype = jnp.dtype(quantized) if quantized else compute_dtype(experts["up"]["weight"])
-    every = jnp.arange(min(T * k, T * k // BLOCK + count))
-    pair, mine = jax.vmap(blocks.pairs)(every)
-    matrix = layer * count + jnp.minimum(blocks.expert(every), count - 1).astype(jnp.int32)
-
-    def product(rows_BRD: Array, name: str) -> Array:
-        weight = from_storage(experts[name]["weight"])
-        scale = experts[name].get("channel_scale")
-        scale = None if scale is None else scale.reshape(n_layers * count, -1)
-        weight = weight.reshape(n_layers * count, *weight.shape[2:])
-        y = run(rows_BRD.astype(dtype), weight, scale, matrix, blocks.block_end[-1])
-        if "bias" not in experts[name]:
-            return y
-        bias = experts[name]["bias"].reshape(n_layers * count, -1)
-        return y + bias[matrix][:, None]
-
-    token = jnp.where(mine, pair // k, T)
-    x = x_TD.at[token].get(mode="fill", fill_value=0)
-    share = share_Tk.reshape(-1)[pair][..., None]
-    x = x * share if weighs_input else x
-    y = product(gate(*(product(x, name) for name in _inward(experts))), "down")
-    # Blocks that are not computed may hold anything, NaN included.
-    y = jnp.where(mine[..., None], y if weighs_input else y * share, 0.0)
-    return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")
+    n_layers, count = own["weight"].shape[:2]
+    dtype = jnp.dtype(quantized) if quantized else compute_dtype(own["weight"])
+    matrix = layer * count + expert_B
+    weight = from_storage(own["weight"])
+    scale = own.get("channel_scale")
+    scale = None if scale is None else scale.reshape(n_layers * count, -1)
+    weight = weight.reshape(n_layers * count, *weight.shape[2:])
+    y = run(rows_BRD.astype(dtype), weight, scale, matrix, n_used)
+    if "bias" not in own:
+        return y
+    return y + own["bias"].reshape(n_layers * count, -1)[matrix][:, None]
 
 
 def fits_grouped_gpu(weights_shape: tuple[int, ...], dtype: Any) -> bool:

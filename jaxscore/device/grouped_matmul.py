@@ -69,7 +69,7 @@ def grouped_tpu(
             flops=2 * B * R * D * F,
             transcendentals=0,
             bytes_accessed=B * R * (D * x_BRD.dtype.itemsize * pl.cdiv(F, columns) + 4 * F)
-            + weights_MFD.shape[0] * F * D * weights_MFD.dtype.itemsize,
+            + min(B, weights_MFD.shape[0]) * F * D * weights_MFD.dtype.itemsize,
         ),
         interpret=interpret,
         name="grouped_products",

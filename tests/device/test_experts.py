@@ -10,14 +10,24 @@ import pytest
 from jaxscore.device import experts as device_experts
 from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.dots import as_integers
-from jaxscore.device.experts import GROUPED, blocked, fits_grouped_gpu, grouped, mixture
+from jaxscore.device.experts import (
+    GROUPED,
+    fits_grouped_gpu,
+    grouped,
+    in_chunks,
+    mixture,
+    one_block,
+)
 from jaxscore.models.weights.params import int8_scales, int8_values
 
 pytestmark = pytest.mark.numeric
 
-PRODUCTS = {"blocked": blocked} | {
-    name: functools.partial(grouped, functools.partial(product, interpret=True))
+PRODUCTS = {"blocked": functools.partial(in_chunks, one_block, None)} | {
+    f"{name}, {shards} shards": functools.partial(
+        in_chunks, functools.partial(grouped, functools.partial(product, interpret=True)), shards
+    )
     for name, product in GROUPED.items()
+    for shards in (1, 64)  # one chunk; several
 }
 LAYERS, COUNT, D, F, K = 2, 5, 12, 20, 2
 

@@ -5,6 +5,7 @@ difference from one device, and what the compiled program sends between devices.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxscore import Scorer
-from jaxscore.device import decoder
+from jaxscore.device import decoder, experts
+from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.decoder_config import (
     Beside,
     DecoderConfig,
@@ -51,6 +53,7 @@ from tests.engine.generation.test_generator import OfIds
 
 N_TEXTS = 20  # in 8 rows
 SHAPES = [(2, 4), (8, 1), (4, 2), (1, 8)]
+ROUTINGS = ["even", "one expert", "one shard", "ends"]
 EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
 CONFIGS = {
     "grouped": llamalike(**EIGHT, n_kv_heads=2),  # on 4 and 8 shards key heads are whole
@@ -327,6 +330,42 @@ def continued(name: str, shape) -> list:
     return [one.token_ids.tolist() for one in found]
 
 
+def routed(backend: str, routing: str) -> list:
+    """How far a mixture over eight devices is from one device's, and the chunks of each shard."""
+    experts.BLOCK = 8
+    n_tokens, width, count, k, shards = 24, 16, 16, 2, 8
+    draw = np.random.default_rng(7)
+
+    def matrices(*shape: int) -> dict[str, Any]:
+        drawn = draw.normal(0.0, 0.3, (2, count, *shape)).astype(np.float32)
+        return {"weight": drawn, "bias": drawn[..., 0]}
+
+    sizes = {"gate": (32, width), "up": (32, width), "down": (width, 32)}
+    stored = {name: matrices(*shape) for name, shape in sizes.items()}
+    x = draw.normal(size=(3, n_tokens // 3, width)).astype(np.float32)
+    pool = {"even": range(count), "one expert": [5], "one shard": [4, 5], "ends": [0, 15]}[routing]
+    chosen = np.stack([draw.permutation([*pool] * k)[:k] for _ in range(n_tokens)])
+    chosen = chosen.astype(np.int32).reshape(3, -1, k)
+    share = draw.uniform(0.1, 0.9, chosen.shape).astype(np.float32)
+    form = dataclasses.replace(BACKENDS[backend], interpreted=True)
+
+    def run(n: int, *args: Any) -> Any:
+        return experts.mixture(
+            args[0], jnp.int32(1), lambda gate, up: jax.nn.relu(gate) * up, *args[1:],
+            build=Build(form, n),
+        )  # fmt: skip
+
+    over, whole = jax.sharding.PartitionSpec(None, "model"), jax.sharding.PartitionSpec()
+    mesh = DeviceMesh(MeshShape(1, shards))
+    split = mesh.over(functools.partial(run, shards), (over, whole, whole, whole), whole)
+    want = jax.jit(functools.partial(run, 1))(stored, x, share, chosen)
+    got = jax.jit(split)(stored, x, share, chosen)
+    size, _ = experts.chunk_blocks(chosen.size, count // shards, shards)
+    rows = np.bincount(chosen.reshape(-1), minlength=count).reshape(shards, -1)
+    chunks = -(-(-(-rows // experts.BLOCK)).sum(axis=1) // size)
+    return [float(np.abs(got - want).max()), float(np.abs(want).max()), chunks.tolist()]
+
+
 def reproducible() -> dict[str, list[str]]:
     report: dict[str, list[str]] = {}
     params, draw = parameters(CONFIGS["grouped"]), np.random.default_rng(3)
@@ -356,6 +395,10 @@ def main(*parts: str) -> None:
             report[f"continued {name}"] = [continued(name, shape) for shape in (None, (1, 8))]
     if "written" in parts:
         report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
+    for backend in ("cpu", "tpu", "gpu"):
+        for routing in ROUTINGS:
+            if f"routed {backend} {routing}" in parts:
+                report[f"routed {backend} {routing}"] = routed(backend, routing)
     if "reproducible" in parts:
         report |= reproducible()
     json.dump(report, sys.stdout)

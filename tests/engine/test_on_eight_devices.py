@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, with_devices
-from tests.engine.on_eight_devices import CONFIGS, RECURRENT, SHAPES
+from tests.engine.on_eight_devices import CONFIGS, RECURRENT, ROUTINGS, SHAPES
 
 pytestmark = pytest.mark.numeric
 
@@ -40,6 +40,8 @@ def part_of(item) -> str:
         return f"top {item.callspec.params['shape']}"
     if item.originalname == "test_measures":
         return f"measures {item.callspec.params['shape']}"
+    if item.originalname == "test_routing":
+        return f"routed {item.callspec.params['backend']} {item.callspec.params['routing']}"
     if "equal_logits" in item.originalname:
         return "ties"
     if "reproducible" in item.originalname:
@@ -124,6 +126,16 @@ def test_a_prefix_on_a_mesh(report, name):
     difference, sent = report[f"prefixes {name}"]
     assert difference < 1e-5
     assert "all-reduce" in dict(sent)  # the layers are split
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+@pytest.mark.parametrize("backend", ["cpu", "tpu", "gpu"])
+def test_routing(report, backend, routing):
+    """Shards of two experts, with any number of pairs: several chunks on some, none on others."""
+    difference, largest, chunks = report[f"routed {backend} {routing}"]
+    assert difference < 1e-5 < largest
+    assert (max(chunks) > 1) == (routing != "even")
+    assert (min(chunks) == 0) == (routing != "even")
 
 
 @pytest.mark.slow
