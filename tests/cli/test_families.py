@@ -52,7 +52,7 @@ def test_the_list_as_json(run):
         kind: reason(kind, one) for kind, one in REFUSED.items()
     }
     assert set(reported["gguf"]["read"]) == set(ARCHITECTURES)
-    assert reported["gguf"]["refused"]["mamba"] == "recurrent state"
+    assert reported["gguf"]["refused"]["rwkv7"] == "recurrent state"
 
 
 @pytest.mark.parametrize("model", ["demo", QWEN, f"{QWEN}/config.json"])

@@ -211,6 +211,15 @@ def mamba_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
     return None if config.model_type == "falcon_h1" else permuted(config, name, values)
 
 
+def scan_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
+    """Tensors of Mamba-1 mixers, whose rates and skips have names without a kind."""
+    if name.endswith("A_log"):
+        return {"ssm_a": -np.exp(values)}
+    if name.endswith(".D"):
+        return {"ssm_d": values}
+    return {"ssm_conv1d.weight": values.squeeze(1)} if name.endswith("conv1d.weight") else None
+
+
 def falcon_h1_tensors(config: Any, name: str, values: np.ndarray) -> Stored | None:
     """Weights with the multipliers of what they read or give."""
     inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
@@ -261,6 +270,32 @@ def _mamba(config: Any) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": float(of("rms_norm_eps", "layer_norm_epsilon")),
         "attention.layer_norm_epsilon": None,
         "vocab_size": config.vocab_size,
+    }
+
+
+def _scan(config: Any) -> dict[str, Any]:
+    """Keys of Mamba-1 mixers, of which a jamba names the sizes otherwise."""
+    is_jamba = config.model_type == "jamba"
+    sizes = {
+        "ssm.conv_kernel": config.mamba_d_conv if is_jamba else config.conv_kernel,
+        "ssm.inner_size": (
+            config.mamba_expand * config.hidden_size if is_jamba else config.intermediate_size
+        ),
+        "ssm.state_size": config.mamba_d_state if is_jamba else config.state_size,
+        "ssm.time_step_rank": config.mamba_dt_rank if is_jamba else config.time_step_rank,
+    }
+    if is_jamba:
+        heads, types = config.num_key_value_heads, config.layers_block_type
+        of_layers = [heads * (kind in ("attention", "full_attention")) for kind in types]
+        return {**sizes, "attention.head_count_kv": of_layers}
+    return {
+        **sizes,
+        "attention.head_count": 0,
+        "attention.layer_norm_epsilon": None,
+        "attention.layer_norm_rms_epsilon": float(config.layer_norm_epsilon),
+        "context_length": 2**20,
+        "feed_forward_length": 0,
+        "ssm.dt_b_c_rms": config.model_type == "falcon_mamba",
     }
 
 
@@ -605,6 +640,7 @@ ARCHITECTURES = {
     "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
     "hunyuan-dense": Written("hunyuan_v1_dense"),
     "jais2": Written("jais2"),
+    "jamba": Written("jamba", {}, _scan, scan_tensors),
     "lfm2": Written("lfm2", {"block_auto_adjust_ff_dim": False}, _lfm2, lfm2_tensors),
     "lfm2moe": Written("lfm2_moe", {"norm_topk_prob": True}, _lfm2, lfm2_tensors),
     "llama4": Written(
@@ -623,6 +659,8 @@ ARCHITECTURES = {
         },
         llama4_experts,
     ),
+    "mamba": Written("mamba", {}, _scan, scan_tensors),
+    "mamba, norms": Written("falcon_mamba", {}, _scan, scan_tensors),
     "mamba2": Written("mamba2", {}, _mamba2, mamba_tensors),
     "minimax-m2": Written(
         "minimax_m2",
@@ -828,7 +866,7 @@ def converted(
             whole = f"{stacked[1].removesuffix('.norms')}.{stacked[3]}"
             if architecture in ("llama", "lfm2moe"):  # the converter's own name
                 whole = f"layers.{match[1]}.feed_forward.experts.{stacked[3]}"
-            if architecture == "nemotron_h_moe":
+            if architecture in ("jamba", "nemotron_h_moe"):
                 whole = f"model.layers.{match[1]}.mlp.experts.{stacked[3]}"
             stacks.setdefault(whole, {})[int(stacked[2])] = values
             continue

@@ -40,6 +40,7 @@ ROUNDING = {
     gguf_files.tiled_delta_tensors: 2.4e-7,
     gguf_files.mamba_tensors: 2.4e-7,
     gguf_files.falcon_h1_tensors: 2.4e-7,
+    gguf_files.scan_tensors: 2.4e-7,
 }
 
 
@@ -89,6 +90,9 @@ VARIANTS = [
     ("gptneox", {"use_parallel_residual": False, "attention_bias": False}),
     ("granite", {"attention_bias": True, "mlp_bias": True}),
     ("granitehybrid", {"position_embedding_type": "rope", "mamba_conv_bias": False}),
+    ("jamba", {"attn_layer_period": 1, "attn_layer_offset": 0, "num_experts": 1}),
+    ("jamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True}),
+    ("mamba", {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False}),
     ("mamba2", {"use_bias": True, "use_conv_bias": False, "n_groups": 1}),
     ("nemotron_h_moe", {"moe_latent_size": 12, "mlp_bias": True, "n_group": 3, "topk_group": 1}),
     ("lfm2", {"conv_bias": True, "tie_word_embeddings": False}),
@@ -156,10 +160,13 @@ PUBLISHED = {
     "gpt-oss": (published.GPT_OSS_20B, {}),
     "gpt2": (configs.GPT2, {}),
     "gptneox": (configs.PYTHIA, {}),
+    "jamba": (configs.JAMBA, {}),
     "llama4": (
         published.SCOUT_TEXT,
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "head_dim": 64},
     ),
+    "mamba": (configs.MAMBA_130M, {}),
+    "mamba, norms": (configs.FALCON_MAMBA_7B, {}),
     "minimax-m2": (published.MINIMAX_M2, {}),
     "mistral3": (published.DEVSTRAL_SMALL_2["text_config"], {}),
     "nemotron": (configs.MINITRON_4B, {}),
@@ -429,6 +436,23 @@ def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path):
     np.testing.assert_allclose(*tables, rtol=2e-7)
 
 
+@pytest.mark.parametrize("name", ["jamba", "mamba", "mamba, norms"])
+def test_a_file_of_selective_scans_has_the_scores_of_its_checkpoint(tmp_path, name):
+    of_folder, of_file = (
+        scorer(load(source, dtype="float32")).score_sequences(ragged())
+        for source in written(tmp_path, name)
+    )
+    assert distance(of_folder, of_file) < 1e-5
+
+
+def test_a_jamba_whose_attention_has_no_period_is_refused(tmp_path, monkeypatch):
+    more = {"blk.0.attn_q.weight": np.zeros((4, 4), np.float32)}
+    monkeypatch.setattr(gguf_files, "rope_tensors", lambda config: more)
+    _, path = written(tmp_path, "jamba")
+    with pytest.raises(InputError, match=r"layers \[0, 1\] have attn_q.weight, expected layers of"):
+        load(path)
+
+
 def test_multipliers_of_falcon_h1_are_in_its_weights(tmp_path):
     multipliers = {
         "attention_in_multiplier": 0.7,
@@ -498,7 +522,6 @@ def test_a_tensor_that_is_not_known_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("mamba", "recurrent state"),
         ("rwkv7", "recurrent state"),
         ("bert", "masked"),
         ("xyz", "not known"),

@@ -252,6 +252,34 @@ MIXER = {
     "use_conv_bias": at.has("ssm_conv1d.bias"),
     "use_bias": at.has("ssm_in.bias"),
 }
+SCAN_NAMES = {"ssm_x": "x_proj", "ssm_dt": "dt_proj"}
+MAMBA = Architecture(
+    "mamba",
+    {
+        **at.without(MIXER, "n_groups"),
+        "hidden_act": "silu",
+        "hidden_size": at.size("embedding_length"),
+        "intermediate_size": at.size("ssm.inner_size"),
+        "num_hidden_layers": Keys.n_layers,
+        "state_size": at.size("ssm.state_size"),
+        "time_step_rank": at.size("ssm.time_step_rank"),
+    },
+    {
+        **at.without(MIXER_NAMES, "ssm_norm"),
+        **{ours: f"mixer.{theirs}" for ours, theirs in SCAN_NAMES.items()},
+        "attn_norm": "norm",
+    },
+    BACKBONE_TOP,
+    "backbone.layers.{i}.",
+    layouts.SELECTIVE_SCAN,
+    ignored=("context_length", "feed_forward_length", "ssm.dt_b_c_rms"),
+)
+FALCON_MAMBA = dataclasses.replace(
+    MAMBA,
+    family="falcon_mamba",
+    # As published; llama.cpp takes the other norms' epsilon.
+    config={**MAMBA.config, "mixer_rms_eps": 1e-6},
+)
 GRANITE_HYBRID = Architecture(
     "granitemoehybrid",
     {
@@ -357,6 +385,10 @@ def _olmo(file: GgufFile) -> Architecture:
 def _granite_hybrid(file: GgufFile) -> Architecture:
     count = file.metadata.get("granitehybrid.expert_count", 0)
     return GRANITE_HYBRID_MIXTURE if isinstance(count, int) and count > 0 else GRANITE_HYBRID
+
+
+def _mamba(file: GgufFile) -> Architecture:
+    return FALCON_MAMBA if file.metadata.get("mamba.ssm.dt_b_c_rms") else MAMBA
 
 
 def _deepseek(file: GgufFile) -> Architecture:
@@ -767,6 +799,37 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "hidden_act": "relu2",
         },
     ),
+    "jamba": Architecture(
+        "jamba",
+        {
+            **at.without(at.LLAMA, "num_key_value_heads", "rope_parameters"),
+            **at.experts(),
+            **at.periodic("attn", "attn_q.weight"),
+            **at.periodic("expert", "ffn_gate_inp.weight"),
+            "num_key_value_heads": at.attention_key_heads,
+            "mamba_conv_bias": at.has("ssm_conv1d.bias"),
+            "mamba_d_conv": at.size("ssm.conv_kernel"),
+            "mamba_d_state": at.size("ssm.state_size"),
+            "mamba_dt_rank": at.size("ssm.time_step_rank"),
+            "mamba_expand": at.expand,
+            "mamba_proj_bias": at.has("ssm_in.bias"),
+        },
+        {
+            **at.without(BLOCK, "ffn_norm"),
+            **at.without(MAMBA_NAMES, "ssm_norm"),
+            **{ours: f"mamba.{theirs}" for ours, theirs in SCAN_NAMES.items()},
+            **{f"ssm_{part}_norm": f"mamba.{part}_layernorm" for part in ("dt", "b", "c")},
+            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+            **{
+                f"ffn_{part}_exps": f"feed_forward.experts.{{j}}.{part}_proj"
+                for part in ("gate", "up", "down")
+            },
+            "ffn_gate_inp": "feed_forward.router",
+            "ffn_norm": "pre_ff_layernorm",
+        },
+        {**TOP, "output_norm": "model.final_layernorm"},
+        layouts=layouts.SELECTIVE_SCAN,
+    ),
     "lfm2": LFM2,
     "lfm2moe": dataclasses.replace(
         LFM2,
@@ -820,6 +883,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         checks=(at.gate(2),),
     ),
+    "mamba": _mamba,
     "mamba2": Architecture(
         "mamba2",
         {
@@ -829,7 +893,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "num_heads": at.STATE_SPACE["n_heads"],
             "head_dim": at.STATE_SPACE["d_head"],
             "state_size": at.STATE_SPACE["d_state"],
-            "expand": at.MAMBA["mamba_expand"],
+            "expand": at.expand,
         },
         {**MIXER_NAMES, "attn_norm": "norm"},
         BACKBONE_TOP,
@@ -1078,8 +1142,8 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 # Architecture -> why it is not read
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        "arwkv7 bailingmoe3 glm5-next jamba kimi-k3 kimi-linear "
-        "mamba minimax-01 plamo2 "
+        "arwkv7 bailingmoe3 glm5-next kimi-k3 kimi-linear "
+        "minimax-01 plamo2 "
         "qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
     ),
@@ -1100,7 +1164,7 @@ REFUSED: Mapping[str, str] = {
         "hunyuan-moe hy_v3".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
-    "gptj": "llama.cpp does not convert it",
+    **dict.fromkeys(("gptj", "recurrentgemma"), "llama.cpp does not convert it"),
     **dict.fromkeys(
         "afmoe arctic baichuan bailingmoe bailingmoe2 bitnet chameleon chatglm codeshell cogvlm "
         "cohere2moe dbrx deci deepseek deepseek2-ocr deepseek32 deepseek4 dots3note exaone "

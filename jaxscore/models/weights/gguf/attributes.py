@@ -112,6 +112,27 @@ def recurrent_types(part: str, recurrent: str) -> Value:
     return read
 
 
+def periodic(name: str, part: str) -> dict[str, Value]:
+    """Attributes of layers that have a tensor: a period, and the offset of the first one."""
+
+    def read(keys: Keys) -> tuple[int, int]:
+        n = keys.n_layers()
+        found = [layer for layer in range(n) if keys.has(f"blk.{layer}.{part}")]
+        offset = found[0] if found else n
+        period = found[1] - offset if len(found) > 1 else n + 1
+        if offset >= period or found != list(range(offset, n, period)):
+            raise InputError(
+                f"{keys.file.path}: layers {found} have {part}, expected layers of one period and "
+                "an offset below it"
+            )
+        return period, offset
+
+    return {
+        f"{name}_layer_period": lambda keys: read(keys)[0],
+        f"{name}_layer_offset": lambda keys: read(keys)[1],
+    }
+
+
 def attention_key_heads(keys: Keys) -> int:
     """Number of KV heads, one for all attention layers; other layers store 0.
 
@@ -125,6 +146,11 @@ def attention_key_heads(keys: Keys) -> int:
             "layers"
         )
     return keys.heads().keys
+
+
+def expand(keys: Keys) -> int:
+    """Inner width of recurrent layers over the model's."""
+    return keys.size("ssm.inner_size") // keys.size("embedding_length")
 
 
 SIZES: Mapping[str, Value] = {
@@ -164,7 +190,7 @@ STATE_SPACE: Mapping[str, Value] = {
     "proj_bias": has("ssm_in.bias"),
 }
 MAMBA: Mapping[str, Value] = {f"mamba_{name}": value for name, value in STATE_SPACE.items()} | {
-    "mamba_expand": lambda keys: keys.size("ssm.inner_size") // keys.size("embedding_length"),
+    "mamba_expand": expand,
 }
 MULTIPLIERS: Mapping[str, Value] = {
     "attention_multiplier": real("attention.scale"),

@@ -228,7 +228,7 @@ def _last_by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
 
 def _log_rates(values: np.ndarray) -> np.ndarray:
     """Logarithms from -exp(logarithm), float32."""
-    found: np.ndarray = np.log(-values.astype(np.float64)).astype(np.float32).reshape(-1)
+    found: np.ndarray = np.log(-values.astype(np.float64)).astype(np.float32)
     return found
 
 
@@ -254,12 +254,15 @@ ROW = Layout(lambda values, _: values.reshape(1, -1), lambda shape: (1, math.pro
 FLAT = Layout(lambda values, _: values.reshape(-1), lambda shape: (math.prod(shape),))
 TAPS = Layout(lambda rows, _: rows[:, None], lambda shape: (shape[0], 1, *shape[1:]))
 # llama.cpp stores -exp(A_log), whose logarithm is A_log up to the rounding of float32.
-LOG_RATES = Layout(
-    lambda values, _: _log_rates(values), lambda shape: (math.prod(shape),), is_float32=True
+LOG_RATES = Layout(lambda values, _: _log_rates(values), is_float32=True)
+FLAT_LOG_RATES = Layout(
+    lambda values, _: _log_rates(values).reshape(-1), FLAT.shape, is_float32=True
 )
+# Of Mamba-1
+SELECTIVE_SCAN = {"ssm_a": LOG_RATES, "ssm_conv1d.weight": TAPS}
 # Of Mamba-2
 STATE_SPACE = {
-    "ssm_a": LOG_RATES,
+    "ssm_a": FLAT_LOG_RATES,
     "ssm_conv1d.weight": TAPS,
     "ssm_d": FLAT,
     "ssm_norm.weight": FLAT,

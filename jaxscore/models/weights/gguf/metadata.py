@@ -176,7 +176,8 @@ class Keys:
         keys = self.numbers(name, self.size("block_count"))
         listed = [n for n in keys if n] if isinstance(keys, list) else [self.size(name, queries)]
         recurrent = None
-        if self.layers_have("ssm_conv1d.weight"):
+        is_mamba = self.layers_have("ssm_x.weight")  # Mamba-1 has no heads
+        if self.layers_have("ssm_conv1d.weight") and not is_mamba:
             groups, values = self.size("ssm.group_count"), self.size("ssm.time_step_rank")
             if values % groups:
                 raise InputError(
