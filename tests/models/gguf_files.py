@@ -501,6 +501,10 @@ def _streams(config: Any) -> dict[str, Any]:
     return {"rope.dimension_sections": [width // 2 - 2 * third, third, third, 0]}
 
 
+def _of_images(config: Any) -> dict[str, Any]:
+    return {**_streams(config), "n_deepstack_layers": 3}
+
+
 NO_THETA = {"rope.freq_base": None}
 FOUR_LAYERS = {"num_hidden_layers": 4}
 ONE_GROUP = {"n_group": 1, "topk_group": 1}
@@ -711,7 +715,12 @@ ARCHITECTURES = {
     "qwen35": Written("qwen3_5_text", {}, _tiled_delta, tiled_delta_tensors),
     "qwen35moe": Written("qwen3_5_moe_text", {}, _tiled_delta, tiled_delta_tensors),
     "qwen3next": Written("qwen3_next", {"norm_topk_prob": True}, _delta, delta_tensors),
-    "qwen3vl": Written("qwen3", keys=lambda config: {**_streams(config), "n_deepstack_layers": 3}),
+    "qwen3vl": Written("qwen3", keys=_of_images),
+    "qwen3vlmoe": Written(
+        "qwen3_moe",
+        {"norm_topk_prob": True},
+        lambda config: {**_of_images(config), **_expert_width(config)},
+    ),
     "seed_oss": Written("seed_oss", {"attention_out_bias": True, "mlp_bias": True}),
     "stablelm": Written(
         "stablelm",

@@ -7,6 +7,7 @@ not.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxscore.io.gguf_file import GgufFile
 from jaxscore.models.weights.gguf import attributes as at
@@ -76,6 +77,13 @@ QWEN3 = Architecture(
 )
 # What makes mixtures of the dense models; no layer is without experts.
 QWEN_MIXTURE = {**at.experts(), **at.EXPERT_WIDTH, "decoder_sparse_step": 1, "mlp_only_layers": []}
+QWEN3_MOE = Architecture(
+    "qwen3_moe",
+    {**QWEN3.config, **QWEN_MIXTURE, "norm_topk_prob": True},
+    {**QWEN3.names, **EXPERTS},
+)
+# Keys of a text model that images use too
+OF_IMAGES: Any = {"checks": (at.check_streams,), "ignored": ("n_deepstack_layers",)}
 OLMO2 = Architecture(
     "olmo2",
     {**at.LLAMA, **at.ATTENTION_BIAS},
@@ -1037,11 +1045,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
     ),
     "qwen2vl": dataclasses.replace(QWEN2, checks=(at.check_streams,)),
     "qwen3": QWEN3,
-    "qwen3moe": Architecture(
-        "qwen3_moe",
-        {**QWEN3.config, **QWEN_MIXTURE, "norm_topk_prob": True},
-        {**QWEN3.names, **EXPERTS},
-    ),
+    "qwen3moe": QWEN3_MOE,
     "qwen35": QWEN35,
     "qwen35moe": dataclasses.replace(
         QWEN35,
@@ -1080,9 +1084,8 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         joined={"linear_attn.in_proj_qkvz.weight": layouts.GROUPED_PROJECTION},
         ignored=QWEN_HYBRID_IGNORED,
     ),
-    "qwen3vl": dataclasses.replace(
-        QWEN3, checks=(at.check_streams,), ignored=("n_deepstack_layers",)
-    ),
+    "qwen3vl": dataclasses.replace(QWEN3, **OF_IMAGES),
+    "qwen3vlmoe": dataclasses.replace(QWEN3_MOE, **OF_IMAGES),
     "seed_oss": Architecture(
         "seed_oss",
         {
@@ -1142,9 +1145,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 # Architecture -> why it is not read
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        "arwkv7 bailingmoe3 glm5-next kimi-k3 kimi-linear "
-        "minimax-01 plamo2 "
-        "qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
+        "arwkv7 bailingmoe3 glm5-next kimi-k3 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
     ),
     **dict.fromkeys(
@@ -1161,18 +1162,17 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
     **dict.fromkeys(
-        "hunyuan-moe hy_v3".split(),
+        "afmoe cohere2moe dbrx deepseek32 exaone gemma3n glm-dsa granite_swa hunyuan-moe hy_v3 "
+        "kimi-linear mimo2 minicpm3 minimax-01 minimax-m3 mpt starcoder".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
     **dict.fromkeys(("gptj", "recurrentgemma"), "llama.cpp does not convert it"),
     **dict.fromkeys(
-        "afmoe arctic baichuan bailingmoe bailingmoe2 bitnet chameleon chatglm codeshell cogvlm "
-        "cohere2moe dbrx deci deepseek deepseek2-ocr deepseek32 deepseek4 dots3note exaone "
-        "gemma3n glm-dsa granite_swa graniteswitch grok grovemoe hrm_text "
-        "hunyuan_vl hy_v4 internlm2 jais laguna maincoder maple mellum mimo2 minicpm "
-        "minicpm3 minimax-m3 mistral4 mpt muse-glimmer nanbeige openelm orion paddleocr "
-        "pangu-embedded plamo plamo3 plm qwen qwen3vlmoe refact smallthinker spark2_5 starcoder "
-        "step35 talkie xverse".split(),
+        "arctic baichuan bailingmoe bailingmoe2 bitnet chameleon chatglm codeshell cogvlm "
+        "deci deepseek deepseek2-ocr deepseek4 dots3note graniteswitch grok grovemoe "
+        "hrm_text hunyuan_vl hy_v4 internlm2 jais laguna maincoder maple mellum minicpm "
+        "mistral4 muse-glimmer nanbeige openelm orion paddleocr pangu-embedded plamo plamo3 "
+        "plm qwen refact smallthinker spark2_5 step35 talkie xverse".split(),
         "no family of this decoder",
     ),
 }
