@@ -130,7 +130,9 @@ def _items(source: Source) -> Items:
     good = (item for item in source.record["items"] if "error" not in item)
     items = sorted(good, key=_surety)
     best = [item["probability"][item["choice"]] for item in items]
-    right = [item["probability"][item["gold"]] if "gold" in item else None for item in items]
+    right = [
+        None if item.get("gold") is None else item["probability"][item["gold"]] for item in items
+    ]
     found = Items(
         what="items",
         order="wrong ones first, the least probable right option first",
@@ -164,7 +166,7 @@ def _items(source: Source) -> Items:
 
 def _surety(item: Mapping[str, Any]) -> tuple[bool, float]:
     """Wrong items first, then by the probability of the right option; then those without one."""
-    if "gold" not in item:
+    if item.get("gold") is None:
         return True, 1.0 + item["probability"][item["choice"]]
     return item["acc"], item["probability"][item["gold"]]
 
