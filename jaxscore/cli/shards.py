@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import gc
 import io
 import json
 import os
@@ -272,7 +273,12 @@ def score_shard(
 
 
 def _release_memory() -> None:
-    """Return freed memory to the system: glibc keeps it for each thread that has ended."""
+    """Return freed memory to the system.
+
+    The garbage collector runs too seldom for the reference cycles of a shard, and glibc keeps freed
+    memory for each thread that has ended.
+    """
+    gc.collect()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # of another C library
         ctypes.CDLL(None).malloc_trim(0)
 
