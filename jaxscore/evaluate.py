@@ -22,6 +22,7 @@ from jaxscore.systems.evaluation import (
     with_unusable,
 )
 from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.remarks import MOST_REMARKS, first_remarks
 from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import System
 from jaxscore.types.results import data_frame
@@ -255,6 +256,7 @@ def run_declared(
         **found.prompting,
         **(about or {}),
     }
+    found = dataclasses.replace(found, remarks=first_remarks(found.remarks, MOST_REMARKS))
     return Report(system.name, found, provenance.of_run(made))
 
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
 from jaxscore.io.upload import Upload
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.registry import declaration
+from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
 from jaxscore.systems.system import System
 
 DESCRIPTION = """\
@@ -44,7 +46,7 @@ output, in the order of the inputs' names:
   compressed or not by its own name), and OUT.run.json. Also the report and the
   page of one run over everything, with means and intervals over all items.
   preferences, sample, select, vote, usc-* and livecode-* get no page.
-  Noise audits, tried boundaries and remarks on shards stay with the shards.
+  Noise audits and tried boundaries stay with the shards.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
@@ -110,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             found = _counted(records, shards, system)
         if not system.has_ids:
             found = _with_failures(found, shards)
+        found = _with_remarks_and_counts(found, shards)
         details = _details([shard.manifest.get("details") or {} for shard in shards])
         found = dataclasses.replace(found, details={**details, **found.details})
         model = {"model": flags["model"]} if system.needs else {}
@@ -356,15 +359,59 @@ def _counted(
     return Evaluation(summary={}, n_items=n, headline=headline, failures=failures)
 
 
+def _with_remarks_and_counts(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
+    """What was found with the remarks and counts of the shards' manifests.
+
+    A remark that `System.merge` makes counts all records already.
+    """
+    runs = [
+        [
+            remark if isinstance(remark, Remark) else _named_below(shard, remark)
+            for remark in map(remark_from, shard.manifest.get("remarks", ()))
+        ]
+        for shard in shards
+    ]
+    counts = Counter[str]()
+    for shard in shards:
+        counts.update(_counts(shard.manifest))
+    return dataclasses.replace(
+        found,
+        remarks=united_remarks(runs, found.remarks),
+        counts={**counts, **found.counts},
+    )
+
+
+def _added_counts(shards: Sequence[Finished]) -> dict[str, int]:
+    """The texts and tokens of all shards: what was computed, which one run might share more."""
+    counts = Counter[str]()
+    for shard in shards:
+        counts.update(shard.manifest.get("counts") or {})
+    return dict(counts)
+
+
+def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """What a system counts, which its manifest has beside other facts."""
+    return {
+        name: n
+        for name, n in manifest.items()
+        if name.startswith("n_") or name.endswith("_from_before")
+    }
+
+
+def _named_below(shard: Finished, text: str) -> str:
+    """A text that may begin with an item's name, which then has the shard's whole name."""
+    place = text.removeprefix(Path(shard.name).name)  # in the shard, such as `:7`
+    return f"{shard.name}{place}" if place != text and place[:1] in ("", ":", " ") else text
+
+
 def _with_failures(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
     """What was found with the items that have no record, which the shards' manifests name."""
     failures = []
     for shard in shards:
         for name, error in shard.manifest.get("failures", ()):
-            place = name.removeprefix(Path(shard.name).name)  # in the shard, such as `:7`
-            is_named = place != name and place[:1] in ("", ":", " ")
-            full = f"{shard.name}{place}" if is_named else f"{shard.name}: {name}"
-            failures.append(Failure(full, error))
+            full = _named_below(shard, name)
+            is_named = full != name or name.startswith(shard.name)
+            failures.append(Failure(full if is_named else f"{shard.name}: {name}", error))
     n_good = sum("error" not in record for record in found.items)
     return dataclasses.replace(found, failures=failures, n_items=n_good + len(failures))
 
@@ -409,6 +456,8 @@ def _write_manifest(
             for name in (run_files.MADE, run_files.RECORD_VERSION)
             if name in first and (name != run_files.MADE or _are_made_alike(shards))
         },
+        "remarks": remark_records(found.remarks),
+        "counts": _added_counts(shards),
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
         "missing": list(missing),

@@ -13,11 +13,12 @@ from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
+from jaxscore.systems.remarks import first_remarks
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
-LISTED_FAILURES = 20
+LISTED = 20  # remarks, and failures
 TITLE_WIDTH = 9  # columns
 JOURNAL_LOST = (
     " was removed or replaced during the run: it does not hold what this run finished, and the "
@@ -38,10 +39,10 @@ def remark(args: argparse.Namespace, text: str) -> None:
 
 def print_failures(failures: Sequence[tuple[object, str]]) -> int:
     """List failed items (name, why) on stderr; returns the exit code."""
-    for name, why in failures[:LISTED_FAILURES]:
+    for name, why in failures[:LISTED]:
         _print_error(f"failed: {name}: {why}")
-    if len(failures) > LISTED_FAILURES:
-        _print_error(f"and {len(failures) - LISTED_FAILURES} more")
+    if len(failures) > LISTED:
+        _print_error(f"and {len(failures) - LISTED} more")
     if failures:
         _print_error(f"{len(failures)} failed, the others are kept")
     return 1 if failures else 0
@@ -69,7 +70,7 @@ def close_run(
         files, scorer: as of `print_closing_block`.
     """
     found = report.evaluation
-    for line in found.remarks:
+    for line in first_remarks(found.remarks, LISTED):
         remark(args, line)
     return print_closing_block(
         done=f"{found.n_items} {what}",

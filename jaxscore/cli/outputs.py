@@ -19,6 +19,7 @@ from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.remarks import remark_records
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -258,6 +259,8 @@ def write_manifest(
         facts["failures"] = [list(failure) for failure in found.failures]
     if details := {name: value for name, value in found.details.items() if name in DETAILS}:
         facts["details"] = to_json_value(details)
+    if found.remarks:
+        facts.setdefault("remarks", remark_records(found.remarks))
     if found.prompting:
         facts["prompting"] = dict(found.prompting)
     if found.audited:

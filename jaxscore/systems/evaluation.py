@@ -36,7 +36,7 @@ class Evaluation:
         failures: items that could not be evaluated.
         findings: sentences without a full stop that say how the headline is to be read; printed
             before it.
-        remarks: what is legal and still worth a remark.
+        remarks: what is legal and still worth a remark; see `systems.remarks`.
         lines: what the command prints before its closing block.
         counts: what the manifest has beside the usual.
         is_complete: False if something other than an item is missing, so that the command's exit

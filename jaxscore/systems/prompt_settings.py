@@ -22,6 +22,7 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import read_jsonl, read_text
 from jaxscore.lm import LM, Capabilities, require_local
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
@@ -343,6 +344,9 @@ def remarks(n_left_out: int) -> list[str]:
     if not n_left_out:
         return []
     return [
-        f"fewshot: items that are one of the examples, and are scored after the others alone: "
-        f"{n_left_out}"
+        Remark(
+            "fewshot: items that are one of the examples, and are scored after the others alone: "
+            "{n}",
+            n=n_left_out,
+        )
     ]

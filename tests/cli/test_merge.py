@@ -15,7 +15,8 @@ SCORED = [
     {"id": f"{k}", "context": f"The cat {k}", "continuation": " sat" * (k + 1)} for k in range(6)
 ]
 CHOICES = [
-    {"id": f"{k}", "context": f"Q{k}:", "options": [" yes", " no"], "gold": k % 2} for k in range(5)
+    {"id": f"{k}", "context": f"Q{k}:", "options": [" yes", " no"], "gold": k % 2 or None}
+    for k in range(5)
 ]
 TEXTS = [{"id": f"{k}", "text": f"Some words {k}. " * (k + 1)} for k in range(5)]
 PATHS = [
@@ -37,7 +38,7 @@ MORE = {
     "sample": ("-n", 2, "--max-new-tokens", 3),
 }
 # Facts of one run alone, and of the machine.
-OF_THE_RUN = {"findings", "remarks", "settings", "answer_blank", "boundary_audit",
+OF_THE_RUN = {"findings", "settings", "answer_blank", "boundary_audit",
               "worst_tokens", "worst_texts"}  # fmt: skip
 
 
@@ -136,6 +137,9 @@ def test_chosen_responses_are_merged_without_a_report(run, tmp_path, words):
     ran = run(*merge)
     assert (ran.code, f"merge makes no report of {words[0]}" in ran.out) == (0, True)
     assert (tmp_path / "m.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+    one, merged = (run_files.read_manifest(tmp_path / f"{name}.json") for name in ("one", "m"))
+    counts = {field: n for field, n in one.items() if field.startswith("n_")}
+    assert {field: merged.get(field) for field in counts} == counts
     assert not list(tmp_path.glob("m_report*"))
     ran = run(*merge, "--html", tmp_path / "page.html")
     assert (ran.code, f"merge makes no page of {words[0]}" in ran.err) == (2, True)
@@ -196,7 +200,7 @@ def test_tables_in_text_have_the_report_of_one_run(run, shards, name):
 
 
 def table(rows):
-    lines = [list(rows[0]), *(map(str, row.values()) for row in rows)]
+    lines = [list(rows[0]), *(["" if x is None else str(x) for x in row.values()] for row in rows)]
     return "".join(csv_line(line, "\t") for line in lines)
 
 

@@ -137,11 +137,11 @@ def test_any_id_can_be_told(monkeypatch, encoding, shown):
 
 
 def test_failures_are_counted_where_they_are_too_many_to_list(capsys):
-    n = messages.LISTED_FAILURES + 3
+    n = messages.LISTED + 3
     assert messages.print_failures([(k, "why") for k in range(n)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[-3:] == [
-        f"failed: {messages.LISTED_FAILURES - 1}: why",
+        f"failed: {messages.LISTED - 1}: why",
         "and 3 more",
         f"{n} failed, the others are kept",
     ]

@@ -14,7 +14,7 @@ QUESTIONS = (CASES / "chronologic/questions.jsonl").read_text(encoding="utf-8").
 BAD = '{"main_question": "?"}'
 SUITES = CASES / "probsem"
 # Facts of one run alone; `questions` have the number of their line.
-OF_THE_RUN = {"settings", "answer_blank", "boundary_audit", "findings", "remarks", "questions"}
+OF_THE_RUN = {"settings", "answer_blank", "boundary_audit", "findings", "questions"}
 
 
 def chronologic(source, output, *more):

@@ -24,6 +24,7 @@ from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.evaluation import Evaluation, failed_records, failures_of, flat, mark_noise
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Decision, Metric, System
@@ -283,7 +284,6 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         found,
         details={**found.details, "boundary_audit": run.boundaries.counts("options")},
         failures=failures_of(entries, records),
-        remarks=_remarks(entries, items, records),
         decisions=decisions,
         **run.measured(),
     )
@@ -315,6 +315,7 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
         long={"items": records},
         headline=headline(summary),
         failures=failed_records(records),
+        remarks=_remarks([record for record in records if record.get("options")]),
     )
 
 
@@ -431,22 +432,28 @@ def _count_ties(good: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     }
 
 
-def _remarks(
-    entries: Sequence[Entry[Item]], items: Sequence[Item], records: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    ids = Counter(entry.id for entry in entries)
+def _remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Remarks on the records of usable items."""
+    good = [record for record in records if "error" not in record]
+    ids = Counter(record["id"] for record in records)
     counts = {
-        "say no gold option; they are in no accuracy": sum(item.gold is None for item in items),
+        "say no gold option; they are in no accuracy": sum(
+            record.get("gold") is None for record in good
+        ),
         "have an option without a probability after the premise, so no PMI": sum(
-            "error" not in record and record["pmi"] is None for record in records
+            record["pmi"] is None for record in good
         ),
         "have the same option more than once; the first one is chosen, and each that equals "
         "the gold option is right": sum(
-            len(set(item.options)) < len(item.options) for item in items
+            len(set(record["options"])) < len(record["options"]) for record in records
         ),
         "share their id with another item": sum(n for n in ids.values() if n > 1),
     }
-    return [f"{n} of {len(items)} items {what}" for what, n in counts.items() if n]
+    return [
+        Remark("{n} of {n_items} items " + what, n=n, n_items=len(records))
+        for what, n in counts.items()
+        if n
+    ]
 
 
 def headline(summary: Mapping[str, Any]) -> str:

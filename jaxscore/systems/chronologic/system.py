@@ -22,9 +22,16 @@ from jaxscore.systems.chronologic.answer_scores import AnswerRecord, Entries, Qu
 from jaxscore.systems.chronologic.multiple_choice import LetterMass, LetterRecord, Quiz
 from jaxscore.systems.chronologic.report import report
 from jaxscore.systems.entries import SHOWN, Entry, read_item, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, failures_of, flat, mark_noise
+from jaxscore.systems.evaluation import (
+    Evaluation,
+    Failure,
+    failures_of,
+    flat,
+    mark_noise,
+)
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, System
@@ -227,7 +234,10 @@ def evaluate(lm: Any, entries: Entries, settings: Settings) -> Evaluation:
     remarks = [*settings.unused(), *answer_scores.repeated_answers(entries)]
     if not settings.metadata and not any(entry.value.metadata_frame for entry in entries):
         remarks.append(
-            "setting metadata: of no effect, no question has a metadata_frame to leave out"
+            Remark(
+                "setting metadata: of no effect, no question has a metadata_frame to leave out",
+                if_all=True,
+            )
         )
     return (_choose if settings.mode == "mcq" else _score)(lm, entries, settings, remarks)
 

@@ -18,6 +18,7 @@ from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.perplexity.report import report
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Metric, System
 
@@ -301,9 +302,13 @@ def _remarks(good: Sequence[Mapping[str, Any]]) -> list[str]:
     if not without:
         return []
     return [
-        f"the first token of {without} of {len(good)} documents has nothing before it and so no "
-        "probability; bits per byte and per word count its bytes and words; prefix_token_id "
-        "(--prefix-token-id) puts a token before each document"
+        Remark(
+            "the first token of {n} of {n_items} documents has nothing before it and so no "
+            "probability; bits per byte and per word count its bytes and words; prefix_token_id "
+            "(--prefix-token-id) puts a token before each document",
+            n=without,
+            n_items=len(good),
+        )
     ]
 
 

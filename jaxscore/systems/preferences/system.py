@@ -10,6 +10,7 @@ from jaxscore.lm import LocalLM
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.preferences.pairs import Pair, Scored, score_pairs, split_prompt
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import Metric, System
@@ -182,17 +183,23 @@ def _record(entry: Entry[Item], scored: Scored) -> dict[str, Any]:
 
 
 def _remarks(n_cut: int, n_unequal: int, max_length: int) -> list[str]:
-    remarks = []
+    remarks: list[str] = []
     if n_cut:
         remarks.append(
-            f"{n_cut} pairs have a text of more than {max_length} tokens, of which the first "
-            f"{max_length} count, as in TRL; --max-length and DPOConfig.max_length change that"
+            Remark(
+                f"{{n}} pairs have a text of more than {max_length} tokens, of which the first "
+                f"{max_length} count, as in TRL; --max-length and DPOConfig.max_length change that",
+                n=n_cut,
+            )
         )
     if n_unequal:
         remarks.append(
-            f"in {n_unequal} pairs the prompt alone has other last tokens than with a completion, "
-            "of which TRL warns too: the completions start where they differ. A prompt that ends "
-            "in a blank is the usual reason"
+            Remark(
+                "in {n} pairs the prompt alone has other last tokens than with a completion, of "
+                "which TRL warns too: the completions start where they differ. A prompt that ends "
+                "in a blank is the usual reason",
+                n=n_unequal,
+            )
         )
     return remarks
 

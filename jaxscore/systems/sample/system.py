@@ -18,6 +18,7 @@ from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LocalLM
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.sample import prompts
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, System
@@ -353,9 +354,10 @@ def _headline(summary: Mapping[str, Any], n: int) -> str:
 def _remarks(summary: Mapping[str, Any], settings: Settings) -> list[str]:
     if not (n := summary["n_empty"]):
         return []
-    remark = f"{n} of {summary['n_samples']} samples are empty: the model ended at once"
-    advice = "; a chat model reads its prompts with --apply-chat-template"
-    return [remark + ("" if settings.apply_chat_template else advice)]
+    template = "{n} of {n_items} samples are empty: the model ended at once"
+    if not settings.apply_chat_template:
+        template += "; a chat model reads its prompts with --apply-chat-template"
+    return [Remark(template, n=n, n_items=summary["n_samples"])]
 
 
 def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:

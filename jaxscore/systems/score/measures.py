@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import Settings, check_list, check_setting, setting
 from jaxscore.systems.system import Metric, PerToken, per_token_fields
 from jaxscore.text.decoder import TokenBytes, split_words
@@ -262,7 +263,10 @@ class MeasuredFields:
         does = "count for the word after them" if chosen == "count" else "count for no word"
         other = "skip" if chosen == "count" else "count"
         return [
-            f"{self.n_blanks} tokens before words are blanks alone and {does}; their surprisal is "
-            f"{self.blank_surprisal:.6g} {unit} in all, by which --leading-blank {other} changes "
-            "the sum"
+            Remark(
+                f"{{n}} tokens before words are blanks alone and {does}; their surprisal is "
+                f"{{surprisal}} {unit} in all, by which --leading-blank {other} changes the sum",
+                n=self.n_blanks,
+                surprisal=self.blank_surprisal,
+            )
         ]

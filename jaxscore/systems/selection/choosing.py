@@ -16,6 +16,7 @@ from jaxscore.errors import InputError, NothingUsable
 from jaxscore.io.items import read_lenient_rows
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.selection.answers import (
     NO_READABLE_ANSWER,
     Answers,
@@ -36,7 +37,6 @@ from jaxscore.systems.selection.ranking import Choice, majority
 from jaxscore.systems.selection.report import (
     count_responses,
     manifest_counts,
-    note_remarks,
     printed_lines,
     report,
 )
@@ -262,7 +262,10 @@ def evaluate_selection(
         },
         headline=headline,
         failures=[Failure(r.name, r.record["error"]) for r in results if not r.is_usable],
-        remarks=[*([NO_READABLE_ANSWER] if is_unreadable else []), *note_remarks(notes)],
+        remarks=[
+            *([Remark(NO_READABLE_ANSWER, if_all=True)] if is_unreadable else []),
+            *(f"note: {name}: {note}" for name, note in notes.items()),
+        ],
         lines=printed_lines(summary, details, selection.fallbacks),
         counts=manifest_counts(summary),
         is_complete=not is_unreadable,

@@ -136,9 +136,6 @@ def _items(wrong: Sequence[Mapping[str, Any]]) -> Items:
     )
 
 
-MOST_REMARKS = 20  # notes on items that are printed; all are in the report's data
-
-
 def count_responses(entries: Sequence[Entry[dict[str, Any]]], best_n: int) -> dict[str, Any]:
     """N, and how many responses the items have that it is applied to."""
     lists = [(entry.item or {}).get("output") for entry in entries]
@@ -149,12 +146,6 @@ def count_responses(entries: Sequence[Entry[dict[str, Any]]], best_n: int) -> di
         "most_responses": max(lengths, default=None),
         "n_with_more": sum(length > best_n for length in lengths),
     }
-
-
-def note_remarks(notes: Mapping[str, str]) -> list[str]:
-    lines = [f"note: {name}: {note}" for name, note in notes.items()]
-    n_left = len(lines) - MOST_REMARKS
-    return [*lines[:MOST_REMARKS], *([f"and {n_left} more notes"] if n_left > 0 else [])]
 
 
 def manifest_counts(summary: Mapping[str, Any]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from jaxscore.lm import LocalLM
 from jaxscore.report import markdown
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.resuming import Output
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
@@ -277,8 +278,8 @@ def evaluate(
     no_effect = f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens"
     remarks = {
         no_effect: settings.batch_size is not None,
-        NO_READABLE_ANSWER: is_unreadable,
-        f"{n_cut} outputs were scored after an input cut at its left": n_cut,
+        Remark(NO_READABLE_ANSWER, if_all=True): is_unreadable,
+        Remark("{n} outputs were scored after an input cut at its left", n=n_cut): n_cut,
     }
     return Evaluation(
         summary=summary,

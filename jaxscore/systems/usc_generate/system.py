@@ -15,6 +15,7 @@ from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LocalLM
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, PublishedFlags, System
 from jaxscore.systems.usc_generate import published_flags
@@ -293,7 +294,7 @@ def evaluate(
     if settings.temperature == 0 and settings.top_p != 1:
         remarks.append(f"top_p {settings.top_p}: of no effect, since temperature 0 is greedy")
     if n_cut:
-        remarks.append(f"{n_cut} replies ended at the limit, not by themselves")
+        remarks.append(Remark("{n} replies ended at the limit, not by themselves", n=n_cut))
     records = [] if on_item is not None else work.records()
     return Evaluation(
         summary=summary,
