@@ -70,39 +70,52 @@ _DEEPSEEK_V3 = Split(
         rf"| ?[\p{{P}}{_SYMBOL}]+[\r\n]*|{_BLANKS}",
     )
 )
-SPLITS = {
-    "codeshell": _DIGITS,
-    "command-r": _DIGITS,
-    "dbrx": Split((_LLAMA3,)),
-    "deepseek-r1-qwen": Split((_QWEN2,)),
-    "deepseek-v3": _DEEPSEEK_V3,
-    "exaone4": _PLAIN,
-    "falcon": Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
-    "falcon3": _LLAMA_BPE,
-    "glm4": Split((_LLAMA3,)),
-    "gpt-2": _PLAIN,
-    "gpt-4o": _GPT4O,
-    "hunyuan-dense": _DEEPSEEK_V3,
-    "llama-bpe": _LLAMA_BPE,
-    "llama-v3": _LLAMA_BPE,
-    "llama3": _LLAMA_BPE,
-    "llama4": _GPT4O,
-    "minimax-m2": _GPT4O,
-    "mpt": _PLAIN,
-    "olmo": _PLAIN,
-    "phi-2": _PLAIN,
-    "pixtral": _LLAMA_BPE,
-    "qwen2": Split((_QWEN2,)),
-    "refact": _DIGITS,
-    "seed-coder": Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)),
-    "smaug-bpe": Split((_LLAMA3,)),
-    "smollm": _DIGITS,
-    "stablelm2": Split((_QWEN2,)),
-    "starcoder": _DIGITS,
-    "tekken": Split(
+# Marks are of words.
+_QWEN35 = Split(
+    (
+        rf"(?i:{_CONTRACTIONS})|{_START}[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+    )
+)
+_JAIS2 = Split(
+    (
+        rf"{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|"
+        + "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
+        + r"|\s",
+    )
+)
+# Several words may be one.
+_EXAONE_MOE = Split(
+    (
+        rf"(?i:{_CONTRACTIONS})|{_START}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+    )
+)
+_BLOOM = Split((" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+",))
+_BAILING = Split(
+    (rf"'(?i:[sdmt]|ll|ve|re)|{_START}\p{{L}}+|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+",)
+)
+_NAMES = {
+    _DIGITS: "codeshell command-r exaone mellum2 minerva-7b refact smollm starcoder",
+    _PLAIN: "a.x-4.0 exaone4 gigachat gpt-2 granite-docling jais mellum mpt olmo phi-2 trillion",
+    Split((_LLAMA3,)): "chatglm-bpe dbrx smaug-bpe",
+    Split((_LLAMA3,), whole_words=True): "glm4 glm5",
+    _LLAMA_BPE: "falcon-h1 falcon3 lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral",
+    Split((_QWEN2,)): "deepseek-r1-qwen grok-2 hunyuan kormo megrez qwen2 solar-open stablelm2",
+    _QWEN35: "qwen35",
+    _GPT4O: "gpt-4o kanana2 llama4 minimax-m2",
+    _DEEPSEEK_V3: "deepseek-v3 hunyuan-dense joyai-llm",
+    _JAIS2: "jais-2",
+    _EXAONE_MOE: "exaone-moe",
+    _BLOOM: "bloom gpt3-finnish poro-chat",
+    _BAILING: "bailingmoe bailingmoe2",
+    Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")): "falcon",
+    Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)): "seed-coder",
+    Split(
         (rf"{_cased('')}|\p{{N}}|{_PATHS}|{_BLANKS}",), whole_words=True, adds_bos=True
-    ),
+    ): "tekken",
 }
+SPLITS = dict(sorted((name, split) for split, names in _NAMES.items() for name in names.split()))
 ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}  # key in the file
 
 
@@ -128,16 +141,20 @@ def read_gguf_tokenizer(file: GgufFile) -> GgufTokenizer:
         parts, adds_bos = vocabulary.byte_bpe()
     elif kind == "llama":
         parts, adds_bos = vocabulary.sentencepiece()
+    elif kind == "gemma4":
+        parts, adds_bos = vocabulary.byte_fallback(vocabulary.merges(), has_prefix=False), True
+        parts["pre_tokenizer"] = _split(r"\n+")
     else:
         raise InputError(
-            f"{file.path}: {PREFIX}model is {kind!r}, which is not read; known: gpt2, llama"
+            f"{file.path}: {PREFIX}model is {kind!r}, which is not read; known: gpt2, llama, gemma4"
         )
     if vocabulary.value("add_eos_token", False):
         raise InputError(
             f"{file.path}: {PREFIX}add_eos_token is true, which would end every text with an EOS"
         )
     names = vocabulary.names()
-    if vocabulary.value("add_bos_token", adds_bos):
+    # llama.cpp adds gemma4's whatever the file says.
+    if kind == "gemma4" or vocabulary.value("add_bos_token", adds_bos):
         if "bos_token" not in names:
             raise InputError(f"{file.path}: adds a BOS, and {PREFIX}bos_token_id is missing")
         parts["post_processor"] = _bos_processor(
@@ -236,6 +253,22 @@ class _Vocabulary:
                 f"{self._path}: {PREFIX}pre is {name!r}, which is not read; known: "
                 f"{', '.join(SPLITS)}"
             )
+        merges = self.merges()
+        split = SPLITS[name]
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+        parts = {
+            "normalizer": None,
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [*map(_split, split.patterns), byte_level | {"use_regex": False}],
+            },
+            "decoder": byte_level | {"use_regex": True},
+            "model": self._bpe(merges, ignore_merges=split.whole_words),
+        }
+        return parts, split.adds_bos
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs of tokens that BPE joins, the first ones first."""
         merges = self.value("merges")
         if not isinstance(merges, list) or not all(
             isinstance(merge, str) and " " in merge[1:] for merge in merges
@@ -243,24 +276,8 @@ class _Vocabulary:
             raise InputError(
                 f"{self._path}: {PREFIX}merges is missing or no list of two tokens each"
             )
-        split = SPLITS[name]
-        splits = [
-            {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
-            for one in split.patterns
-        ]
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-        parts = {
-            "normalizer": None,
-            "pre_tokenizer": {
-                "type": "Sequence",
-                "pretokenizers": [*splits, byte_level | {"use_regex": False}],
-            },
-            "decoder": byte_level | {"use_regex": True},
-            "model": self._bpe(
-                [merge.split(" ", 1) for merge in merges], ignore_merges=split.whole_words
-            ),
-        }
-        return parts, split.adds_bos
+        cuts = (merge.index(" ", 1) for merge in merges)
+        return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
 
     def sentencepiece(self) -> tuple[dict[str, Any], bool]:
         """The same for SentencePiece's BPE.
@@ -283,8 +300,17 @@ class _Vocabulary:
                 if token[:k] in usable and token[k:] in usable
             ]
             merges += sorted(pairs, key=lambda pair: (usable[pair[0]], usable[pair[1]]))
-        unknown = self.names().get("unk_token", self.tokens[0])
         has_prefix = bool(self.value("add_space_prefix", True))
+        return self.byte_fallback(merges, has_prefix=has_prefix), True
+
+    def byte_fallback(self, merges: list[tuple[str, str]], *, has_prefix: bool) -> dict[str, Any]:
+        """Parts of tokenizer.json for BPE over characters, with bytes for unknown ones.
+
+        Args:
+            merges: pairs of tokens, the first ones first.
+            has_prefix: a blank precedes each text.
+        """
+        unknown = self.names().get("unk_token", self.tokens[0])
         blanks = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
         prepend = {"type": "Prepend", "prepend": BLANK}
         decoders = [
@@ -294,7 +320,7 @@ class _Vocabulary:
         ]
         if has_prefix:
             decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-        parts = {
+        return {
             "normalizer": {
                 "type": "Sequence",
                 "normalizers": [prepend, blanks] if has_prefix else [blanks],
@@ -304,7 +330,6 @@ class _Vocabulary:
             "model": self._bpe(merges)
             | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True},
         }
-        return parts, True
 
     def _bpe(self, merges: list[Any], *, ignore_merges: bool = False) -> dict[str, Any]:
         return {
@@ -317,6 +342,11 @@ class _Vocabulary:
             "byte_fallback": False,
             "ignore_merges": ignore_merges,
         }
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
 
 
 def _bos_processor(token: str, id: int) -> Mapping[str, Any]:

@@ -1,7 +1,8 @@
 """Tokenizers of GGUF files against ids of llama.cpp.
 
 tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0,
-or b9190, gives for each split of `tokenizer.ggml.pre`.
+or b9190, gives for each split of `tokenizer.ggml.pre`; glm4 and what came after it are of the
+library in llama-cpp-python 0.3.36.
 """
 
 import json
@@ -57,6 +58,33 @@ def test_sentencepiece_gives_the_ids_of_llama_cpp(name, prefix):
     assert ids(read_gguf_tokenizer(file("llama", add_space_prefix=prefix))) == CASES["ids"][name]
 
 
+def gemma4(**more):
+    """A file with the tokens of `llama` and their merges, and a run of three newlines."""
+    plain = read_gguf_tokenizer(file("llama", add_space_prefix=False)).backend
+    merges = json.loads(plain.to_str())["model"]["merges"]
+    merges += [("\n", "\n\n"), ("\n\n", "\n")]
+    vocabulary = CASES["llama"]
+    return file(
+        "llama",
+        model="gemma4",
+        tokens=[*vocabulary["tokens"], "\n\n\n"],
+        token_type=[*vocabulary["token_type"], 1],
+        merges=[" ".join(pair) for pair in merges],
+        scores=None,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("add_bos", [True, False])
+def test_gemma4_gives_the_ids_of_llama_cpp(add_bos):
+    assert ids(read_gguf_tokenizer(gemma4(add_bos_token=add_bos))) == CASES["ids"]["gemma4"]
+
+
+def test_gemma4_splits_a_text_at_newlines():
+    backend = read_gguf_tokenizer(gemma4()).backend
+    assert backend.encode("a.\n\n\nb").tokens[1:] == ["a", ".", "\n\n\n", "b"]  # not ".\n"
+
+
 @pytest.mark.parametrize(("kind", "pre"), [("gpt2", "qwen2"), ("llama", None)])
 def test_ids_become_the_text_again(kind, pre):
     backend = read_gguf_tokenizer(file(kind, pre=pre)).backend
@@ -85,7 +113,7 @@ def test_special_tokens_and_the_template_are_named():
 @pytest.mark.parametrize(
     ("kind", "more", "message"),
     [
-        ("gpt2", {"pre": "xyz"}, "pre is 'xyz', which is not read; known: codeshell"),
+        ("gpt2", {"pre": "xyz"}, "pre is 'xyz', which is not read; known: a.x-4.0, bailingmoe"),
         ("gpt2", {"pre": None}, "pre is None"),
         ("gpt2", {"pre": "default"}, "pre is 'default'"),
         ("gpt2", {"pre": "qwen2", "merges": None}, "merges is missing or no list"),
@@ -98,7 +126,11 @@ def test_special_tokens_and_the_template_are_named():
         ("gpt2", {"pre": "qwen2", "merges": ["ab"]}, "no list of two tokens each"),
         ("gpt2", {"pre": "qwen2", "token_type": 5}, "token_type has none entries"),
         ("llama", {"scores": None}, "scores has none entries"),
-        ("llama", {"model": "bert"}, "model is 'bert', which is not read; known: gpt2, llama"),
+        (
+            "llama",
+            {"model": "bert"},
+            "model is 'bert', which is not read; known: gpt2, llama, gemma4",
+        ),
     ],
 )
 def test_a_vocabulary_that_is_not_read_is_refused(kind, more, message):

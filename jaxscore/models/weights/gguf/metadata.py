@@ -24,7 +24,8 @@ WHOLE = (bool, int, np.bool_, np.integer)
 INERT = frozenset({"tensor_data_layout"})
 # Texts of tokens that end a turn, at which llama.cpp ends a text though no key names them
 ENDS_OF_TURNS = frozenset(
-    "<end_of_turn> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> <|call|>".split()
+    "<end_of_turn> <turn|> <|tool_response> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
+    "<|call|>".split()
 )
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 
