@@ -37,10 +37,15 @@ def remark(args: argparse.Namespace, text: str) -> None:
         _print_error(text)
 
 
+def print_failure(name: object, why: str) -> None:
+    """Print one failure on stderr."""
+    _print_error(f"failed: {name}: {why}")
+
+
 def print_failures(failures: Sequence[tuple[object, str]]) -> int:
     """List failed items (name, why) on stderr; returns the exit code."""
     for name, why in failures[:LISTED]:
-        _print_error(f"failed: {name}: {why}")
+        print_failure(name, why)
     if len(failures) > LISTED:
         _print_error(f"and {len(failures) - LISTED} more")
     if failures:

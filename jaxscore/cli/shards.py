@@ -351,7 +351,7 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
             if len(own) == 1:
                 raise InputError(outcome.problem)
             refused += 1
-            messages.print_failures([(outcome.name, outcome.problem)])
+            messages.print_failure(outcome.name, outcome.problem)
             continue
         codes.append(outcome.code)
         print(f"shard    {outcome.name}{', with failed items' if outcome.code else ''}")
