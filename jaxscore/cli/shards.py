@@ -268,8 +268,11 @@ def score_shard(
     """
     part.prefix, part.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
-    with contextlib.redirect_stdout(io.StringIO()):
-        return _run_one(args, shard, part, is_outdated=is_outdated)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return _run_one(args, shard, part, is_outdated=is_outdated)
+    finally:
+        _release_memory()
 
 
 def _release_memory() -> None:
@@ -296,7 +299,6 @@ def _outcomes(args: argparse.Namespace, pending: Pending, dtype: str | None) -> 
             yield Outcome(shard.name, 2, remote.displayed(problem))
         else:
             yield Outcome(shard.name, code)
-        _release_memory()
 
 
 def _check_engine(args: argparse.Namespace) -> None:
