@@ -77,11 +77,13 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
     assert (again.code, "2 were finished" in again.out) == (1, True)
 
 
-def test_failures_of_shards_in_subfolders_have_their_paths(run, tmp_path):
+def test_failures_and_remarks_of_shards_in_subfolders_have_their_paths(run, tmp_path):
+    question = json.loads(QUESTIONS[0])
+    twice = question | {"answer_strings": ["Oslo"] * len(question["answer_strings"])}
     for folder in "xy":
         (tmp_path / "in" / folder).mkdir(parents=True)
         path = tmp_path / "in" / folder / "b.jsonl"
-        path.write_text(f"{QUESTIONS[0]}\n{BAD}\n", encoding="utf-8")
+        path.write_text(f"{json.dumps(twice)}\n{BAD}\n", encoding="utf-8")
     assert run(*chronologic(tmp_path / "in", f"{tmp_path}/out/")).code == 1
     ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.json", "--no-html")
     assert ran.code == 1
@@ -89,6 +91,9 @@ def test_failures_of_shards_in_subfolders_have_their_paths(run, tmp_path):
     for name in names:
         assert f"failed: {name}: no field" in ran.err
     assert [name for name, _ in read(tmp_path / "m.json.run.json")["failures"]] == names
+    remarks = read(tmp_path / "m_report.json")["remarks"]
+    assert [remark.split(" ")[0] for remark in remarks] == ["x/b.jsonl:1", "y/b.jsonl:1"]
+    assert all("answer 'Oslo' occurs more than once" in remark for remark in remarks)
 
 
 def test_questions_are_read_from_standard_input(run, tmp_path, monkeypatch):
