@@ -9,6 +9,7 @@ import collections
 import contextlib
 import functools
 import importlib
+import inspect
 import io
 import json
 import logging
@@ -82,12 +83,12 @@ def _outcomes(
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         begin = functools.partial(_begin, counter)
         rows = [{"shard": json.dumps(_portable(shard))} for shard, _ in pending]
-        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        items = ray.data.from_items(rows, override_num_blocks=len(rows))
+        done = items.map(
             Actor,
             fn_constructor_args=(args.words, os.getcwd(), dtype, kind, begin),
             compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
-            # Bounds processes that are lost before they begin a shard, which nothing counts.
-            max_restarts=RETRIES + len(rows),
+            **_restarts(items.map, RETRIES + len(rows)),
             **resources,
         )
         lost = {shard.name for shard, _ in pending}
@@ -108,6 +109,16 @@ def _outcomes(
     finally:
         with contextlib.redirect_stdout(io.StringIO()):  # what it has not repeated yet
             ray.shutdown()
+
+
+def _restarts(method: Callable[..., Any], most: int) -> dict[str, int]:
+    """The option of Ray Data that bounds how often processes are started again, if it has one.
+
+    It bounds processes that are lost before they begin a shard, which nothing counts. Ray 2.64 is
+    announced to take no such options, and would then start them without end.
+    """
+    kinds = {parameter.kind for parameter in inspect.signature(method).parameters.values()}
+    return {"max_restarts": most} if inspect.Parameter.VAR_KEYWORD in kinds else {}
 
 
 class _ByThread(io.TextIOBase):
@@ -146,8 +157,8 @@ def _own_streams(quiet: bool) -> Iterator[None]:
             nowhere = stack.enter_context(open(os.devnull, "w"))
             os.dup2(nowhere.fileno(), 2)
             stack.callback(os.dup2, own.fileno(), 2)
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore", DeprecationWarning)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", DeprecationWarning)  # of `_restarts`
         other = None if quiet else sys.stderr
         stack.enter_context(contextlib.redirect_stdout(cast(TextIO, _ByThread(sys.stdout, other))))
         yield

@@ -360,6 +360,19 @@ def test_shard_without_outcome_fails_and_the_others_do_not(data, ray, capsys):
     assert "said\n" in said
 
 
+def test_pool_is_made_without_options_that_ray_data_does_not_take(data, ray):
+    made = []
+
+    def newer(fn, *, fn_constructor_args, compute, num_cpus):
+        made.append((fn, num_cpus))
+        return MagicMock()
+
+    ray.data.from_items.return_value.map = newer
+    outcomes(data)
+    assert made == [(ray_engine.Actor, 1)]
+    assert ray_engine._restarts(lambda fn, **options: fn, 7) == {"max_restarts": 7}
+
+
 @pytest.mark.parametrize("part", ["init", "data.from_items"])
 def test_error_of_ray_is_one_line_with_a_remedy(data, ray, part):
     problem = ray.exceptions.RayError("first of Ray\n  File\nNo module named 'jaxscore'\n")
