@@ -177,9 +177,9 @@ def _blocks(chosen_Tk: Array, count: int) -> Blocks:
     """Layout of the pairs; pairs of other shards' experts come last and are in no block."""
     flat = chosen_Tk.reshape(-1)
     expert = jnp.where((flat >= 0) & (flat < count), flat, count)
-    order = jnp.argsort(expert, stable=True)
+    rising, order = lax.sort((expert, jnp.arange(len(expert))), num_keys=1, is_stable=True)
     # Not a scatter, for which the TPU compiler has no estimate of time.
-    row_end = _first_above(expert[order], jnp.arange(count)).astype(jnp.int32)
+    row_end = _first_above(rising, jnp.arange(count)).astype(jnp.int32)
     rows = jnp.diff(row_end, prepend=0)
     blocks = (rows + BLOCK - 1) // BLOCK
     return Blocks(order, rows, row_end, jnp.cumsum(blocks))
