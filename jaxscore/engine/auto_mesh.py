@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.experts import BLOCK
 from jaxscore.device.mesh_shape import MODEL, MeshShape
 from jaxscore.device.sharding import bytes_a_device, divides, parameter_specs
 from jaxscore.engine.defaults import AUTO
@@ -114,7 +115,7 @@ def mesh_estimates(
         mesh = MeshShape(n_devices // model, model)
         kept = parameter_bytes(shapes, config, mesh)
         room = memory - kept
-        if working is None and (generates or not _is_dense(config)):
+        if working is None and (generates or not _is_bounded(config)):
             working = int(WORKING * memory)
         if working is None:
             tokens = _most_tokens(config, model, room, min(least, config.max_positions))
@@ -127,20 +128,33 @@ def mesh_estimates(
     return found
 
 
-def _is_dense(config: DecoderConfig) -> bool:
-    """Whether `token_bytes` holds: mixtures and recurrent layers have further buffers."""
-    return config.experts is None and config.recurrent is None and config.shared_blocks is None
+def _is_bounded(config: DecoderConfig) -> bool:
+    """Whether `token_bytes` holds: recurrent layers and shared blocks have further buffers."""
+    return config.recurrent is None and config.shared_blocks is None
 
 
 def token_bytes(config: DecoderConfig, model: int) -> int:
-    """Upper bound of a program's temporary memory per token: the residual stream twice, and gate
-    and up of the MLP or queries, keys and values, in float32."""
+    """Upper bound of a program's temporary memory per token, in float32: the residual stream twice,
+    and gate and up of the MLP or queries, keys and values; of a mixture also the input and output
+    of its experts, and a shard's (token, expert) pairs."""
     attention = (config.n_heads + 2 * config.n_kv_heads) * config.head_width
-    return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
+    if config.experts is None:
+        return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
+    plain = 0 if config.other_mlp is None else config.other_mlp.width
+    pairs = _pair_bytes(config) * config.experts.per_token // model
+    return 4 * (5 * config.width + 2 * max(plain, attention) // model) + pairs
+
+
+def _pair_bytes(config: DecoderConfig) -> int:
+    """Bytes of a (token, expert) pair in a chunk: input, output, and twice gate and up."""
+    return 4 * (3 * config.width + 4 * config.mlp_width)
 
 
 def _most_tokens(config: DecoderConfig, model: int, room: int, least: int) -> int:
-    tokens = (room - FIXED) // token_bytes(config, model)
+    fixed = FIXED
+    if config.experts is not None:  # incomplete blocks
+        fixed += BLOCK * config.experts.count // model * _pair_bytes(config)
+    tokens = (room - fixed) // token_bytes(config, model)
     return min(MOST, 1 << (tokens.bit_length() - 1)) if tokens >= least else 0
 
 

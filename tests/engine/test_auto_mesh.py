@@ -26,6 +26,7 @@ def estimates(name, n_devices, memory, kind, **room):
         ("Llama-3.1-8B", 4, 15 * 2**30, "TPU v5 lite", 2),  # room for 50 MB
         ("Llama-3.1-8B", 8, H100, "NVIDIA H100 80GB HBM3", 1),
         ("Qwen3-30B-A3B", 4, V5P, "TPU v5", 1),
+        ("Qwen3-30B-A3B", 8, V5E, "TPU v5 lite", 4),  # room for 1.5 GB
     ],
 )
 def test_the_fastest_mesh_that_fits(name, n_devices, memory, kind, model):
