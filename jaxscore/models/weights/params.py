@@ -60,10 +60,7 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
     Matrices are of `dtype`, or int8 if they have scales, or `Blocks`; vectors are float32.
     """
-    # The key is made inside, where it is traced: outside it would compile and run two programs.
-    made = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
-    leaves, tree = jax.tree_util.tree_flatten_with_path(made)
-    shapes = {keys_of(path): leaf.shape for path, leaf in leaves}
+    shapes, tree = _parameter_shapes(config)
     out: list[Any] = []
     forms = dict(config.stored)
     for keys, shape in shapes.items():
@@ -75,6 +72,17 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
             kind = np.dtype(np.int8)
         out.append(jax.ShapeDtypeStruct(shape, kind))
     return jax.tree_util.tree_unflatten(tree, out)
+
+
+@functools.lru_cache(maxsize=4)
+def _parameter_shapes(
+    config: decoder.DecoderConfig,
+) -> tuple[Mapping[tuple[str, ...], tuple[int, ...]], Any]:
+    """Shape of each parameter, and the tree; kept since the trace takes a second for hybrids."""
+    # The key is made inside, where it is traced: outside it would compile and run two programs.
+    made = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(made)
+    return {keys_of(path): leaf.shape for path, leaf in leaves}, tree
 
 
 def load_params(
