@@ -113,8 +113,8 @@ def mesh_estimates(
         if n_devices % model or not divides(config, model):
             continue
         mesh = MeshShape(n_devices // model, model)
-        kept = parameter_bytes(shapes, config, mesh)
-        room = memory - kept
+        n_bytes = parameter_bytes(shapes, config, mesh)
+        room = memory - n_bytes
         if working is None and (generates or not _is_bounded(config)):
             working = int(WORKING * memory)
         if working is None:
@@ -123,8 +123,8 @@ def mesh_estimates(
             tokens = MOST if working <= room else 0
         speed = 0.0
         if tokens:
-            speed = mesh.data * tokens / _seconds(shapes, config, model, kept, tokens, rates)
-        found.append(MeshEstimate(mesh, kept, tokens, speed))
+            speed = mesh.data * tokens / _seconds(shapes, config, model, n_bytes, tokens, rates)
+        found.append(MeshEstimate(mesh, n_bytes, tokens, speed))
     return found
 
 
@@ -159,7 +159,7 @@ def _most_tokens(config: DecoderConfig, model: int, room: int, least: int) -> in
 
 
 def _seconds(
-    shapes: Any, config: DecoderConfig, model: int, kept: int, tokens: int, rates: Rates
+    shapes: Any, config: DecoderConfig, model: int, n_bytes: int, tokens: int, rates: Rates
 ) -> float:
     depth = min(DEPTH, config.max_positions)
     flops = costs.linear_flops(shapes, config) + costs.attention_flops(config, depth // 2 + 1)
@@ -167,7 +167,7 @@ def _seconds(
     products = tokens * flops / (model * rates.flops * EFFICIENCY)
     exchanged = 2 * config.n_layers * tokens * config.width * 4
     ring = 2 * (model - 1) / model * exchanged / rates.links
-    return max(products, kept / rates.memory) + ring
+    return max(products, n_bytes / rates.memory) + ring
 
 
 def auto_mesh(estimates: list[MeshEstimate], memory: int, working: int | None = None) -> MeshShape:

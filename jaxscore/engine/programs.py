@@ -195,8 +195,8 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     at = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
     end = np.full((1, slots), slots, np.int32)
     plan = None if needs is None else plan_path(slots, needs)
-    kept = np.array([len(ids) - 1], np.int32)
-    args = model.params, *programs.put((padded, at, end)), *put_paths(programs, plan, kept)
+    state_tokens = np.array([len(ids) - 1], np.int32)
+    args = model.params, *programs.put((padded, at, end)), *put_paths(programs, plan, state_tokens)
     run = keys_and_values(cached)
     made = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
     first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
@@ -209,21 +209,23 @@ def prefix_slots(model: Model, n_tokens: int) -> int:
 
 
 def put_paths(
-    programs: Programs, plan: PathPlan | None, kept: np.ndarray
+    programs: Programs, plan: PathPlan | None, state_tokens: np.ndarray
 ) -> tuple[Paths | None, Any]:
-    """Paths of rows, and the tokens whose states are kept, on the devices; None without a plan."""
+    """Paths of rows and tokens whose states are returned, on the devices; None without a plan."""
     if plan is None:
         return None, None
     chunks = None
     if plan.chunks is not None:
         *arrays, n_steps = plan.chunks
         chunks = Chunks(*programs.put((*arrays, np.int32(n_steps))))
-    return Paths(programs.put(plan.parent), chunks), programs.put(kept)
+    return Paths(programs.put(plan.parent), chunks), programs.put(state_tokens)
 
 
 def keys_and_values(cached: Cached) -> Any:
-    """Function (params, ids, position, subtree_end, paths, kept, *caches) -> `KeysValues` of rows;
-    see `decoder.extend`."""
+    """Function (params, ids, position, subtree_end, paths, state_tokens, *caches) -> `KeysValues`.
+
+    See `decoder.extend`.
+    """
     return functools.partial(_keys_and_values, cached.extend)
 
 
@@ -234,10 +236,10 @@ def _keys_and_values(
     position: Any,
     subtree_end: Any,
     paths: Paths | None,
-    kept: Any,
+    state_tokens: Any,
     *caches: KVCache,
 ) -> Any:
-    return extend(params, ids, position, subtree_end, caches, paths, kept)[1]
+    return extend(params, ids, position, subtree_end, caches, paths, state_tokens)[1]
 
 
 class Variant(NamedTuple):

@@ -49,7 +49,7 @@ def remark_from(value: Any) -> str:
 
 def first_remarks(remarks: Iterable[str], most: int) -> list[str]:
     """The first remarks and those with counts; another one says how many are left out."""
-    kept, n_plain, n_left = [], 0, 0
+    selected, n_plain, n_left = [], 0, 0
     for remark in remarks:
         if not isinstance(remark, Remark):
             n_plain += 1
@@ -59,8 +59,8 @@ def first_remarks(remarks: Iterable[str], most: int) -> list[str]:
         elif remark.template == MORE:
             n_left += int(remark.counts["n"])
             continue
-        kept.append(remark)
-    return [*kept, Remark(MORE, n=n_left)] if n_left else kept
+        selected.append(remark)
+    return [*selected, Remark(MORE, n=n_left)] if n_left else selected
 
 
 def united_remarks(runs: Sequence[Sequence[str]], own: Sequence[str] = ()) -> list[str]:
@@ -82,14 +82,14 @@ def united_remarks(runs: Sequence[Sequence[str]], own: Sequence[str] = ()) -> li
             if before is not remark and isinstance(before, Remark) and isinstance(remark, Remark):
                 counts = {name: before.counts[name] + n for name, n in remark.counts.items()}
                 found[key] = Remark(key, if_all=remark.if_all, **counts)
-    kept = (
+    selected = (
         remark
         for key, remark in found.items()
         if key in is_own
         or not (isinstance(remark, Remark) and remark.if_all)
         or n_runs[key] == len(runs)
     )
-    return first_remarks(kept, MOST_REMARKS)
+    return first_remarks(selected, MOST_REMARKS)
 
 
 def _key(remark: str) -> str:

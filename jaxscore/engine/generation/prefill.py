@@ -137,13 +137,13 @@ class PromptBatch:
         position = self._rows.position + self._prefill.shared
         programs, needs, scored = variant.programs, variant.model.paths, self._rows.scored
         arrays = programs.put((self._rows.ids, position, self._rows.subtree_end))
-        kept = np.zeros(self._n_states, np.int32)
-        kept[: scored.n_queries] = scored.query[: scored.n_queries]
+        state_tokens = np.zeros(self._n_states, np.int32)
+        state_tokens[: scored.n_queries] = scored.query[: scored.n_queries]
         plan = None if needs is None else plan_paths([self._rows], needs)[1][0]
         found: KeysValues = variant.programs.run(
             ("prefill", *self.shape, self._prefill.prefix_slots),
             keys_and_values(cached(variant)),
-            (variant.model.params, *arrays, *put_paths(programs, plan, kept), *prefix),
+            (variant.model.params, *arrays, *put_paths(programs, plan, state_tokens), *prefix),
             self._prefill.progress,
             outputs=KEYS_VALUES,
         )

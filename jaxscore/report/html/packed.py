@@ -203,9 +203,9 @@ class _TextBudget:
         self.n_characters = 0
 
     def shorten(self, text: str) -> str:
-        kept = shorten(text, LONGEST if self.n_characters < CHARACTERS else SHORT)
-        self.n_characters += len(kept)
-        return kept
+        shortened = shorten(text, LONGEST if self.n_characters < CHARACTERS else SHORT)
+        self.n_characters += len(shortened)
+        return shortened
 
     def shorten_row(self, row: Row) -> Row:
         return row._replace(cells=[self.shorten(cell) for cell in row.cells])
