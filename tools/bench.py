@@ -38,7 +38,8 @@ Of jaxscore alone, on the CPU, only on request:
     measures  scoring the texts of `plain` with further measures against without, in turns
     lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
     real     pretrained models (--models) on plain texts, answers behind contexts, and labels
-             behind one prompt, against PyTorch with sdpa, both dtypes, in turns
+             behind one prompt, against PyTorch with sdpa and, if llama-cpp-python is installed,
+             llama.cpp on the file's own blocks, both dtypes, in turns
     recurrent  a model with Qwen3.5-0.8B's sizes and 4 layers: answers behind contexts,
              continuations of one prompt and plain texts, by CPU seconds, against one text per row
              and against PyTorch's padded batches, in turns

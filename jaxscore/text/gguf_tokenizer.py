@@ -70,7 +70,7 @@ _DEEPSEEK_V3 = Split(
         rf"| ?[\p{{P}}{_SYMBOL}]+[\r\n]*|{_BLANKS}",
     )
 )
-# Marks are of words.
+# Combining marks belong to words.
 _QWEN35 = Split(
     (
         rf"(?i:{_CONTRACTIONS})|{_START}[\p{{L}}\p{{M}}]+|\p{{N}}"
@@ -84,7 +84,7 @@ _JAIS2 = Split(
         + r"|\s",
     )
 )
-# Several words may be one.
+# Words of one line are not split.
 _EXAONE_MOE = Split(
     (
         rf"(?i:{_CONTRACTIONS})|{_START}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"

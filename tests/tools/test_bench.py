@@ -194,8 +194,10 @@ def test_real(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = [words for words in lines if words and words[0] in ("plain", "answers", "labels")]
     assert [row[0] for row in rows] == ["plain", "answers", "labels"] * 2
+    theirs = [words for words in lines if words[:1] == ["torch"]]
     # The model is bfloat16: only float32 sides round so little.
-    assert [float(row[-1]) < 1e-5 for row in rows] == [True] * 3 + [False] * 3
+    assert [float(row[-1]) < 1e-5 for row in theirs] == [True] * 3 + [False] * 3
+    assert ["llama.cpp", "is", "left", "out:"] in [words[:4] for words in lines]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.benchmarks.llama_cpp import LlamaContender
 from tools.benchmarks.token_requests import Tokens
 
 BATCH = 16  # requests a padded PyTorch batch
@@ -21,6 +22,7 @@ CONTENDERS = {
     "f": "torch f32",
     "g": "torch bf16",
     "h": "jaxscore f32, unshared",
+    "l": "llama.cpp",
 }
 
 
@@ -246,6 +248,8 @@ def serve(name: str, folder: Path, connection: Connection) -> None:
         made = TorchContender(folder, 1 if name == "a" else BATCH)
     elif name in "fg":
         made = SelectiveTorchContender(folder, "float32" if name == "f" else "bfloat16")
+    elif name == "l":
+        made = LlamaContender(folder)
     else:
         dtype = "float32" if name in "ch" else "bfloat16"
         made = JaxContender(folder, dtype, "int8" if name == "e" else None, name == "h")

@@ -1,8 +1,8 @@
-"""Pretrained models on real text, against PyTorch as its users would write it.
+"""Pretrained models on real text, against PyTorch as its users would write it, and llama.cpp.
 
 PyTorch has its best usual form: sdpa attention, padded batches sorted by length, the LM head only
 at scored positions, and for labels one forward pass per question. It computes shared text again in
-each row; jaxscore computes it once.
+each row; jaxscore computes it once, and so does llama.cpp here, on the file's own blocks.
 """
 
 import re
@@ -13,17 +13,18 @@ import numpy as np
 
 from jaxscore.text.tokenizer import load_tokenizer
 from tools.benchmarks.contenders import CONTENDERS, Worker
+from tools.benchmarks.llama_cpp import reason_to_skip
 from tools.benchmarks.token_requests import Tokens
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAIRS = {"float32": "fc", "bfloat16": "gd"}  # PyTorch and jaxscore
+PAIRS = {"float32": "cf", "bfloat16": "dg"}  # jaxscore and PyTorch
 TEXTS, LEAST, MOST = 32, 120, 320
 CONTEXTS, CONTEXT, ANSWERS, ANSWER = 12, 150, 4, 8
 PROMPT, QUESTIONS, QUESTION, LABELS = 500, 24, 20, 4
 
 
 def run(models: list[Path], turns: int, small: bool) -> None:
-    """Print the seconds of each side, and the ratio, per model, dtype and workload.
+    """Print seconds, CPU seconds, ratios and differences per model, dtype and workload.
 
     Args:
         models: GGUF files, which PyTorch's side reads by transformers, or folders.
@@ -31,8 +32,12 @@ def run(models: list[Path], turns: int, small: bool) -> None:
     """
     for model in models:
         requests = workloads(token_ids(model), few=small)
+        skipped = reason_to_skip(model)
+        if skipped:
+            print(f"\nllama.cpp is left out: {skipped}")
         for dtype, letters in PAIRS.items():
-            _compare(f"{model.name}, {dtype}", model, letters, requests, turns)
+            sides = letters if skipped else f"{letters}l"
+            _compare(f"{model.name}, {dtype}", model, sides, requests, turns)
 
 
 def token_ids(model: Path) -> np.ndarray:
@@ -72,9 +77,9 @@ def _compare(
     title: str, model: Path, letters: str, requests: dict[str, list[Tokens]], turns: int
 ) -> None:
     workers = {letter: Worker(letter, model) for letter in letters}
-    theirs, ours = letters
-    print(f"\n{title}\n  {'':9}{'tokens':>8}" + "".join(f"{CONTENDERS[k]:>16}" for k in letters)
-          + f"{'ratio':>8}{'CPU s':>14}{'mean diff':>11}")  # fmt: skip
+    ours = letters[0]
+    print(f"\n{title}\n  {'':9}{'tokens':>8}  {'':14}{'seconds':>9}{'ratio':>7}{'CPU s':>8}"
+          f"{'ratio':>7}{'mean diff':>11}")  # fmt: skip
     for name, own in requests.items():
         times: dict[str, list[float]] = {letter: [] for letter in letters}
         cpu: dict[str, list[float]] = {letter: [] for letter in letters}
@@ -86,13 +91,17 @@ def _compare(
                 if turn:
                     times[letter].append(seconds)
                     cpu[letter].append(worker.ask("cpu") - before)
-        medians = [statistics.median(times[k]) for k in letters]
-        ratio = statistics.median(x / y for x, y in zip(times[theirs], times[ours], strict=True))
-        spent = " / ".join(f"{statistics.median(cpu[k]):.1f}" for k in letters)
-        pairs = zip(results[theirs], results[ours], strict=True)
-        differences = np.concatenate([np.abs(x - y) for x, y in pairs])
-        print(f"  {name:9}{sum(len(r.ids) for r in own):8}"
-              + "".join(f"{seconds:14.2f} s" for seconds in medians)
-              + f"{ratio:8.2f}{spent:>14}{differences.mean():11.1e}", flush=True)  # fmt: skip
+        for letter in letters:
+            ratios = [
+                statistics.median(x / y for x, y in zip(taken[letter], taken[ours], strict=True))
+                for taken in (times, cpu)
+            ]
+            pairs = zip(results[letter], results[ours], strict=True)
+            difference = np.concatenate([np.abs(x - y) for x, y in pairs]).mean()
+            of_all = (name, sum(len(r.ids) for r in own)) if letter == ours else ("", "")
+            print(f"  {of_all[0]:9}{of_all[1]:8}  {CONTENDERS[letter]:14}"
+                  f"{statistics.median(times[letter]):9.2f}{ratios[0]:7.2f}"
+                  f"{statistics.median(cpu[letter]):8.1f}{ratios[1]:7.2f}{difference:11.1e}",
+                  flush=True)  # fmt: skip
     for worker in workers.values():
         worker.connection.send(None)
