@@ -3,14 +3,10 @@
 import contextlib
 import functools
 import json
-import os
 import random
 import re
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +19,7 @@ from jaxscore.errors import InputError
 from jaxscore.journal.database import unpack_scores
 from jaxscore.journal.files import JournaledModel, list_models
 from tests.conftest import CASES
+from tests.journal.fork_server import Command
 
 pytestmark = pytest.mark.slow
 
@@ -43,19 +40,17 @@ def place(tmp_path_factory):
     return folder
 
 
-def start(folder: Path, output: str) -> subprocess.Popen:
+def start(folder: Path, output: str) -> Command:
     words = ["score", "--model", CASES / "models/tiny-gpt2", "--input", folder / "in.jsonl"]
     words += ["--output", folder / output, "--batch-tokens", "256"]
-    command = [sys.executable, "-m", "jaxscore", *map(str, words)]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ)
+    return Command(words, folder / f"log-{output}")
 
 
-def finish(process: subprocess.Popen) -> str:
-    """The closing block of a run that ends well."""
-    out, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    return out
+def finish(command: Command) -> str:
+    """Output of a run that ends well."""
+    code, said = command.finish()
+    assert code == 0, said
+    return said
 
 
 def models_in_copy(journal: Path) -> list[JournaledModel]:
@@ -80,15 +75,12 @@ def complete(journal: Path) -> int:
     return sum(bool(np.isfinite(unpack_scores(value).logprob).all()) for (value,) in rows)
 
 
-def killed(
-    process: subprocess.Popen, n_kept: Callable[[], int], before: int, draw: random.Random
-) -> int:
+def killed(command: Command, n_kept: Callable[[], int], before: int, draw: random.Random) -> int:
     """What is kept by a run that is killed at some moment after it kept more than before."""
-    while process.poll() is None and n_kept() <= before:
+    while command.is_running() and n_kept() <= before:
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.25))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    command.kill()
     now = n_kept()
     assert now >= before  # nothing that was kept is lost
     return now

@@ -4,13 +4,12 @@ import functools
 import json
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import CASES
+from tests.journal.fork_server import Command
 from tests.journal.test_killed import killed, models_in_copy
 
 pytestmark = pytest.mark.slow
@@ -41,19 +40,17 @@ def place(tmp_path_factory):
     return folder
 
 
-def start(folder: Path, given: str, output: str) -> subprocess.Popen:
+def start(folder: Path, given: str, output: str) -> Command:
     name = Path(given).stem
     words = [name, "--model", CASES / "models/tiny-qwen2", "--temperature", "0.9"]
     words += ["--input", folder / given, "--output", folder / output, "-n", "2"]
-    command = [sys.executable, "-m", "jaxscore", *map(str, [*words, "--max-new-tokens", 32])]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, text=True, **pipes)
+    return Command([*words, "--max-new-tokens", 32], folder / f"log-{output}")
 
 
-def finish(process: subprocess.Popen) -> int | None:
+def finish(command: Command) -> int | None:
     """How many texts were in the journal; None where the output had all of them."""
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 1, said  # one item cannot be used
+    code, said = command.finish()
+    assert code == 1, said  # one item cannot be used
     if "nothing was left to do" in said:
         return None
     return int(re.search(r"(\d+) of \d+ texts come from it", said)[1])
