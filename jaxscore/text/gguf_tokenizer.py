@@ -59,15 +59,13 @@ _DIGITS = Split((r"\p{N}", _GPT2))
 _PLAIN = Split((_GPT2,))
 _LLAMA_BPE = Split((_LLAMA3,), whole_words=True, adds_bos=True)
 _GPT4O = Split((rf"{_cased(f'(?i:{_CONTRACTIONS})?')}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",))
-# llama.cpp does not take the tilde for a symbol.
-_SYMBOL = r"[\p{S}&&[^~]]"
 _DEEPSEEK_V3 = Split(
     (
         r"\p{N}{1,3}",
         "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
-        rf"|[^\r\n\p{{L}}\p{{P}}{_SYMBOL}]?[\p{{L}}\p{{M}}]+"
-        rf"| ?[\p{{P}}{_SYMBOL}]+[\r\n]*|{_BLANKS}",
+        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BLANKS}",
     )
 )
 # Combining marks belong to words.
@@ -291,6 +289,12 @@ class _Vocabulary:
             raise InputError(
                 f"{self._path}: a token has {len(longest[0]):,} characters, expected at most "
                 f"{MOST_CHARACTERS:,}"
+            )
+        if len({scores[id] for id in usable.values()}) == 1 < len(usable):
+            raise InputError(
+                f"{self._path}: {PREFIX}scores are all equal, expected scores that say which "
+                "tokens are joined first; convert the model from its tokenizer.model, not from "
+                "its tokenizer.json"
             )
         merges: list[tuple[str, str]] = []
         for token in sorted(usable, key=lambda token: -scores[usable[token]]):

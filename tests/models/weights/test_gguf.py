@@ -495,6 +495,25 @@ def test_a_text_ends_at_the_end_of_a_turn_too(tmp_path):
     assert load(path).eos_ids == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("others", "ends"),
+    [
+        (["<|call|>", "<|return|>"], (0, 2, 3)),
+        (["<|calls|>", "<|flush|>"], (0, 2, 3)),
+        (["<|calls|>"], (0, 1, 2)),
+        ([], (0, 1)),
+    ],
+)
+def test_the_end_of_a_message_ends_no_answer_that_calls(others, ends, tmp_path):
+    names = ["a", "<|end|>", *others]
+    tokens = {
+        "tokenizer.ggml.tokens": names,
+        "tokenizer.ggml.token_type": [1, *[3] * (len(names) - 1)],
+    }
+    _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})
+    assert load(path).eos_ids == ends
+
+
 @pytest.mark.parametrize(("base", "is_lost"), [(10_000.0, True), (1e6, False)])
 def test_a_file_of_mistrals_sizes_says_that_its_window_is_lost(tmp_path, base, is_lost):
     sizes = {f"llama.{key}": value for key, value in gguf.MISTRAL.items()}

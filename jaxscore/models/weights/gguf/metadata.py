@@ -25,8 +25,11 @@ INERT = frozenset({"tensor_data_layout"})
 # Texts of tokens that end a turn, at which llama.cpp ends a text though no key names them
 ENDS_OF_TURNS = frozenset(
     "<end_of_turn> <turn|> <|tool_response> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
-    "<|call|>".split()
+    "<|call|> <|calls|> <|flush|>".split()
 )
+# Vocabularies with a call and one of these (gpt-oss, solar-open) end only a message with this token
+END_OF_MESSAGE, ENDS_OF_ANSWERS = "<|end|>", frozenset(("<|return|>", "<|flush|>"))
+CALLS = frozenset(("<|call|>", "<|calls|>"))
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 
 
@@ -372,11 +375,14 @@ class Keys:
         }
         ends = [self._token_id(name) for name in ("eos", "eot", "eom")]
         types = self._list("token_type")
-        ends += [
-            id
+        turns = {
+            token: id
             for id, (token, kind) in enumerate(zip(self._list("tokens"), types, strict=False))
             if kind in (CONTROL, USER_DEFINED) and token in ENDS_OF_TURNS
-        ]
+        }
+        ends += turns.values()
+        if not (CALLS.isdisjoint(turns) or ENDS_OF_ANSWERS.isdisjoint(turns)):
+            ends = [id for id in ends if id != turns.get(END_OF_MESSAGE)]
         return found | {"eos_token_id": list(dict.fromkeys(id for id in ends if id is not None))}
 
     def _token_id(self, role: str) -> int | None:
