@@ -18,7 +18,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
-from jaxscore.io.streams import compression_of, form_of, is_stream, open_binary
+from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.systems.registry import declaration
 from jaxscore.systems.system import System
@@ -29,7 +29,6 @@ FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")  # ta
 BESIDE = "beside_sha256"  # of an identity: digest of the file that is read with an input
 MOST_REQUESTS = 16  # to a store at a time
 TABLES = (".csv", ".tsv", ".parquet")
-LARGEST_EMPTY = 400  # bytes of a compressed file without content: gzip writes its name
 
 
 class Shard(NamedTuple):
@@ -254,18 +253,6 @@ def identity_of(source: Path) -> Mapping[str, Any] | None:
     ]
     digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
     return {"size": sum(known.st_size for _, known in facts_of), "files_sha256": digest}
-
-
-def is_empty(shard: Shard) -> bool:
-    """Whether a file of lines has none, as pipelines write them; one of another form is damaged."""
-    size = (shard.identity or {}).get("size")
-    if size is None or size > LARGEST_EMPTY or form_of(shard.source) in (".json", ".parquet"):
-        return False
-    try:
-        with remote.fetched(shard.source) as path, open_binary(path) as file:
-            return not file.read(1)
-    except (OSError, InputError):  # which its run reports
-        return False
 
 
 def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) -> None:

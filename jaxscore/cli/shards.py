@@ -12,7 +12,7 @@ import gc
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from jaxscore.cli.shard_files import (
     Shard,
     check_apart,
     identity_of,
-    is_empty,
     is_pattern,
     manifests,
     shards_of,
@@ -331,10 +330,6 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
         remote.check_writable(args.output)
     shards = list(shards_of(args, given))
     check_apart(shards)
-    empty = {shard.name for shard in shards if is_empty(shard)}
-    if 0 < len(empty) < len(shards):
-        messages.remark(args, f"{len(empty)} inputs are empty, and left out: {_listed(empty)}")
-        shards = [shard for shard in shards if shard.name not in empty]
     is_one_run = getattr(args, "distributed", False)  # all its processes score each shard
     number, count = args.shard or (None if is_one_run else _from_scheduler()) or (0, 1)
     write_listing(args.output, given, shards)
@@ -371,11 +366,6 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
     if refused:
         return 1 if codes or n_finished else 2
     return max([*codes, *(int(state.has_failed) for state in states)], default=0)
-
-
-def _listed(names: Set[str]) -> str:
-    first = sorted(names)[: messages.LISTED]
-    return ", ".join(first) + (" and others" if len(names) > len(first) else "")
 
 
 def _from_scheduler() -> tuple[int, int] | None:

@@ -346,21 +346,6 @@ def test_unusable_shard_does_not_stop_the_others(run, data, tmp_path):
     assert written(tmp_path / "out") == list(NAMES[1:])
 
 
-def test_empty_files_are_left_out_unless_all_are(run, data, tmp_path):
-    (data / "e.jsonl").write_text("")
-    (data / "f.jsonl.gz").write_bytes(gzip.compress(b""))
-    (data / "g.parquet").write_bytes(b"")  # damaged
-    ran = run(*(word for word in words(data, tmp_path / "out") if word != "--quiet"))
-    assert ran.code == 1
-    assert "2 inputs are empty, and left out: e.jsonl, f.jsonl.gz\n" in ran.err
-    assert "failed: g.parquet" in ran.err
-    assert "done     3 of 4 files, 0 were finished, 1 failed" in ran.out
-    [listing] = listed(tmp_path / "out")
-    assert sorted(listing) == sorted([*NAMES, "g.parquet"])
-    ran = run(*words([data / "e.jsonl", data / "f.jsonl.gz"], tmp_path / "none"))
-    assert (ran.code, ran.err.count("the file is empty")) == (2, 2)
-
-
 def test_failed_items_give_exit_code_1_and_a_finished_shard(run, data, tmp_path):
     line = {"context": "a", "continuation": " too long" * 10_000}
     (data / "a.jsonl").write_text(json.dumps(line) + '\n{"continuation": "x"}\n')
