@@ -365,10 +365,7 @@ def _with_remarks_and_counts(found: Evaluation, shards: Sequence[Finished]) -> E
     A remark that `System.merge` makes counts all records already.
     """
     runs = [
-        [
-            remark if isinstance(remark, Remark) else _named_below(shard, remark)
-            for remark in map(remark_from, shard.manifest.get("remarks", ()))
-        ]
+        [_of_all(shard, remark) for remark in map(remark_from, shard.manifest.get("remarks", ()))]
         for shard in shards
     ]
     counts = Counter[str]()
@@ -396,6 +393,13 @@ def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
         for name, n in manifest.items()
         if name.startswith("n_") or name.endswith("_from_before")
     }
+
+
+def _of_all(shard: Finished, remark: str) -> str:
+    """A remark of a shard as one of all shards."""
+    if not isinstance(remark, Remark):
+        return _named_below(shard, remark)
+    return f"{shard.name}: {remark}" if remark.of_shard else remark
 
 
 def _named_below(shard: Finished, text: str) -> str:

@@ -15,25 +15,35 @@ class Remark(str):
         template: its text with the counts' names in braces.
         counts: name -> count, which add up over shards.
         if_all: whether it holds for a run only if it holds for all shards.
+        of_shard: whether it speaks of the shard's own items, so that `merge` names the shard.
     """
 
     template: str
     counts: Mapping[str, int | float]
     if_all: bool
+    of_shard: bool
 
-    def __new__(cls, template: str, *, if_all: bool = False, **counts: int | float) -> "Remark":
+    def __new__(
+        cls, template: str, *, if_all: bool = False, of_shard: bool = False, **counts: int | float
+    ) -> "Remark":
         text = template
         for name, n in counts.items():
             text = text.replace(f"{{{name}}}", f"{n:.6g}" if isinstance(n, float) else str(n))
         remark = super().__new__(cls, text)
-        remark.template, remark.counts, remark.if_all = template, counts, if_all
+        remark.template, remark.counts = template, counts
+        remark.if_all, remark.of_shard = if_all, of_shard
         return remark
 
 
 def remark_records(remarks: Iterable[str]) -> list[Any]:
     """Remarks as a manifest has them: texts, and fields of each `Remark`."""
     return [
-        {"text": remark.template, "if_all": remark.if_all, "counts": dict(remark.counts)}
+        {
+            "text": remark.template,
+            "if_all": remark.if_all,
+            "of_shard": remark.of_shard,
+            "counts": dict(remark.counts),
+        }
         if isinstance(remark, Remark)
         else remark
         for remark in remarks
@@ -43,7 +53,8 @@ def remark_records(remarks: Iterable[str]) -> list[Any]:
 def remark_from(value: Any) -> str:
     """A remark from a manifest's JSON: as of `remark_records`."""
     if isinstance(value, Mapping):
-        return Remark(value["text"], if_all=value["if_all"], **value["counts"])
+        fields = {name: value[name] for name in ("if_all", "of_shard")}
+        return Remark(value["text"], **fields, **value["counts"])
     return str(value)
 
 
@@ -51,7 +62,7 @@ def first_remarks(remarks: Iterable[str], most: int) -> list[str]:
     """The first remarks and those with counts; another one says how many are left out."""
     selected, n_plain, n_left = [], 0, 0
     for remark in remarks:
-        if not isinstance(remark, Remark):
+        if not isinstance(remark, Remark) or remark.of_shard:
             n_plain += 1
             if n_plain > most:
                 n_left += 1

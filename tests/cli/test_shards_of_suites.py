@@ -96,6 +96,21 @@ def test_failures_and_remarks_of_shards_in_subfolders_have_their_paths(run, tmp_
     assert all("answer 'Oslo' occurs more than once" in remark for remark in remarks)
 
 
+def test_merged_notes_on_items_name_their_shard(run, tmp_path):
+    item = {"output": ["no answer", "none"], "confidence_list": [1.0, 2.0], "answer": "a"}
+    read_one = item | {"output": ['{"answer": "a"}', "none"]}
+    for folder in "xy":
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        (tmp_path / "in" / folder / "a.json").write_text(json.dumps([item, read_one]))
+    words = ("--input", tmp_path / "in", "--output", f"{tmp_path}/out/", "--best-N", 2)
+    assert run("select", *words).code == 0
+    assert run("merge", tmp_path / "out", "--output", tmp_path / "m.json").code == 0
+    remarks = read(tmp_path / "m.json.run.json")["remarks"]
+    assert [remark.partition(": no ")[0] for remark in remarks] == [
+        f"{shard}/a.json: note: item 1" for shard in "xy"
+    ]
+
+
 def test_questions_are_read_from_standard_input(run, tmp_path, monkeypatch):
     text = io.BytesIO("\n".join(QUESTIONS[:2]).encode())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))

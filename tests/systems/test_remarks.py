@@ -44,7 +44,7 @@ def test_runs_with_many_remarks_have_those_of_one_run(n_first):
 
 
 def test_remarks_of_a_manifest_are_those_that_were_written():
-    remarks = ["{n}", cut(2), Remark("\\boxed{...}", if_all=True)]
+    remarks = ["{n}", cut(2), Remark("\\boxed{...}", if_all=True, of_shard=True)]
     read = [remark_from(value) for value in json.loads(json.dumps(remark_records(remarks)))]
     assert read == remarks == ["{n}", "2 of 2 are cut, 0.666667 in all", "\\boxed{...}"]
     assert vars(read[1]) == vars(remarks[1])

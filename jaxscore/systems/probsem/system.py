@@ -33,6 +33,7 @@ from jaxscore.systems.probsem.suite import (
 )
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
@@ -483,8 +484,11 @@ def failures_of(suite: Suite, records: Sequence[Mapping[str, Any]]) -> list[Fail
 def remarks(suite: Suite) -> list[str]:
     """Queries that occur more than once."""
     return [
-        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: each "
-        "occurrence gets a share of its own"
+        Remark(
+            f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: "
+            "each occurrence gets a share of its own",
+            of_shard=True,
+        )
         for query, count in collections.Counter(suite.queries).items()
         if count > 1
     ]

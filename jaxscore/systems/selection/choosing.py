@@ -264,7 +264,7 @@ def evaluate_selection(
         failures=[Failure(r.name, r.record["error"]) for r in results if not r.is_usable],
         remarks=[
             *([Remark(NO_READABLE_ANSWER, if_all=True)] if is_unreadable else []),
-            *(f"note: {name}: {note}" for name, note in notes.items()),
+            *(Remark(f"note: {name}: {note}", of_shard=True) for name, note in notes.items()),
         ],
         lines=printed_lines(summary, details, selection.fallbacks),
         counts=manifest_counts(summary),
