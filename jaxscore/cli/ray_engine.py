@@ -158,7 +158,7 @@ def _own_streams(quiet: bool) -> Iterator[None]:
             os.dup2(nowhere.fileno(), 2)
             stack.callback(os.dup2, own.fileno(), 2)
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", DeprecationWarning)  # of `_restarts`
+        warnings.filterwarnings("ignore", "`ray_remote_args`", DeprecationWarning)  # of `_restarts`
         other = None if quiet else sys.stderr
         stack.enter_context(contextlib.redirect_stdout(cast(TextIO, _ByThread(sys.stdout, other))))
         yield

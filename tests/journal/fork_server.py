@@ -35,7 +35,8 @@ class Command:
 
     def __init__(self, words: Iterable[object], log: Path) -> None:
         self._log = log
-        self._process = _CONTEXT.Process(target=_run, args=([*map(str, words)], log))
+        # Of a test that fails, daemons end with it; the exit would wait for other processes.
+        self._process = _CONTEXT.Process(target=_run, args=([*map(str, words)], log), daemon=True)
         self._process.start()
 
     def is_running(self) -> bool:
@@ -49,8 +50,11 @@ class Command:
     def finish(self) -> tuple[int, str]:
         """Exit code and output."""
         self._process.join(300)
-        assert self._process.exitcode is not None, "it does not end"
-        return self._process.exitcode, self._log.read_text(encoding="utf-8")
+        has_ended = self._process.exitcode is not None
+        self.kill()
+        output = self._log.read_text(encoding="utf-8")
+        assert has_ended, f"it does not end: {output}"
+        return self._process.exitcode, output
 
 
 def _run(words: list[str], log: Path) -> None:
