@@ -92,7 +92,8 @@ def united_remarks(runs: Sequence[Sequence[str]], own: Sequence[str] = ()) -> li
             before = found.setdefault(key, remark)
             if before is not remark and isinstance(before, Remark) and isinstance(remark, Remark):
                 counts = {name: before.counts[name] + n for name, n in remark.counts.items()}
-                found[key] = Remark(key, if_all=remark.if_all, **counts)
+                of_shard = remark.of_shard
+                found[key] = Remark(key, if_all=remark.if_all, of_shard=of_shard, **counts)
     selected = (
         remark
         for key, remark in found.items()
