@@ -19,12 +19,12 @@ from tests.journal.test_killed import complete, finish, kept, place, start  # no
 def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  # noqa: F811
     finish(start(place, "undisturbed.jsonl"))
     journal = place / ".jaxscore/stopped.jsonl.journal"
-    process = start(place, "stopped.jsonl")
-    while process.poll() is None and not kept(journal):
+    command = start(place, "stopped.jsonl")
+    while command.is_running() and not kept(journal):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
+    command.interrupt()
+    code, said = command.finish()
+    assert code == 130, said
     assert interrupts.NOTICE in said
     assert f"finished work is in {journal}" in said
     assert "Traceback" not in said

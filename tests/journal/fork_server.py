@@ -42,6 +42,10 @@ class Command:
     def is_running(self) -> bool:
         return self._process.is_alive()
 
+    def interrupt(self) -> None:
+        """SIGINT, as Ctrl-C."""
+        os.kill(self._process.pid, signal.SIGINT)
+
     def kill(self) -> None:
         """SIGKILL, and wait for the end; no-op if it has ended."""
         self._process.kill()
