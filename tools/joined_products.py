@@ -47,6 +47,7 @@ from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, side_by_side, text_of
 from jaxscore.models import native
+from jaxscore.models.weights.params import parameter_shapes
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
 SMALL: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": True}
@@ -100,7 +101,8 @@ WAYS = {
 def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str) -> Any:
     """The program of a layer whose products are joined so."""
     self_attention.Attention, feed_forward.Mlp = WAYS[way]
-    jax.clear_caches()  # of the parameters' shapes
+    parameter_shapes.cache_clear()
+    jax.clear_caches()
     _, config = native.translate(Path("config"), raw)
     kind, _, sizes = program.partition(":")
     rows, length = map(int, sizes.split("x"))

@@ -60,7 +60,7 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
     Matrices are of `dtype`, or int8 if they have scales, or `Blocks`; vectors are float32.
     """
-    shapes, tree = _parameter_shapes(config)
+    shapes, tree = parameter_shapes(config)
     out: list[Any] = []
     forms = dict(config.stored)
     for keys, shape in shapes.items():
@@ -75,7 +75,7 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
 
 @functools.lru_cache(maxsize=4)
-def _parameter_shapes(
+def parameter_shapes(
     config: decoder.DecoderConfig,
 ) -> tuple[Mapping[tuple[str, ...], tuple[int, ...]], Any]:
     """Shape of each parameter, and the tree; kept since the trace takes a second for hybrids."""
