@@ -130,11 +130,15 @@ def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | N
         sys.stdout.flush()
         sys.stderr.flush()
         parent, shares_group = os.getpid(), _is_in_foreground()
+        # A signal waits until the parent knows what to do with it.
+        passed_on = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
         child = os.fork()
         if not child:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             _Run.note = note.fileno()
             return _exit_with_parent(parent, shares_group=shares_group) or run()
-        _, status = _wait(child, shares_group=shares_group)
+        _, status = _wait(child, mask, shares_group=shares_group)
         code = os.waitstatus_to_exitcode(status)
         if code >= 0:
             return code
@@ -167,8 +171,12 @@ def _exit_with_parent(parent: int, *, shares_group: bool) -> int:
     return 0 if os.getppid() == parent else LOST
 
 
-def _wait(child: int, *, shares_group: bool) -> tuple[int, int]:
-    """Wait for a child, and pass signals on to it that the terminal does not send to both."""
+def _wait(child: int, mask: set[Any], *, shares_group: bool) -> tuple[int, int]:
+    """Wait for a child, and pass signals on to it that the terminal does not send to both.
+
+    Args:
+        mask: signals to block once the handlers are set.
+    """
 
     def pass_on(number: int, _: Any) -> None:
         os.kill(child, number)
@@ -180,6 +188,7 @@ def _wait(child: int, *, shares_group: bool) -> tuple[int, int]:
         signal.SIGTERM: pass_on,
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         return os.waitpid(child, 0)
     finally:

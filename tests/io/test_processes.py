@@ -364,17 +364,19 @@ def test_a_process_reads_the_terminal_and_ctrl_c_ends_it():
     except OSError as problem:
         pytest.skip(f"no pseudo-terminals here: {problem}")
     code = (
-        "import signal, sys\n"
+        "import signal, sys, time\n"
         "from jaxscore.io import processes\n"
         # Where tests run in the background, SIGINT is ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def run():\n"
-        "    print('read', sys.stdin.readline().strip(), flush=True)\n"
+        "    line = sys.stdin.readline().strip()\n"
         "    try:\n"
-        "        sys.stdin.readline()\n"
+        "        print('read', line, flush=True)\n"
+        # A signal just before a read would wait for its end.
+        "        while True:\n"
+        "            time.sleep(0.05)\n"
         "    except KeyboardInterrupt:\n"
         "        return 130\n"
-        "    return 1\n"
         "sys.exit(processes.supervise(run, lambda *what: 'lost'))\n"
     )
     spawn = (
