@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-MOST_REMARKS = 100  # of a run; `merge` has those of all shards in memory
+MOST_REMARKS = 100  # of a run; `merge` holds the remarks of all shards in memory
 MORE = "and {n} more remarks"
 
 
@@ -78,7 +78,7 @@ def united_remarks(runs: Sequence[Sequence[str]], own: Sequence[str] = ()) -> li
     """The remarks of one run over all items of several: equal ones once, counts added up.
 
     Args:
-        own: remarks on all items, in place of those of the runs that have the same template.
+        own: remarks on all items; they replace the runs' remarks of the same template.
     """
     found = {_key(remark): remark for remark in own}
     is_own = set(found)

@@ -372,7 +372,7 @@ def test_a_process_reads_the_terminal_and_ctrl_c_ends_it():
         "    line = sys.stdin.readline().strip()\n"
         "    try:\n"
         "        print('read', line, flush=True)\n"
-        # A signal just before a read would wait for its end.
+        # A signal that comes just before a read is noticed only after it.
         "        while True:\n"
         "            time.sleep(0.05)\n"
         "    except KeyboardInterrupt:\n"

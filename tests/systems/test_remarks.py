@@ -1,4 +1,4 @@
-"""Remarks of many runs are those of one run over all their items."""
+"""The remarks of several runs unite to the remarks of one run over all items."""
 
 import json
 

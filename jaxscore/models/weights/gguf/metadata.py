@@ -27,7 +27,8 @@ ENDS_OF_TURNS = frozenset(
     "<end_of_turn> <turn|> <|tool_response> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
     "<|call|> <|calls|> <|flush|>".split()
 )
-# Vocabularies with a call and one of these (gpt-oss, solar-open) end only a message with this token
+# <|end|> ends a message, not the answer, if the vocabulary has a call and an end of the answer
+# (gpt-oss, solar-open).
 END_OF_MESSAGE, ENDS_OF_ANSWERS = "<|end|>", frozenset(("<|return|>", "<|flush|>"))
 CALLS = frozenset(("<|call|>", "<|calls|>"))
 CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
