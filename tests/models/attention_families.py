@@ -509,6 +509,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"sparse_attention_config": {"sparse_block_size": "a"}},
         "sparse_block_size is 'a', expected a number",
     ),
+    *(
+        ("minimax_m3_vl_text", {"sparse_attention_config": {name: value}}, said)
+        for name, value, said in (
+            ("sparse_disable_index_value", [0, 0, 1], "sparse_disable_index_value is [0, 0, 1]"),
+            ("sparse_init_block", 1, "sparse_init_block is 1, which is not handled; handled is 0"),
+            ("sparse_score_type", "mean", "sparse_score_type is 'mean'"),
+            ("sparse_sinks", 1, "sparse_attention_config has ['sparse_sinks']"),
+            ("use_sparse_attention", False, "use_sparse_attention is False"),
+        )
+    ),
     ("minimax_m3_vl_text", {"moe_layer_freq": [1], "mlp_layer_types": None}, "expected an entry"),
     ("minimax_m3_vl_text", {"rotary_dim": 6}, "rotary_dim is 6, and partial_rotary_factor makes"),
     ("minimax_m3_vl_text", {"layer_types": [FULL, SLIDING, FULL]}, "layer_types has ['sliding"),

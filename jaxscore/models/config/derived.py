@@ -486,7 +486,7 @@ def _minimax(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % 2 else FULL for i in layers]
 
 
-MINIMAX_M3 = {  # names within `sparse_attention_config`; transformers' class reads no others
+MINIMAX_M3 = {  # names within `sparse_attention_config`
     "index_n_heads": "sparse_num_index_heads",
     "index_head_dim": "sparse_index_dim",
     "index_block_size": "sparse_block_size",
@@ -505,6 +505,20 @@ def _minimax_m3(config: Any) -> None:
         if type(size) is not int:
             raise InputError(f"sparse_attention_config.{theirs} is {size!r}, expected a number")
         setattr(config, name, size)
+    handled = {  # transformers' class reads none of these
+        "use_sparse_attention": True,
+        "sparse_score_type": "max",
+        "sparse_init_block": 0,
+        "sparse_disable_index_value": sparse.get("sparse_attention_freq"),
+    }
+    if unknown := set(sparse) - {*MINIMAX_M3.values(), *handled, "sparse_attention_freq"}:
+        raise InputError(f"sparse_attention_config has {sorted(unknown)}, which is not handled")
+    for name, value in handled.items():
+        if (found := sparse.get(name, value)) != value:
+            raise InputError(
+                f"sparse_attention_config.{name} is {found!r}, which is not handled; handled is "
+                f"{value!r}"
+            )
     n = config.num_hidden_layers
     for attribute, listed, (yes, no), default in (
         (

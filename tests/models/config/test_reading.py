@@ -35,7 +35,8 @@ def test_every_family_has_a_pair():
 
 
 def test_layers_of_minimax_m3_by_lists_of_numbers():
-    sparse = {"sparse_attention_freq": [0, 1], "sparse_topk_blocks": 4, "more": 1}
+    sparse = {"sparse_attention_freq": [0, 1], "sparse_topk_blocks": 4}
+    sparse |= {"sparse_disable_index_value": [0, 1], "sparse_init_block": 0}
     raw = {"model_type": "minimax_m3_vl_text", "num_hidden_layers": 2, "moe_layer_freq": [0, 1]}
     found = read(raw | {"sparse_attention_config": sparse}, "").config
     assert found.layer_types == ["full_attention", "minimax_m3_sparse"]
