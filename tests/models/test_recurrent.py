@@ -47,11 +47,13 @@ KINDS = [
     "zamba",
     "zamba2",
 ]
+FORESTS = [*KINDS, "bailing_hybrid", "lara_mini"]
 # Of families with one kind of layer one; `test_steps_have…` has all of them.
 GENERATED = [k for k in KINDS if k not in {"bamba", "lfm3", "mamba2", "nemotron_h", "olmo_hybrid"}]
 LONG = {"max_position_embeddings": 512}
 # Under another name, or without a limit
-LONG_OF = {"kimi_linear": {"model_max_length": 512}, "mamba2": {}, "recurrent_gemma": {}}
+KIMI = {"model_max_length": 512}
+LONG_OF = {"bailing_hybrid": KIMI, "kimi_linear": KIMI, "mamba2": {}, "recurrent_gemma": {}}
 
 
 def shared():
@@ -70,7 +72,7 @@ def shared():
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FORESTS)
 def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(tmp_path, kind):
     model = torch_model(kind, **LONG_OF.get(kind, LONG))
     with torch.no_grad():
