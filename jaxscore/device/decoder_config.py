@@ -317,6 +317,7 @@ class Experts:
         scores: what the router's outputs become: "softmax", "sigmoid", or "sparsemixer", which
             chooses and weighs one expert after the other (arXiv 2409.12136).
         corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
+        corrects_logits: it is added to the router's outputs instead.
         groups, groups_per_token: experts are chosen within the best groups of neighbours.
         group_rank: scores of a group, summed, by which groups are ranked.
         dropped_score: of experts in other groups; None if they are never chosen.
@@ -335,6 +336,7 @@ class Experts:
         late: what the routed experts give is added at the end of the next layer, and the shared
             MLP's output in their own (arXiv 2509.01322); the last layer has none.
         latent_width: experts read and give a projection of so many channels; 0 is none.
+        normed: the sum of experts and shared MLP has a norm.
     """
 
     count: int
@@ -345,6 +347,7 @@ class Experts:
     shared_scale: float = 1.0
     scores: RouterScores = "softmax"
     corrected: bool = False
+    corrects_logits: bool = False
     groups: int = 1
     groups_per_token: int = 1
     group_rank: int = 1
@@ -362,6 +365,7 @@ class Experts:
     identities: int = 0
     late: bool = False
     latent_width: int = 0
+    normed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

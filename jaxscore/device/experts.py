@@ -46,7 +46,8 @@ def route_tokens(
         scores = kind(logits)
         # A sigmoid is 1 from about 17 on, where the logits still differ.
         ranked = logits if experts.scores == "sigmoid" else scores
-        ranked = ranked if correction is None else scores + correction
+        if correction is not None:
+            ranked = (logits if experts.corrects_logits else scores) + correction
         _, chosen = lax.top_k(_within_groups(ranked, experts), experts.per_token)
         share = jnp.take_along_axis(scores, chosen, axis=-1)
     if experts.renormalised:

@@ -185,7 +185,7 @@ class Mixture(nn.Module):
             if experts.shared_scale != 1.0:
                 shared *= experts.shared_scale
             y += shared
-        return y, late
+        return (Norm(c, name="after_norm")(y) if experts.normed else y), late
 
 
 class MlpHalf(nn.Module):

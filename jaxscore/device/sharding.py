@@ -96,7 +96,7 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("layers/laurel/norm/scale", (None, None)),
     *_product("layers/attention_norm_gate/(left|right)", None, None, None),
     *_product(f"{MAIN_MLP}/norm_gate/(left|right)", None, None, None),
-    (f"{MAIN_MLP}/(experts|experts_after|shared_after)_norm/scale", (None, None)),
+    (f"{MAIN_MLP}/(experts|experts_after|shared_after|after)_norm/scale", (None, None)),
     (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
     ("(layers/attention|attentions/main)/q_norm/(scale|bias)", (None, HEADS, None)),

@@ -12,14 +12,14 @@ SINCE = "0.1.0"  # version of jaxscore that first covers what is here
 LINES = ("4.57", "5")  # of transformers
 # Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
 WITHOUT_4 = frozenset(
-    "afmoe axk2 bailing_hybrid cohere2_moe deepseek_v32 exaone exaone_moe flint gemma4_text "
-    "gemma4_unified_text glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 internlm3 "
-    "iquestcoder jais2 kimi_linear lara_mini lfm2_moe lfm3 mimo_v2_flash minicpm3 minimax_m2 "
-    "minimax_m3_vl_text ministral3 nanochat nemotron_h olmo_hybrid qwen3_5_moe_text qwen3_5_text "
-    "solar_open youtu".split()
+    "afmoe axk1 axk2 bailing_hybrid cohere2_moe cwm deepseek_v32 exaone exaone_moe flint "
+    "gemma4_text gemma4_unified_text glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 "
+    "hyperclovax internlm3 iquestcoder jais2 kimi_linear kolibri1 lara_mini lfm2_moe lfm3 mellum "
+    "mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral3 nanochat nemotron_h "
+    "olmo_hybrid qwen3_5_moe_text qwen3_5_text sarvam_mla sarvam_moe solar_open youtu".split()
 )
 # wrappers of families that it has,
-WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr"})
+WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr", "moss_transcribe_diarize"})
 # and one that computes something else, or fails, for these
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gemma3n_text gpt_bigcode gpt_oss "
@@ -167,9 +167,8 @@ _OTHER_LAYERS = {
     "xlnet": "attention in permuted orders",
 }
 _NOT_COMPARED = (
-    "apertus1p5_text aria_text axk1 beam bitnet cohere_compass_text cpmant ctrl cwm emu3 fuyu "
-    "git got_ocr2 gpt-sw3 gpt_neox_japanese hyperclovax kolibri1 mellum modernbert-decoder "
-    "moss_transcribe_diarize nemotron_h_omni openai-gpt sarvam_mla sarvam_moe xlm"
+    "apertus1p5_text beam bitnet cohere_compass_text cpmant ctrl emu3 fuyu git gpt-sw3 "
+    "gpt_neox_japanese modernbert-decoder openai-gpt xlm"
 )
 _ENCODER_DECODERS = (
     "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "

@@ -31,6 +31,11 @@ UNGROUPED = ({"n_group": 2, "topk_group": 1}, {"topk_group": 1})
 UNSCALED = "norm_topk_prob routed_scaling_factor"
 ROUTED = {"norm_topk_prob": False, "routed_scaling_factor": 0.8}
 
+OWN_ROPE = {
+    FULL: YARN | {"rope_theta": 300.0},
+    SLIDING: {"rope_type": "default", "rope_theta": 30.0},
+}
+
 YOUTU = {*GATED, "kv_lora_rank", "q_lora_rank", "v_head_dim"}
 YOUTU |= {"qk_rope_head_dim", "qk_nope_head_dim"}
 
@@ -54,6 +59,26 @@ BASE: dict[str, dict[str, Any]] = {
     | {"mlp_only_layers": [0], "num_experts": 5, "num_experts_per_tok": 2}
     | {"shared_expert_intermediate_size": 40},
     "iquestcoder": OWN_HEADS,
+    "aria_text": {**GATED, "moe_num_experts": 5, "moe_topk": 2},
+    "axk1": {name: value for name, value in LATENT.items() if name != "first_k_dense_replace"}
+    | {"n_group": 4, "topk_group": 2},
+    "cwm": {**OWN_HEADS, "sliding_window": 5, "bos_token_id": 1},  # which its class needs
+    "hyperclovax": {**GATED, "attention_multiplier": 0.35, "residual_multiplier": 0.5},
+    "kolibri1": {name: value for name, value in SPARSE.items() if name != "intermediate_size"}
+    | {"head_dim": 12, "sliding_window": 5, "num_experts": 6, "num_experts_per_tok": 2}
+    | {"shared_expert_intermediate_size": 40, "num_hidden_layers": 5}
+    | {"layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL]},
+    "mellum": {
+        **SPARSE,
+        "head_dim": 12,
+        "layer_types": [FULL, SLIDING, SLIDING],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "sliding_window": 5,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+    },
+    "sarvam_mla": {**LATENT, "q_lora_rank": None},
+    "sarvam_moe": {**SPARSE, "head_dim": 12, "n_routed_experts": 6, "num_experts_per_tok": 2},
     "youtu": {name: value for name, value in LATENT.items() if name in YOUTU},
     "flex_olmo": {**GATED, "num_experts": 5, "num_experts_per_tok": 2},
     "glm4_moe_lite": {
@@ -83,6 +108,146 @@ BASE: dict[str, dict[str, Any]] = {
 }
 
 CASES = [
+    case("aria_text", {"moe_topk": 3}),
+    case(
+        "aria_text",
+        "rms_norm_eps rope_theta rope_scaling",
+        attention_bias=True,
+        head_dim=12,
+        moe_num_shared_experts=1,
+        moe_topk=3,
+        num_key_value_heads=1,
+        rms_norm_eps=0.1,
+        rope_theta=300.0,
+        tie_word_embeddings=True,
+        **scaled(LINEAR),
+    ),
+    case("axk1", {"num_experts_per_tok": 2}, {"n_group": 1, "topk_group": 1}, {"topk_group": 1}),
+    case(
+        "axk1",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "rope_interleave rope_scaling",
+        attention_bias=True,
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        n_group=1,
+        n_shared_experts=1,
+        rope_interleave=False,
+        tie_word_embeddings=True,
+        topk_group=1,
+        **ROUTED,
+        **LLAMALIKE,
+        **scaled(DEEP_YARN),
+    ),
+    case("axk1", mlp_layer_types=["dense"] * 3),
+    # The second layer has a window.
+    case("cwm", "sliding_window"),
+    case(
+        "cwm",
+        LLAMALIKE_NAMES,
+        "rope_scaling layer_types",
+        layer_types=[SLIDING, FULL],
+        mlp_bias=True,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    case("hyperclovax", "residual_multiplier attention_multiplier"),
+    case(
+        "hyperclovax",
+        LLAMALIKE_NAMES,
+        "embedding_multiplier logits_scaling rope_scaling",
+        attention_bias=True,
+        attention_multiplier=None,
+        embedding_multiplier=3.0,
+        head_dim=12,
+        logits_scaling=0.6,
+        mlp_bias=True,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        use_post_norm=False,
+        **LLAMALIKE,
+        **scaled(LINEAR),
+    ),
+    case(
+        "kolibri1",
+        "sliding_window",
+        {"num_experts_per_tok": 3},
+        {"layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL]},
+    ),
+    case(
+        "kolibri1",
+        LLAMALIKE_NAMES,
+        "norm_topk_prob rope_scaling",
+        layer_types=None,
+        norm_topk_prob=True,
+        num_key_value_heads=1,
+        tie_word_embeddings=True,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
+    # Without a window all layers have rotary embeddings.
+    case("kolibri1", layer_types=[FULL] * 5, sliding_window=None),
+    case(
+        "mellum",
+        "sliding_window",
+        {"num_experts_per_tok": 3},
+        {"layer_types": [SLIDING, FULL, SLIDING]},
+    ),
+    case(
+        "mellum",
+        "rms_norm_eps hidden_act norm_topk_prob",
+        {"rope_parameters": OWN_ROPE | {FULL: {"rope_type": "default", "rope_theta": 300.0}}},
+        {"rope_parameters": OWN_ROPE | {SLIDING: {"rope_type": "default", "rope_theta": 1e4}}},
+        attention_bias=True,
+        hidden_act="gelu",
+        mlp_layer_types=None,
+        norm_topk_prob=False,
+        num_key_value_heads=1,
+        rms_norm_eps=0.1,
+        rope_parameters=OWN_ROPE,
+        tie_word_embeddings=True,
+    ),
+    case("mellum", layer_types=None, mlp_layer_types=["dense"] * 3),
+    case("sarvam_mla", {"num_experts_per_tok": 2}),
+    case(
+        "sarvam_mla",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "rope_interleave rope_scaling",
+        {"n_group": 1, "topk_group": 1},
+        attention_bias=True,
+        first_k_dense_replace=0,
+        n_group=4,
+        q_lora_rank=20,
+        rope_interleave=False,
+        tie_word_embeddings=True,
+        topk_group=2,
+        **ROUTED,
+        **LLAMALIKE,
+        **scaled(DEEP_YARN),
+    ),
+    # As released files say it
+    case("sarvam_mla", "rope_scaling", head_dim=16, **scaled(DEEP_YARN, rope_type="deepseek_yarn")),
+    case("sarvam_moe", {"num_experts_per_tok": 3}),
+    case(
+        "sarvam_moe",
+        LLAMALIKE_NAMES,
+        UNSCALED,
+        "partial_rotary_factor rope_scaling",
+        *UNGROUPED,
+        attention_bias=True,
+        first_k_dense_replace=0,
+        n_shared_experts=2,
+        partial_rotary_factor=0.5,
+        tie_word_embeddings=True,
+        use_qk_norm=False,
+        **ROUTED,
+        **GROUPED,
+        **LLAMALIKE,
+        **scaled(YARN),
+    ),
     case("codegen", {"rotary_dim": 6}),
     case(
         "codegen",
@@ -411,6 +576,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("flint", {"layer_types": [FULL, "conv", FULL, FULL]}, "layer_types has ['conv']"),
     ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
     ("iquestcoder", {"clip_qkv": None, "use_sliding_window": True}, "use_sliding_window is True"),
+    ("aria_text", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+    ("aria_text", {"mlp_bias": True}, "mlp_bias is True"),
+    ("axk1", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+    ("cwm", {"attention_bias": True}, "attention_bias=True"),
+    ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+    ("sarvam_mla", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
+    ("sarvam_mla", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+    ("sarvam_mla", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
     ("youtu", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("codegen", {"rotary_dim": None}, "rotary_dim is None"),
     ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention is True"),
@@ -437,7 +610,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("olmo", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("axk1", {"q_lora_rank": 0}, "q_lora_rank is 0, expected a number of at least 1"),
     ("codegen", {"n_head": 6, "n_embd": 48}, "n_head is 6"),
+    ("cwm", {"sliding_window": 0}, "sliding_window is 0"),
     ("dots1", {"num_experts_per_tok": None}, "num_experts_per_tok is None, expected a number"),
     ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
     ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
@@ -445,15 +620,34 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("ministral", {"sliding_window": None}, "sliding_window is None"),
     ("olmo", {"clip_qkv": 0.0}, "clip_qkv is 0.0"),
 ]
-ALIKE: dict[str, set[str]] = {}
+ALIKE: dict[str, set[str]] = {"sarvam_mla": {"head_dim"}}  # in two spellings
 HALF = "other sums in half precision alone"
 NEXT = {"num_nextn_predict_layers": OF_NEXT_TOKENS}
 OF_MIXTURES = {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
+    "axk1": {
+        "first_k_dense_replace": "mlp_layer_types has the layers",
+        "head_dim": DERIVED,
+        "output_router_logits": TRAINING,
+        "qk_head_dim": DERIVED,
+    },
     "dots1": {"output_router_logits": TRAINING},
     "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
     "flex_olmo": OF_MIXTURES,
     "flint": OF_MIXTURES,
+    "kolibri1": {"output_router_logits": TRAINING},
+    "mellum": OF_MIXTURES
+    | NEXT
+    | dict.fromkeys(("mtp_layer_types", "mtp_mlp_layer_types"), OF_NEXT_TOKENS),
+    "sarvam_mla": {
+        "aux_loss_alpha": NOT_READ,
+        "ep_size": NOT_READ,
+        "output_router_logits": TRAINING,
+        "qk_head_dim": DERIVED,
+        "seq_aux": NOT_READ,
+        **NEXT,
+    },
+    "sarvam_moe": {"output_router_logits": TRAINING, **NEXT},
     "youtu": {"head_dim": DERIVED, "qk_head_dim": DERIVED},
     "glm4_moe_lite": {"output_router_logits": TRAINING, "qk_head_dim": DERIVED, **NEXT},
     "gpt_bigcode": {

@@ -77,7 +77,9 @@ KINDS: dict[str, type] = dict.fromkeys(
     "qk_head_dim sliding_window top_k_experts topk_group v_head_dim word_embed_proj_dim".split(),
     int,
 ) | dict.fromkeys(
-    "attn_logit_softcapping clip_qkv final_logit_softcapping rms_norm_eps".split(), float
+    "attention_multiplier attn_logit_softcapping clip_qkv final_logit_softcapping "
+    "rms_norm_eps".split(),
+    float,
 )
 KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
 KINDS |= dict.fromkeys(

@@ -92,11 +92,16 @@ def _cohere2_moe(config: Any) -> None:
         config.mlp_layer_types = ["dense"] * first + ["sparse"] * (n - first)
 
 
+def _kolibri1(config: Any) -> None:
+    """A window in all but every fifth layer."""
+    if config.layer_types is None:
+        config.layer_types = _layer_types(config, 5)
+
+
 def _gemma3n(config: Any) -> None:
     """A window in all but every fifth layer; few activations in the first ten of more layers."""
     n = config.num_hidden_layers
-    if config.layer_types is None:
-        config.layer_types = _layer_types(config, 5)
+    _kolibri1(config)
     if config.activation_sparsity_pattern is None:
         n_sparse = 10 if n > 10 else 0
         config.activation_sparsity_pattern = [0.95] * n_sparse + [0.0] * (n - n_sparse)
@@ -104,13 +109,32 @@ def _gemma3n(config: Any) -> None:
         config.intermediate_size = [config.intermediate_size] * n
 
 
-def _granite_swa(config: Any) -> None:
-    """A window in all but every fourth layer, counted from the first; one rotary base for all."""
-    layers = range(config.num_hidden_layers)
+def _cwm(config: Any) -> None:
+    """A window in all but every fourth layer, counted from the first."""
     if config.layer_types is None:
-        config.layer_types = [SLIDING if i % 4 else FULL for i in layers]
+        config.layer_types = [SLIDING if i % 4 else FULL for i in range(config.num_hidden_layers)]
+
+
+def _granite_swa(config: Any) -> None:
+    """One rotary base for all layers."""
+    _cwm(config)
     if config.layer_rope_theta is None:
-        config.layer_rope_theta = [config.rope_parameters["rope_theta"] for _ in layers]
+        theta = config.rope_parameters["rope_theta"]
+        config.layer_rope_theta = [theta] * config.num_hidden_layers
+
+
+def _hyperclovax(config: Any) -> None:
+    if config.head_dim is None:
+        config.head_dim = config.hidden_size // config.num_attention_heads
+    if config.attention_multiplier is None:
+        config.attention_multiplier = config.head_dim**-0.5
+
+
+def _mellum(config: Any) -> None:
+    """Full attention and experts in all layers."""
+    for name, kind in (("layer_types", FULL), ("mlp_layer_types", "sparse")):
+        if getattr(config, name) is None:
+            setattr(config, name, [kind] * config.num_hidden_layers)
 
 
 def _optional_window(config: Any) -> None:
@@ -280,6 +304,20 @@ def _sparse(config: Any) -> None:
     _first_dense_layers(config)
     if config.layer_types is None:
         config.layer_types = ["indexed_attention"] * config.num_hidden_layers
+    _latent(config)
+
+
+def _axk1(config: Any) -> None:
+    """Experts in all layers but the first, unless an older attribute says how many."""
+    config.first_k_dense_replace = getattr(config, "first_k_dense_replace", 1)
+    _first_dense_layers(config)
+    _latent(config)
+
+
+def _sarvam_mla(config: Any) -> None:
+    """Released files have the width of a latent key under `head_dim`."""
+    if config.head_dim == config.kv_lora_rank + config.qk_rope_head_dim:
+        config.head_dim = None
     _latent(config)
 
 
@@ -718,11 +756,13 @@ def _phi4_multimodal(config: Any) -> None:
 
 RULES: dict[str, Callable[[Any], None]] = {
     "afmoe": _afmoe,
+    "axk1": _axk1,
     "axk2": _axk2,
     "bailing_hybrid": _bailing_hybrid,
     "bamba": _mamba2,
     "cohere2": _cohere2,
     "cohere2_moe": _cohere2_moe,
+    "cwm": _cwm,
     "dbrx": _dbrx,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
@@ -752,14 +792,17 @@ RULES: dict[str, Callable[[Any], None]] = {
     "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,
     "kimi_linear": _kimi_linear,
+    "kolibri1": _kolibri1,
     "lara_mini": _lara_mini,
     "lfm2": _lfm2,
     "lfm3": _lfm3,
     "helium": _check_quotient,
     "hy_v3": _first_dense,
+    "hyperclovax": _hyperclovax,
     "jamba": _mamba,
     "llama4_text": _llama4,
     "longcat_flash": _longcat,
+    "mellum": _mellum,
     "mimo_v2_flash": _mimo,
     "minicpm3": _minicpm3,
     "minimax": _minimax,
@@ -782,6 +825,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": _no_windows,
     "recurrent_gemma": _recurrent_gemma,
+    "sarvam_mla": _sarvam_mla,
     "smollm3": _smollm3,
     "vaultgemma": _alternating,
     "youtu": _latent,

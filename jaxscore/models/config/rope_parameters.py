@@ -218,6 +218,8 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
         _check_streams(out, sizes, 0.25 if kind.startswith("qwen3_5") else 1.0)
     if kind in ("phi3", "phi4_multimodal") and rope_type in ("su", "yarn"):
         rope_type = "longrope"  # as its first releases call it
+    if kind == "sarvam_mla" and rope_type == "deepseek_yarn":
+        rope_type = "yarn"
     if rope_type == ALPHA:
         raise InputError(f"rope_type is {ALPHA!r}, which is not handled")
     if kind in WITH_ALPHA and rope_type == "dynamic" and out.get("alpha"):

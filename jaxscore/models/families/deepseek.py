@@ -1,5 +1,5 @@
-"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk2, longcat_flash, with mixtures in
-most layers, and youtu without any.
+"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk1, axk2, longcat_flash, sarvam_mla,
+with mixtures in most layers, and youtu without any.
 
 The indexer of deepseek_v32, glm_moe_dsa and axk2 chooses `index_topk` keys for each query. Up to
 that many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
@@ -114,6 +114,23 @@ def _glm4_moe_lite(config: Any) -> DecoderConfig:
     fields.require(config, first_k_dense_replace=len(plain), topk_method="noaux_tc")
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
     return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
+
+
+def _axk1(config: Any) -> DecoderConfig:
+    """deepseek_v3 with a norm after the experts."""
+    fields.require_counts(config, "q_lora_rank")
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, normed=True)
+    plain = mixtures.dense_layers(config)
+    return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
+
+
+def _axk1_sources(config: DecoderConfig) -> Table:
+    table = sources(config)
+    if config.experts is not None:
+        layers, _ = mixtures.split_layers(config)
+        path = (*mixtures.mlp_path(config), "after_norm", "scale")
+        table[path] = Source("layers.{i}.post_mlp_layernorm.weight", layers=layers)
+    return table
 
 
 def _youtu(config: Any) -> DecoderConfig:
@@ -308,6 +325,17 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 
 
 FAMILIES = {
+    "axk1": llama.family(
+        _axk1,
+        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
+        "head_dim qk_head_dim first_k_dense_replace mlp_layer_types moe_intermediate_size",
+        "moe_layer_freq n_routed_experts n_shared_experts num_experts_per_tok norm_topk_prob",
+        "routed_scaling_factor n_group topk_group rope_interleave output_router_logits",
+        sources=_axk1_sources,
+        # Released files have this norm in layers without experts, too.
+        unread=lambda config: (r"layers\.\d+\.post_mlp_layernorm\.weight",),
+        renamed={".mlp.post_mlp_layernorm.": ".post_mlp_layernorm."},
+    ),
     "axk2": llama.family(
         _axk2,
         INDEXED_READS,
@@ -337,6 +365,9 @@ FAMILIES = {
         "indexer_rope_interleave",
         mixtures.NEXT_TOKENS,
         **NAMES,
+    ),
+    "sarvam_mla": llama.family(
+        _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=sources
     ),
     "youtu": llama.family(
         _youtu,

@@ -1,11 +1,13 @@
-"""granite and its mixtures, some with windows: llama with multipliers on what it adds up."""
+"""granite, its mixtures, some with windows, and hyperclovax: llama with multipliers on what it adds
+up."""
 
+import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Source, Table
+from jaxscore.models.families.family import Source, Table, layer_norms
 from jaxscore.models.rope import rotary
 
 MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
@@ -21,6 +23,18 @@ def granite_config(config: Any, **own: Any) -> DecoderConfig:
         **fields.biases(config),
         **own,
     )
+
+
+def _hyperclovax(config: Any) -> DecoderConfig:
+    """Granite with norms after both halves, whose `logits_scaling` multiplies."""
+    made = granite_config(config, norm_place="both" if config.use_post_norm else "before")
+    return dataclasses.replace(made, logit_scale=config.logits_scaling)
+
+
+def _hyperclovax_sources(config: DecoderConfig) -> Table:
+    after = {"attention_after_norm": "post_norm1", "mlp_after_norm": "post_norm2"}
+    table = llama.sources(config)
+    return table | layer_norms(after) if config.norm_place == "both" else table
 
 
 def _windows(config: Any) -> dict[str, Any]:
@@ -89,6 +103,12 @@ SWA = "layer_types sliding_window layer_rope_theta"
 
 FAMILIES = {
     "granite": llama.family(granite_config, "attention_bias mlp_bias", MULTIPLIERS),
+    "hyperclovax": llama.family(
+        _hyperclovax,
+        "attention_bias head_dim mlp_bias use_post_norm",
+        MULTIPLIERS,
+        sources=_hyperclovax_sources,
+    ),
     "granite_swa": llama.family(
         _granite_swa,
         "attention_bias mlp_bias",

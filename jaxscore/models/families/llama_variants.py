@@ -1,6 +1,6 @@
 """Llama with other biases, activations, positions, norms, layouts or windows.
 
-apertus, arcee, ernie4_5, glm, helium, internlm3, jais2, ministral, nanochat, olmo, seed_oss,
+apertus, arcee, cwm, ernie4_5, glm, helium, internlm3, jais2, ministral, nanochat, olmo, seed_oss,
 smollm3, and with norms after attention and MLP exaone4, glm4, olmo2, olmo3.
 """
 
@@ -158,10 +158,15 @@ def _jais2(config: Any) -> DecoderConfig:
     )
 
 
-def _ministral(config: Any) -> DecoderConfig:
+def _cwm(config: Any) -> DecoderConfig:
+    """Ministral with biases in the MLP."""
+    return _ministral(config, mlp_bias=config.mlp_bias)
+
+
+def _ministral(config: Any, **own: Any) -> DecoderConfig:
     """Some layers have a window, whose size PyTorch's class needs in any case."""
     fields.window_size(config)
-    return llama.llama_config(config, windows=fields.windows_by_layer_type(config))
+    return llama.llama_config(config, windows=fields.windows_by_layer_type(config), **own)
 
 
 def _olmo(config: Any) -> DecoderConfig:
@@ -260,6 +265,7 @@ FAMILIES = {
         sources=_apertus_sources,
     ),
     "arcee": llama.family(_arcee, "head_dim attention_bias mlp_bias"),
+    "cwm": llama.family(_cwm, "head_dim layer_types mlp_bias sliding_window"),
     "ernie4_5": llama.family(_ernie4_5, "head_dim use_bias"),
     "nanochat": llama.family(
         _nanochat, "head_dim attention_bias final_logit_softcapping", sources=_nanochat_sources

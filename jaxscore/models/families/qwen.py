@@ -1,4 +1,4 @@
-"""qwen2 and qwen3, and their mixtures of experts."""
+"""qwen2 and qwen3, their mixtures of experts, and mellum."""
 
 from typing import Any
 
@@ -49,6 +49,25 @@ def _qwen3_moe(config: Any) -> DecoderConfig:
     return _mixture(config, 0, qk_norm="head", windows=windows, **fields.biases(config))
 
 
+def _mellum(config: Any) -> DecoderConfig:
+    """qwen3_moe with plain layers, and rotary frequencies per layer type."""
+    experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
+    width, plain = config.moe_intermediate_size, mixtures.dense_layers(config)
+    return llama.llama_config(
+        config,
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        **fields.rotary_by_layer_type(config),
+        qk_norm="head",
+        windows=fields.windows_by_layer_type(config),
+        **fields.biases(config),
+    )
+
+
+def _mellum_sources(config: DecoderConfig) -> Table:
+    attention = llama.attention_sources(config) | llama.qk_norm_sources(config)
+    return mixtures.sources(config, attention)
+
+
 def _sources(config: DecoderConfig) -> Table:
     table = llama.embedding_sources(config) | llama.pre_norm_sources(config)
     table |= llama.attention_sources(config)
@@ -74,6 +93,16 @@ MIXTURE = (
 )
 
 FAMILIES = {
+    "mellum": llama.family(
+        _mellum,
+        "attention_bias head_dim layer_types sliding_window mlp_layer_types mtp_layer_types",
+        "moe_intermediate_size mtp_mlp_layer_types norm_topk_prob num_experts num_experts_per_tok",
+        mixtures.NEXT_TOKENS,
+        mixtures.TRAINING,
+        sources=_mellum_sources,
+        unread=lambda config: (r"mtp\..+",),
+        next_tokens=True,
+    ),
     "qwen2": llama.family(_qwen2, WINDOWS, "layer_types", sources=_sources),
     "qwen3": llama.family(_qwen3, WINDOWS, "layer_types head_dim attention_bias", sources=_sources),
     "qwen2_moe": llama.family(

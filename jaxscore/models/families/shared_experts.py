@@ -1,15 +1,17 @@
-"""Mixtures with plain layers or shared experts: afmoe, cohere2_moe, ernie4_5_moe, glm4_moe, llama4.
+"""Mixtures with plain layers or shared experts: afmoe, aria, cohere2_moe, ernie4_5_moe, glm4_moe,
+llama4, sarvam_moe.
 
 afmoe gates attention and has norms around both halves of a layer. llama4_text has attention in
 chunks of positions, NoPE layers, and experts that weigh their input.
 """
 
+import dataclasses
 import math
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, QueryGrowth
 from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Table, layer_norms, linear
+from jaxscore.models.families.family import Part, Table, layer_norms, linear
 
 
 def _ernie4_5_moe(config: Any) -> DecoderConfig:
@@ -70,6 +72,52 @@ def _glm_sources(config: DecoderConfig) -> Table:
     attention = llama.attention_sources(config)
     attention |= llama.qk_norm_sources(config) if config.qk_norm else {}
     return mixtures.sources(config, attention)
+
+
+def _sarvam_sources(config: DecoderConfig) -> Table:
+    """Released files have queries, keys and values in one tensor."""
+    table, first = _glm_sources(config), 0
+    n_rows = config.n_heads + 2 * config.n_kv_heads
+    for name, n in (("q", config.n_heads), ("k", config.n_kv_heads), ("v", config.n_kv_heads)):
+        part = Part(1, n_rows, first, first + n)
+        first += n
+        fused = linear(
+            ("layers", "attention", name),
+            "layers.{i}.self_attn.query_key_value",
+            config.qkv_bias,
+            part=part,
+        )
+        for path, source in fused.items():
+            table[path] = dataclasses.replace(table[path], otherwise=source)
+    return table
+
+
+def _aria(config: Any) -> DecoderConfig:
+    """Experts in every layer, whose activation is SiLU whatever `hidden_act` is."""
+    fields.require(config, hidden_act="silu", mlp_bias=False)
+    experts = Experts(
+        config.moe_num_experts,
+        config.moe_topk,
+        # Renormalising a softmax over all experts equals its softmax over the chosen ones.
+        renormalised=True,
+        shared_width=config.intermediate_size * config.moe_num_shared_experts,
+        shared_gated=False,
+    )
+    experts = mixtures.check_counts(experts, "moe_topk")
+    return llama.llama_config(config, experts=experts, **fields.biases(config))
+
+
+def _aria_sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}.mlp."
+    gate_up, down = (f"{layer}experts.{name}.weight" for name in ("fc1", "fc2"))
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | llama.attention_sources(config)
+        | mixtures.router_sources(config, layer + "router")
+        | mixtures.fused_expert_sources(config, gate_up, down, transposed=True)
+        | mixtures.shared_expert_sources(config, layer + "shared_experts.")
+    )
 
 
 # Attributes of released configs, at the values that PyTorch's class computes
@@ -229,6 +277,12 @@ def _llama4_sources(config: DecoderConfig) -> Table:
     )
 
 
+GLM = (
+    "head_dim attention_bias use_qk_norm first_k_dense_replace moe_intermediate_size "
+    "n_routed_experts n_shared_experts num_experts_per_tok norm_topk_prob n_group topk_group "
+    "routed_scaling_factor output_router_logits"
+)
+
 FAMILIES = {
     "ernie4_5_moe": llama.family(
         _ernie4_5_moe,
@@ -241,13 +295,21 @@ FAMILIES = {
         next_tokens=True,
     ),
     "glm4_moe": llama.family(
+        _glm4_moe, GLM, mixtures.NEXT_TOKENS, sources=_glm_sources, next_tokens=True
+    ),
+    "sarvam_moe": llama.family(
         _glm4_moe,
-        "head_dim attention_bias use_qk_norm first_k_dense_replace moe_intermediate_size",
-        "n_routed_experts n_shared_experts num_experts_per_tok norm_topk_prob n_group topk_group",
-        "routed_scaling_factor output_router_logits",
+        GLM,
         mixtures.NEXT_TOKENS,
-        sources=_glm_sources,
-        next_tokens=True,
+        sources=_sarvam_sources,
+        renamed={
+            "word_embeddings.": "embed_tokens.",
+            ".attention.": ".self_attn.",
+            ".dense.": ".o_proj.",
+            ".query_layernorm.": ".q_norm.",
+            ".key_layernorm.": ".k_norm.",
+            ".gate.expert_bias": ".gate.e_score_correction_bias",
+        },
     ),
     "afmoe": llama.family(
         _afmoe,
@@ -257,6 +319,15 @@ FAMILIES = {
         *RELEASED,
         UNREAD,
         sources=_afmoe_sources,
+    ),
+    "aria_text": llama.family(
+        _aria,
+        "head_dim attention_bias mlp_bias moe_num_experts moe_num_shared_experts moe_topk",
+        sources=_aria_sources,
+        renamed={  # as transformers' class has them
+            ".experts.gate_up_proj": ".experts.fc1.weight",
+            ".experts.down_proj": ".experts.fc2.weight",
+        },
     ),
     "cohere2_moe": llama.family(
         _cohere2_moe,

@@ -1,11 +1,12 @@
-"""Mixtures with a sigmoid router and corrected choice: dots1, exaone_moe, hy_v3, solar_open."""
+"""Mixtures with a sigmoid router and corrected choice: dots1, exaone_moe, hy_v3, kolibri1,
+solar_open."""
 
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama, mixtures
-from jaxscore.models.families.family import Table
+from jaxscore.models.families.family import Table, layer_norms
 
 
 def _dots1(config: Any) -> DecoderConfig:
@@ -86,6 +87,34 @@ def _hy_v3_sources(config: DecoderConfig) -> Table:
     )
 
 
+def _kolibri1(config: Any) -> DecoderConfig:
+    """Norms around both halves; if there is a window, the layers without one are NoPE."""
+    width, windows = config.moe_intermediate_size, fields.windows_by_layer_type(config)
+    experts = mixtures.sigmoid_experts(
+        config,
+        config.num_experts,
+        scale=1.0,
+        groups=1,
+        corrects_logits=True,
+        shared_width=config.shared_expert_intermediate_size,
+    )
+    everywhere = config.sliding_window is None
+    return llama.llama_config(
+        config,
+        mlp_width=width,
+        experts=mixtures.check_counts(experts),
+        norm_place="both",
+        qk_norm="head",
+        windows=windows,
+        **fields.rotary_in_layers(config, (everywhere or window > 0 for window in windows)),
+    )
+
+
+def _kolibri1_sources(config: DecoderConfig) -> Table:
+    after = {"attention_after_norm": "post_attn_norm", "mlp_after_norm": "post_ffn_norm"}
+    return _normed_sources(config, "layers.{i}.moe.router.expert_bias") | layer_norms(after)
+
+
 def _solar_open(config: Any) -> DecoderConfig:
     """Experts in every layer."""
     if (share := config.rope_parameters["partial_rotary_factor"]) != 1:
@@ -135,6 +164,19 @@ FAMILIES = {
         mixtures.NEXT_TOKENS,
         sources=_hy_v3_sources,
         next_tokens=True,
+    ),
+    "kolibri1": llama.family(
+        _kolibri1,
+        CHOICE,
+        "head_dim layer_types norm_topk_prob num_experts shared_expert_intermediate_size",
+        "sliding_window",
+        sources=_kolibri1_sources,
+        lacks="intermediate_size",
+        renamed={  # as transformers' class has them
+            ".mlp.gate.e_score_correction_bias": ".moe.router.expert_bias",
+            ".post_self_attn_layernorm.": ".post_attn_norm.",
+            ".post_mlp_layernorm.": ".post_ffn_norm.",
+        },
     ),
     "solar_open": llama.family(
         _solar_open,
