@@ -21,6 +21,7 @@ from jaxscore.models.weights.tensor_files import LazyMapping, Tensors
 # Prefixes of the text model's tensors in released files and in transformers' -> ours
 PREFIXES = {
     "language_model.model.": "model.",
+    "language_model.backbone.": "backbone.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
     "model.text_model.": "model.",
@@ -119,6 +120,19 @@ IDEFICS = Wrapper(
     frozenset({"scale_factor", "use_reentrant_checkpointing"}),
 )
 WRAPPERS: dict[str, Wrapper] = {
+    "aria": Wrapper(
+        ("aria_text",),
+        PROJECTED,
+        {"image_token_index": 9},
+        frozenset(
+            {
+                "max_value_projector_patch_to_query_dict",
+                "projector_patch_to_query_dict",
+                "vision_feature_layer",
+            }
+        ),
+        IMAGE_INDEX,
+    ),
     "aya_vision": Wrapper(
         ("cohere2",), PROJECTED, {"image_token_index": 255036}, LLAVA | COHERE, IMAGE_INDEX
     ),
@@ -160,6 +174,13 @@ WRAPPERS: dict[str, Wrapper] = {
         frozenset({"vision_embedder", "embed_vision", "embed_audio"}),
         GEMMA4,
         aliases=EOA,
+    ),
+    "got_ocr2": Wrapper(
+        ("qwen2",),
+        PROJECTED,
+        {"image_token_index": 151859},
+        frozenset({"image_seq_length"}),
+        IMAGE_INDEX,
     ),
     "idefics3": IDEFICS,
     "internvl": Wrapper(
@@ -255,6 +276,34 @@ WRAPPERS: dict[str, Wrapper] = {
         {"image_token_index": 200025, "video_token_index": 200026},
         frozenset({"merged_hidden_size", "projector_hidden_size"}),
         {"image_token_id": "image_token_index", "video_token_id": "video_token_index"},
+    ),
+    "moss_transcribe_diarize": Wrapper(
+        ("qwen3",),
+        frozenset({"audio_tower", "multi_modal_projector"}),
+        {"audio_token_id": 151671},
+        frozenset(
+            {"audio_chunk_size", "audio_merge_size", "projector_bias", "projector_hidden_act"}
+        ),
+    ),
+    "nemotron_h_omni": Wrapper(
+        ("nemotron_h",),
+        frozenset(
+            "audio_tower embed_audio mlp1 multi_modal_projector sound_encoder sound_projection "
+            "vision_final_layernorm vision_model vision_projector".split()
+        ),
+        {"audio_token_id": None, "image_token_id": None, "video_token_id": None},
+        frozenset(
+            "downsample_ratio force_image_size projector_hidden_size video_pruning_rate "
+            "video_temporal_patch_size vision_hidden_size".split()
+        ),
+        {
+            "img_context_token_id": "image_token_id",
+            "llm_config": "text_config",
+            "sound_config": "audio_config",
+            "sound_context_token_id": "audio_token_id",
+            "video_context_token_id": "video_token_id",
+            "vit_hidden_size": "vision_hidden_size",
+        },
     ),
     "ovis2": Wrapper(
         ("qwen2",),

@@ -255,6 +255,11 @@ WRAPPED = {
         {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
         ["vision_tower.encoder.blocks.0.wqkv.weight", "mm_projector.proj.0.weight"],
     ),
+    "aria": (
+        "aria_text",
+        OF_LLAVA,
+        ["vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.query"],
+    ),
     "aya_vision": (
         "cohere2",
         OF_LLAVA,
@@ -290,6 +295,22 @@ WRAPPED = {
         "qwen2",
         {"model.": "model.language_model.", "lm_head.": "lm_head."},
         ["model.vision_tower.head_norm.weight", "model.visual_embeddings_table.weight"],
+    ),
+    "got_ocr2": (
+        "qwen2",
+        OF_LLAVA,
+        ["vision_tower.pos_embed", "multi_modal_projector.conv_upsampler1.weight"],
+    ),
+    "moss_transcribe_diarize": (
+        "qwen3",
+        {"model.": "model.language_model.", "lm_head.": "lm_head."},
+        ["model.audio_tower.layer_norm.weight", "model.multi_modal_projector.norm.weight"],
+    ),
+    "nemotron_h_omni": (
+        "nemotron_h",
+        {"backbone.": "language_model.backbone.", "lm_head.": "language_model.lm_head."},
+        ["vision_model.radio_model.model.norm.weight", "mlp1.1.weight",
+         "sound_encoder.encoder.layers.0.norm_out.weight", "sound_projection.linear1.weight"],
     ),
     "idefics3": (
         "llama",
@@ -342,8 +363,10 @@ def wrapped(folder, wrapper, **config):
     model = saved(folder, kind, **config)
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     top = {"model_type": wrapper, "text_config": raw, "vision_config": {"hidden_size": 8}}
-    if wrapper == "exaone4_5":  # whose ids are small by default
-        top |= {"image_token_id": 1000, "video_token_id": 1001}
+    if wrapper in ("aria", "exaone4_5"):  # whose ids are small by default
+        top |= {"image_token_id": 1000}
+    if wrapper == "exaone4_5":
+        top |= {"video_token_id": 1001}
     (folder / "config.json").write_text(json.dumps(top), encoding="utf-8")
 
     def renamed(tensors):
