@@ -221,6 +221,13 @@ class System:
         report: `(run) -> Document`, see `report.document`; None if the system has no report.
         merge: `(records, settings) -> Evaluation` of all records of finished runs, which come one
             by one, as one run would find it; None if the records do not say all that it needs.
+        mark: `(records, noise, settings) -> decisions` marks in place the records that rounding
+            could change; `merge` marks those of all runs by their common noise floor. None if no
+            record is marked.
+        merge_lists: makes lists of the worst from the JSON reports of the runs, which come one by
+            one; None if the records of `merge` say all that the report lists.
+        page_only: what the page displays and no record has, such as "tokens"; `merge` says that
+            it is left out.
         merge_rewrites: the records of `merge` are written in place of those of the runs, which
             say their places in a run.
         reports_with: setting without which the command writes no report and no page; None if it
@@ -249,6 +256,9 @@ class System:
     array: ArrayOutput | None = None
     report: Callable[[Any], Any] | None = None
     merge: Callable[[Iterable[Mapping[str, Any]], Any], Any] | None = None
+    mark: Callable[[Sequence[dict[str, Any]], Any, Any], Sequence[Any]] | None = None
+    merge_lists: Callable[[Iterable[Mapping[str, Any]]], Mapping[str, Any]] | None = None
+    page_only: str = ""
     merge_rewrites: bool = False
     reports_with: str | None = None
     is_lazy: bool = False

@@ -18,6 +18,8 @@ import numpy as np
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
+from jaxscore.analysis.margins import Decisions
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
@@ -278,7 +280,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         for entry, item in zip(entries, items, strict=True)
     ]
     next(scored, None)  # ends the measured time
-    decisions = mark_noise(records, Record, run.noise, "sum_logprob", MARKS)
+    decisions = mark(records, run.noise, settings)
     found = merge(records, settings)
     return dataclasses.replace(
         found,
@@ -287,6 +289,13 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         decisions=decisions,
         **run.measured(),
     )
+
+
+def mark(
+    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
+) -> list[Decisions]:
+    """Mark the choices that rounding could change; see `System.mark`."""
+    return mark_noise(records, Record, noise, "sum_logprob", MARKS)
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
@@ -485,6 +494,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     merge=merge,
+    mark=mark,
     needs=("scores",),
     compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),
 )

@@ -14,6 +14,8 @@ from typing import Any, Literal, Self
 
 from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.forecasts import calibration
+from jaxscore.analysis.margins import Decisions
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.audits import PART_OF_ANSWERS, Answers
@@ -252,7 +254,7 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
         answer_scores.record_of(entry, [result for _, result in pairs], settings.boundary)
         for entry, pairs in zip(entries, scored, strict=True)
     ]
-    decisions = mark_noise(records, AnswerRecord, run.noise, "mean_logprob", answer_scores.MARKS)
+    decisions = mark(records, run.noise, settings)
     found = _of_answers(records, settings)
     return dataclasses.replace(
         found,
@@ -320,6 +322,24 @@ def _found(
             for record in records
             if "error" in record
         ],
+    )
+
+
+def mark(
+    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
+) -> list[Decisions]:
+    """Mark the answers or letters that rounding could change; see `System.mark`."""
+    if settings.mode != "mcq":
+        return mark_noise(records, AnswerRecord, noise, "mean_logprob", answer_scores.MARKS)
+    # The logarithm of a letter's probability, a sum over its tokens, moves by no more than their
+    # log-probabilities do. Generation is not audited.
+    return mark_noise(
+        multiple_choice.with_letters(records),
+        LetterRecord,
+        noise,
+        "label_logprob",
+        multiple_choice.MARKS,
+        "label_logprob, as the letters' log-probability",
     )
 
 
@@ -398,17 +418,7 @@ def _choose(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) ->
         multiple_choice.record_of(entry, quiz, text, mass)
         for (entry, quiz), text, mass in zip(quizzes, written, masses, strict=True)
     ]
-    lettered = multiple_choice.with_letters(records)
-    # The logarithm of a letter's probability, a sum over its tokens, moves by no more than their
-    # log-probabilities do. Generation is not audited.
-    decisions = mark_noise(
-        lettered,
-        LetterRecord,
-        run.noise,
-        "label_logprob",
-        multiple_choice.MARKS,
-        "label_logprob, as the letters' log-probability",
-    )
+    decisions = mark(records, run.noise, settings)
     return dataclasses.replace(
         _of_letters(records, settings),
         n_items=len(entries),
@@ -560,6 +570,8 @@ SYSTEM = System(
     needs_of_mode={"mcq": ("generates", "labels")},
     array=ArrayOutput(is_ascii=False),
     merge=merge,
+    mark=mark,
+    page_only="tokens",
     compared=(
         Compared(
             text=("question", "answers", "truth"),

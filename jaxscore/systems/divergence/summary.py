@@ -101,6 +101,11 @@ class Worst:
         else:
             heapq.heapreplace(self._heap, entry)
 
+    def offer(self, value: float, item: Any) -> None:
+        """Add an item if `takes` allows it."""
+        if self.takes(value):
+            self.add(value, item)
+
     def largest_first(self) -> list[Any]:
         """The retained items."""
         ordered = sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))
@@ -142,15 +147,23 @@ class Totals:
         if not self.add_values(values, means):
             return
         n = len(values["kl"])
-        if self._texts.takes(mean := means["mean_kl"]):
-            text = {"id": scored.id, **{name: means[name] for name in TEXT_FIELDS}}
-            self._texts.add(mean, (text, Strip("", context, scored)))
+        self.add_text(scored.id, means, lambda: Strip("", context, scored))
         first = scored.n_tokens - n  # a token with nothing before it is the first one
         for k in np.argsort(-values["kl"], kind="stable").tolist():
             kl = float(values["kl"][k])
             if not self._tokens.takes(kl):
                 break
             self._tokens.add(kl, self._token(context, scored, values, k, first + k))
+
+    def add_text(self, id: str | int, means: Mapping[str, Any], strip: Callable[[], Strip]) -> None:
+        """Add a text to the worst texts, if it is one of them.
+
+        Args:
+            strip: makes its tokens.
+        """
+        if self._texts.takes(mean := means["mean_kl"]):
+            text = {"id": id, **{name: means[name] for name in TEXT_FIELDS}}
+            self._texts.add(mean, (text, strip()))
 
     def add_values(self, values: Mapping[str, np.ndarray], means: Mapping[str, Any]) -> int:
         """Add the numbers of a text alone, which then is in no list of the worst.

@@ -1,7 +1,8 @@
 """How far two models lie apart on the same texts, token by token."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
@@ -10,7 +11,16 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
 from jaxscore.lm import LocalLM
 from jaxscore.systems.divergence.report import report
-from jaxscore.systems.divergence.summary import NUMBERS, PER_TOKEN, Totals, means_of, values_of
+from jaxscore.systems.divergence.summary import (
+    NUMBERS,
+    PER_TOKEN,
+    RATIOS,
+    TEXT_FIELDS,
+    Totals,
+    Worst,
+    means_of,
+    values_of,
+)
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.score.system import (
@@ -25,7 +35,7 @@ from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, TextSettings
 from jaxscore.systems.system import PerToken, System
 from jaxscore.text.decoder import TextDecoder
-from jaxscore.types.results import ScoredRequest
+from jaxscore.types.results import ScoredRequest, Strip
 
 HELP = """\
 How far do two models lie apart on the same texts? p is the distribution over
@@ -143,7 +153,7 @@ def evaluate(
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """What one run over the texts of all records would find; see `System.merge`.
 
-    The worst tokens and texts are not listed, since records have no contexts.
+    `merge_lists` lists the worst tokens, since records have no contexts.
 
     Raises:
         InputError: the records have no values per token.
@@ -161,16 +171,51 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
             continue
         known = [value is not None for value in record["kl"]]
         values = {name: np.array(record[name], np.float32)[known] for name in PER_TOKEN}
-        totals.add_values(values, record)
+        means = _with_numbers(record, (*TEXT_FIELDS, *RATIOS))
+        if totals.add_values(values, means):
+            totals.add_text(record["id"], means, functools.partial(_strip_of, record))
     summary = totals.summary(settings.n_bootstrap, settings.seed)
     return Evaluation(
         summary=summary,
         n_items=n_items,
         details={"summary": summary},
-        long={"worst_tokens": [], "worst_texts": []},
+        long={"worst_tokens": [], "worst_texts": totals.worst_texts()},
         headline=headline(summary["kl"], summary["same_argmax"]),
         failures=failures,
+        strips=totals.strips(),
     )
+
+
+def merge_lists(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The worst tokens of several reports; see `System.merge_lists`."""
+    worst = Worst()
+    for found in reports:
+        for token in (_with_numbers(one, NUMBERS) for one in found["worst_tokens"]):
+            worst.offer(token["kl"], token)
+    return {"worst_tokens": worst.largest_first()}
+
+
+def _strip_of(record: Mapping[str, Any]) -> Strip:
+    """The tokens of a record, for the page; what records do not have is unknown."""
+    unknown = np.full(len(record["tokens"]), np.nan, np.float32)
+    logprob, entropy, kl, reference = (
+        np.array(record[name], np.float32)  # of None it makes NaN
+        for name in ("logprob", "entropy", "kl", "reference_logprob")
+    )
+    ids = np.array(record["token_ids"], np.int32)
+    measures = {"kl": kl, "reference_logprob": reference}
+    scored = ScoredRequest(
+        record["id"], ids, record["tokens"], logprob, entropy, unknown, unknown, measures=measures
+    )
+    return Strip("", "", scored)
+
+
+def _with_numbers(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """An object of JSON with numbers, whose infinities are text there."""
+    return {
+        name: float(value) if name in names and isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
 def record_of(
@@ -232,5 +277,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     merge=merge,
+    merge_lists=merge_lists,
+    page_only="contexts and self-certainty",
     needs=("is_local", "compares_models"),
 )

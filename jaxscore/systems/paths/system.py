@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
+from jaxscore.analysis.margins import Decisions
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
 from jaxscore.lm import LM
@@ -344,14 +346,6 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         path_record(case, [scored for _, scored in own], settings.systems)
         for case, own in zip(cases, pairs, strict=True)
     ]
-    decisions = mark_noise(
-        paths,
-        PathRecord,
-        run.noise,
-        "mean_logprob",
-        {"within_noise": "sign of the improvement"},
-        "mean_logprob, as log(with / without)",
-    )
     left = iter(paths)
     records = [
         {
@@ -361,6 +355,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         }
         for entry, own in zip(entries, by_entry, strict=True)
     ]
+    decisions = mark(records, run.noise, settings)
     found = merge(records, settings)
     good = _least_gain_first(paths)
     n_left_out = prompting.n_left_out(entry.value.question for entry in entries)
@@ -376,6 +371,20 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         prompting=settings.facts(prompting, n_left_out),
         strips=[strips_of(pairs[place]) for place in good],
         **run.measured(),
+    )
+
+
+def mark(
+    records: Sequence[Mapping[str, Any]], noise: Noise | None, settings: Settings
+) -> list[Decisions]:
+    """Mark the paths whose improvement rounding could turn; see `System.mark`."""
+    return mark_noise(
+        [path for record in records for path in record["path_evaluations"]],
+        PathRecord,
+        noise,
+        "mean_logprob",
+        {"within_noise": "sign of the improvement"},
+        "mean_logprob, as log(with / without)",
     )
 
 
@@ -546,6 +555,8 @@ SYSTEM = System(
     read_example=read_example,
     report=report,
     merge=merge,
+    mark=mark,
+    page_only="tokens",
     is_strict=True,
     select=select,
     repeats_fields=False,

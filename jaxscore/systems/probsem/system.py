@@ -330,7 +330,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
         {**named, **record_of(suite, context, [scored for _, scored in own], settings)}
         for context, own in zip(suite.contexts, pairs, strict=True)
     ]
-    decisions = [] if run.noise is None else [mark_noise(records, run.noise, settings)]
+    decisions = mark(records, run.noise, settings)
     n_left_out = prompting.n_left_out(context.text for context in suite.contexts)
     found = merge(records, settings)
     return dataclasses.replace(
@@ -423,13 +423,17 @@ def record_of(
     }
 
 
-def mark_noise(records: Sequence[dict[str, Any]], noise: Noise, settings: Settings) -> Decisions:
+def mark(
+    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
+) -> list[Decisions]:
     """Add `within_noise` to each context that was scored: could rounding change its decision?
 
     The decision is whether the expected query has the highest `logp`, or which query has it if
     `expected` is -1. With the boundary "upstream" a mean may be over more tokens than have a
     log-probability, and then moves by less than this assumes.
     """
+    if noise is None:
+        return []
     spread = noise.spread[settings.statistic].largest / settings.temperature
     good = [record for record in records if "error" not in record]
     for record in good:
@@ -437,7 +441,7 @@ def mark_noise(records: Sequence[dict[str, Any]], noise: Noise, settings: Settin
         record["within_noise"] = margins.within(margin, spread)
     marks = [record["within_noise"] for record in good]
     statistic = f"logp ({settings.statistic} / temperature)"
-    return margins.count("which query has the highest score", statistic, spread, marks)
+    return [margins.count("which query has the highest score", statistic, spread, marks)]
 
 
 def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -530,6 +534,8 @@ SYSTEM = System(
     beside=prompt_files,
     array=ArrayOutput(is_ascii=False),
     merge=merge,
+    mark=mark,
+    page_only="tokens",
     read_objects=read_objects,
     read_example=read_example,
     select=select,

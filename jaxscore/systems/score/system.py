@@ -451,6 +451,7 @@ SYSTEM = System(
     page_items=lambda settings: WorstRequests(settings.measures),
     report=report,
     merge=merge,
+    page_only="contexts",
     needs=("scores",),
     compared=(
         Compared(

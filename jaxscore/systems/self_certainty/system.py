@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
+from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.defaults import WINDOW
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, named, read_lenient_rows
 from jaxscore.io.json_input import require_field
@@ -26,7 +28,7 @@ from jaxscore.systems.remarks import Remark
 from jaxscore.systems.resuming import Output
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
-from jaxscore.systems.selection.declared import noise
+from jaxscore.systems.selection.declared import noise as stated_noise
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.work import ConfidenceWork, Place
@@ -196,7 +198,7 @@ def _lead(record: Mapping[str, Any]) -> float:
 
 
 def _within_noise(record: Mapping[str, Any]) -> bool | None:
-    floor, lead = noise(record), _lead(record)
+    floor, lead = stated_noise(record), _lead(record)
     return None if floor is None or not math.isfinite(lead) else margins.within(lead, floor)
 
 
@@ -297,6 +299,15 @@ def evaluate(
         page_items=records,
         **run.measured(),
     )
+
+
+def mark(records: Sequence[Mapping[str, Any]], noise: Noise, settings: Settings) -> list[Decisions]:
+    """Raise the noise floors that records state; `select` decides by them. See `System.mark`."""
+    spread = noise.spread["mean_self_certainty"].largest
+    for record in records:
+        if (floor := stated_noise(record)) is not None:
+            record["confidence_settings"]["noise"] = max(floor, spread)
+    return []
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
@@ -445,6 +456,7 @@ SYSTEM = System(
     array=ArrayOutput("-confidence-list", lambda settings, entries: "-confidence-list"),
     report=report,
     merge=merge,
+    mark=mark,
     merge_rewrites=True,
     has_report_files="gold",
     model_field="generator",

@@ -1,12 +1,16 @@
 """Means, percentiles and the worst tokens of texts, against NumPy on all tokens together."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.analysis.bootstrap import Estimate, estimate
+from jaxscore.io.json_output import json_text
 from jaxscore.systems.divergence.summary import PER_TOKEN, Totals, Worst, means_of, values_of
+from jaxscore.systems.divergence.system import merge_lists
 from jaxscore.types.results import ScoredRequest
 
 
@@ -35,6 +39,14 @@ def totals(results):
         values = values_of(one)
         out.add("ctx ", one, values, means_of(values, one.n_tokens))
     return out
+
+
+def test_worst_tokens_of_two_runs_are_those_of_one():
+    results = [scored(k, n, k) for k, n in enumerate((3, 40, 60, 5, 90))]
+    results[3].measures["kl"][1:3] = np.inf
+    parts = [totals(results[:3]), totals(results[3:])]
+    reports = [json.loads(json_text({"worst_tokens": part.worst_tokens()})) for part in parts]
+    assert merge_lists(reports)["worst_tokens"] == totals(results).worst_tokens()
 
 
 def test_the_summary_is_that_of_all_tokens():
