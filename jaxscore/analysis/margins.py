@@ -64,3 +64,15 @@ def count(what: str, statistic: str, spread: float, marks: Iterable[bool | None]
     """Decisions that have been marked by `within`; None is none."""
     made = [mark for mark in marks if mark is not None]
     return Decisions(what, statistic, 2 * spread, len(made), sum(made))
+
+
+def added(marked: Iterable[Sequence[Decisions]]) -> list[Decisions]:
+    """The decisions of several groups of records together, marked with one spread."""
+    out: dict[str, Decisions] = {}
+    for found in (one for decisions in marked for one in decisions):
+        before = out.get(found.what)
+        if before is not None:
+            n, n_within = before.n + found.n, before.n_within + found.n_within
+            found = dataclasses.replace(before, n=n, n_within=n_within)
+        out[found.what] = found
+    return list(out.values())

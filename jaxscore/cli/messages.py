@@ -104,7 +104,7 @@ def print_closing_block(
         done: what was done, with its count: "12 requests".
         failures: (name, why) of items that failed.
         results: the headline number and further results.
-        boundary: the boundary audit, see `audits.BoundaryAudit.line`.
+        boundary: the boundary audit, see `audits.boundary_line`.
         files: everything that was written.
         scorer: the model, or None for a command that computes nothing on a device.
         seconds: of computing.

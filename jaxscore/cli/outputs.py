@@ -30,7 +30,8 @@ RESERVED = {run_files.MANIFEST: "manifests"} | {
 }
 
 
-DETAILS = ("boundary_audit", "windows")  # of a report, which `merge` reads from the manifest
+# Of a report, which `merge` reads from the manifest.
+DETAILS = ("answer_blank", "boundary_audit", "windows")
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
@@ -257,7 +258,10 @@ def write_manifest(
         facts[run_files.RECORD_VERSION] = declared.version
     if declared is not None and not declared.has_ids and found.failures:  # without records
         facts["failures"] = [list(failure) for failure in found.failures]
-    if details := {name: value for name, value in found.details.items() if name in DETAILS}:
+    details = {name: value for name, value in found.details.items() if name in DETAILS}
+    if found.boundary_effect is not None and (audit := details.get("boundary_audit")) is not None:
+        details["boundary_audit"] = {**audit, "effect": found.boundary_effect}
+    if details:
         facts["details"] = to_json_value(details)
     if found.remarks:
         facts.setdefault("remarks", remark_records(found.remarks))

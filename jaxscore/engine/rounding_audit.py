@@ -72,6 +72,29 @@ class Noise:
         return {**out, "decisions": [dataclasses.asdict(decision) for decision in decisions]}
 
 
+def united_noise(records: Sequence[Mapping[str, Any]]) -> Noise | None:
+    """One audit of the requests that several runs have drawn; None without any.
+
+    Args:
+        records: as `Noise.record` makes them, or as JSON has these.
+    """
+    if not records:
+        return None
+    spread = {}
+    for name in records[0]["spread"]:
+        parts = [(record["n_requests"], record["spread"][name]) for record in records]
+        largest = max(float(part["largest"]) for _, part in parts)
+        total = math.fsum(n * float(part["mean"]) for n, part in parts)
+        spread[name] = Spread(largest, total / sum(n for n, _ in parts))
+    counts = {}
+    for name in ("n_tokens", "n_greedy_differs"):
+        known = [record[name] for record in records if record[name] is not None]
+        counts[name] = sum(known) if known else None
+    layouts = tuple(dict.fromkeys(name for record in records for name in record["layouts"]))
+    n_requests = sum(record["n_requests"] for record in records)
+    return Noise(n_requests, layouts, spread, **counts)
+
+
 class Draw:
     """Draws at most n of a stream of requests and their results, with a seed.
 

@@ -147,7 +147,8 @@ def blank_record(
 
     Returns:
         `n_items`; `n_answers`, scored in both ways, and `n_raised`, whose probability the blank
-        raises; `raises_most`; `results`, see `means`; `finding`, a sentence if it raises most.
+        raises; `raises_most`; `results`, see `means`; `what` and `opening` of the finding;
+        `finding`, a sentence if it raises most.
     """
     pairs = [
         (published_logprob, blank_logprob)
@@ -162,12 +163,20 @@ def blank_record(
             "with_blank": answers.numbers(blanks, boundary),
         }
     )
+    return _blank(results, len(pairs), n_raised, answers.what, answers.with_blank)
+
+
+def _blank(
+    results: Mapping[str, Mapping[str, Any]], n_answers: int, n_raised: int, what: str, opening: str
+) -> dict[str, Any]:
     out = {
         "n_items": max((result["n"] for result in results.values()), default=0),
-        "n_answers": len(pairs),
+        "n_answers": n_answers,
         "n_raised": n_raised,
-        "raises_most": 2 * n_raised > len(pairs),
+        "raises_most": 2 * n_raised > n_answers,
         "results": results,
+        "what": what,
+        "opening": opening,
         "finding": None,
     }
     if out["raises_most"] and results:
@@ -176,10 +185,84 @@ def blank_record(
             for name, result in results.items()
         )
         out["finding"] = (
-            f"{answers.with_blank} the {moved}; see --answer-separator (a sample of "
-            f"{out['n_items']} {answers.what}; the blank raises the probability of {n_raised} of "
-            f"{len(pairs)} answers)"
+            f"{opening} the {moved}; see --answer-separator (a sample of {out['n_items']} {what}; "
+            f"the blank raises the probability of {n_raised} of {n_answers} answers)"
         )
+    return out
+
+
+def united_blanks(blanks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One record of the `blank_record`s of several runs: their samples together.
+
+    If no sample was scored, it says why the first one was not.
+    """
+    scored = [blank for blank in blanks if "results" in blank]
+    if not scored:
+        return dict(blanks[0]) if blanks else {}
+    n_answers, n_raised = (sum(one[name] for one in scored) for name in ("n_answers", "n_raised"))
+    results = _united([blank["results"] for blank in scored])
+    return _blank(results, n_answers, n_raised, scored[0]["what"], scored[0]["opening"])
+
+
+def _united(samples: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The `means` over the units of several samples."""
+    out: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for sample in samples for name in sample):
+        parts = [sample[name] for sample in samples if name in sample]
+        n = sum(part["n"] for part in parts)
+        out[name] = {"n": n}
+        for way in parts[0].keys() - {"n"}:
+            out[name][way] = math.fsum(part["n"] * part[way] for part in parts) / n
+    return out
+
+
+def boundary_line(boundary: str, audit: Mapping[str, Any] | None) -> str | None:
+    """A boundary audit in a line, and its effect in a second one; None without an audit.
+
+    Args:
+        boundary: of the run.
+        audit: as of `BoundaryAudit.counts`.
+    """
+    if audit is None:
+        return None
+    n_audited = next(n for name, n in audit.items() if name.startswith("n_"))  # `n_<what>` is first
+    if not n_audited:
+        return None
+    parts = [f"{name} would change {count}" for name, count in audit["changed"].items()]
+    left_out = ""
+    if n := audit.get("n_too_long"):
+        left_out = f"; {n} longer than {AUDITED_CHARACTERS} characters are not audited"
+    if n := audit.get("n_passed_over"):
+        left_out += f"; a sample, {n} others are not audited"
+    line = f"{boundary}: of {n_audited} requests {', '.join(parts)}{left_out}"
+    if (effect := audit.get("effect")) is None:
+        return line
+    moved = [
+        f"{name} over {result['n']} {effect['what']}: "
+        + ", ".join(f"{result[way]:.4g} ({way})" for way in (boundary, *audit["changed"]))
+        for name, result in effect["results"].items()
+    ]
+    moved.append(f"believe {effect['advice']}")
+    return f"{line}\n{'; '.join(moved)}"
+
+
+def united_boundaries(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One audit of those of several runs, as of `BoundaryAudit.counts`.
+
+    Args:
+        audits: with their effects, also of boundaries that change nothing.
+    """
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(name for audit in audits for name in audit if name != "effect"):
+        parts = [audit[name] for audit in audits if name in audit]
+        if name == "changed":
+            out[name] = {way: sum(part[way] for part in parts) for way in parts[0]}
+        else:
+            out[name] = sum(parts)
+    effects = [audit["effect"] for audit in audits if "effect" in audit]
+    if effects and any(out["changed"].values()):
+        results = _united([effect["results"] for effect in effects])
+        out["effect"] = {**effects[0], "results": results}
     return out
 
 
@@ -269,32 +352,13 @@ class BoundaryAudit:
             counts["n_too_long"] = self.n_too_long
         if self.n_passed_over:
             counts["n_passed_over"] = self.n_passed_over
-        if effect := self.effect():
+        if any(self.changed.values()) and (effect := self.effect()):
             counts["effect"] = effect
         return counts
 
     def line(self) -> str | None:
-        """The audit in a line, and its effect in a second one; None without an audit."""
-        if not self.n_audited:
-            return None
-        parts = [f"{name} would change {count}" for name, count in self.changed.items()]
-        left_out = ""
-        if self.n_too_long:
-            left_out = (
-                f"; {self.n_too_long} longer than {AUDITED_CHARACTERS} characters are not audited"
-            )
-        if self.n_passed_over:
-            left_out += f"; a sample, {self.n_passed_over} others are not audited"
-        line = f"{self.boundary}: of {self.n_audited} requests {', '.join(parts)}{left_out}"
-        if (effect := self.effect()) is None:
-            return line
-        moved = [
-            f"{name} over {result['n']} {effect['what']}: "
-            + ", ".join(f"{result[way]:.4g} ({way})" for way in (self.boundary, *self.changed))
-            for name, result in effect["results"].items()
-        ]
-        moved.append(f"believe {effect['advice']}")
-        return f"{line}\n{'; '.join(moved)}"
+        """See `boundary_line`."""
+        return boundary_line(self.boundary, self.counts("requests"))
 
     def effect(self) -> dict[str, Any] | None:
         """How far the other boundaries move the result, over the sample.
@@ -303,17 +367,18 @@ class BoundaryAudit:
 
         Returns:
             `what` the units of the sample are, `results` of each boundary, see `means`, and
-            `advice`; None if no boundary changes anything, or nothing was scored.
+            `advice`; None without an audit, or if nothing was scored.
         """
-        if not self._effect_known and any(self.changed.values()) and self._sample is not None:
+        if not self._effect_known and self.changed and self._sample is not None:
             sample = self._sample
             own = [
                 scored if self._is_short(request) else failed(request.id, TOO_LONG)
                 for request, scored in self._sampled
             ]
             ways = {self.boundary: sample.numbers(own, self.boundary)}
-            for name in self.changed:
-                ways[name] = sample.numbers(self._under(name, own), name)
+            for name, n_changed in self.changed.items():
+                scored = self._under(name, own) if n_changed else own
+                ways[name] = sample.numbers(scored, name)
             if results := means(ways):
                 self._effect = {"what": sample.what, "results": results, "advice": self._advice}
         self._effect_known = True
@@ -326,7 +391,7 @@ class BoundaryAudit:
             own: their scores under the run's boundary; a failed request is not scored again.
         """
         out = list(own)
-        if not self.changed[boundary] or self._sample is None:
+        if self._sample is None:
             return out
         policy = self._policies[boundary]
         others = [request for request, _ in self._sampled]

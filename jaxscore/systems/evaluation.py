@@ -41,7 +41,8 @@ class Evaluation:
         counts: what the manifest has beside the usual.
         is_complete: False if something other than an item is missing, so that the command's exit
             code is 1.
-        boundary: the boundary audit, see `audits.BoundaryAudit.line`; None without one.
+        boundary: the boundary audit, see `audits.boundary_line`; None without one.
+        boundary_effect: of its sample, for `merge`, also if no boundary changes anything.
         noise: the noise floor; None without an audit, or where nothing was scored.
         audited: whether a noise audit was requested.
         decisions: those that the noise floor marks.
@@ -69,6 +70,7 @@ class Evaluation:
     counts: Mapping[str, int | str | None] = dataclasses.field(default_factory=dict)
     is_complete: bool = True
     boundary: str | None = None
+    boundary_effect: Mapping[str, Any] | None = None
     noise: Noise | None = None
     audited: bool = False
     decisions: Sequence[Decisions] = ()

@@ -239,6 +239,7 @@ class ScoringRun:
         return {
             "findings": [] if finding is None else [finding],
             "boundary": self.boundaries.line(),
+            "boundary_effect": self.boundaries.effect(),
             "noise": self.noise,
             "audited": self._is_audited,
             "seconds": self.seconds,

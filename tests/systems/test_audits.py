@@ -89,6 +89,25 @@ def test_an_answer_that_fails_with_the_blank_is_left_out_alone():
     assert (nothing["results"], nothing["raises_most"], nothing["finding"]) == ({}, False, None)
 
 
+def test_blanks_of_two_runs_are_those_of_one():
+    own, blanks = ([scored(x) for x in values] for values in ((-4.0, -2.0, -3.0), (-1.0, -1.0, -4)))
+    parts = [record(own[:1], blanks[:1]), record(own[1:], blanks[1:])]
+    none = {"not_scored": "why"}
+    assert audits.united_blanks([none, *parts]) == record(own, blanks)
+    assert audits.united_blanks([none, none]) == none
+
+
+def test_boundary_audits_of_two_runs_are_that_of_one():
+    def audit(n, changed, own, other, **more):
+        results = {"mean": {"n": n, "joint": own, "separate": other}}
+        effect = {"what": "requests", "results": results, "advice": "joint"}
+        return {"n_requests": n, "changed": {"separate": changed}, **more, "effect": effect}
+
+    same, moved = audit(3, 0, 1.0, 1.0), audit(1, 1, 5.0, 9.0, n_too_long=1)
+    assert audits.united_boundaries([same, moved]) == audit(4, 1, 2.0, 3.0, n_too_long=1)
+    assert audits.united_boundaries([same, same]) == {"n_requests": 6, "changed": {"separate": 0}}
+
+
 @pytest.mark.parametrize(
     ("system", "boundary"),
     [("paths", "separate"), ("paths", "upstream"), ("chronologic", "separate"),
