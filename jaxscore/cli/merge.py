@@ -9,8 +9,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxscore.analysis.margins import Decisions, added
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.outputs import report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
     Shard,
@@ -20,21 +22,23 @@ from jaxscore.cli.shard_files import (
     read_json,
 )
 from jaxscore.engine import provenance
+from jaxscore.engine.rounding_audit import united_noise
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_array
-from jaxscore.io.json_output import array_writer, write_array
-from jaxscore.io.records import METADATA, TOGETHER, csv_line, parse_cell
+from jaxscore.io.json_output import array_writer, json_line, write_array
+from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
 from jaxscore.io.upload import Upload
+from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.registry import declaration
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
-from jaxscore.systems.system import System
+from jaxscore.systems.system import Decision, System, metadata_of
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.
@@ -45,8 +49,9 @@ output, in the order of the inputs' names:
   OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
   compressed or not by its own name), and OUT.run.json. Also the report and the
   page of one run over everything, with means and intervals over all items.
-  preferences, sample, select, vote, usc-* and livecode-* get no page.
-  Noise audits and tried boundaries stay with the shards.
+  preferences, sample, select, vote, usc-* and livecode-* get no page, and other
+  pages no contexts and no tokens that the outputs do not have. Audits (noise,
+  boundaries, blanks) are those of all shards' samples together.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
@@ -60,12 +65,51 @@ TITLES = {
 }
 
 
+ONE_BY_ONE = (
+    "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
+    "one run would draw one sample"
+)
+
+
 class Finished(NamedTuple):
     """A finished shard: its name, its output and its manifest."""
 
     name: str
     output: Path
     manifest: Mapping[str, Any]
+
+
+class Marks:
+    """Marks records that rounding could change, by the noise floor of all shards.
+
+    Attributes:
+        is_audited: whether the runs audited rounding errors.
+        noise: of all shards; None if it was not audited, or nothing was scored.
+        fields: of the records, with the marks; empty if records stay as they are.
+    """
+
+    def __init__(self, shards: Sequence[Finished], system: System, settings: Any) -> None:
+        found = [shard.manifest.get("noise") for shard in shards]
+        self.is_audited = any("noise" in shard.manifest for shard in shards)
+        self.noise = united_noise([noise for noise in found if noise])
+        self._mark = None if self.noise is None else system.mark
+        self._settings = settings
+        declared = [decision.within for _, decision in metadata_of(system.record, Decision)]
+        self.fields = [name for name in declared if self._mark and isinstance(name, str)]
+        self._decisions: list[Decisions] = []
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Mark a record, in place."""
+        if self._mark is not None:
+            found = self._mark([record], self.noise, self._settings)
+            self._decisions = added([self._decisions, found])
+
+    def add_to(self, found: Evaluation) -> Evaluation:
+        """What was found with the noise floor and the marked decisions."""
+        if not self.is_audited:
+            return found
+        decisions = self._decisions
+        return dataclasses.replace(found, audited=True, noise=self.noise, decisions=decisions)
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -99,9 +143,10 @@ def run(args: argparse.Namespace) -> int:
             "out"
         )
     reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
+    marks = Marks(shards, system, settings)
     with (
         atomic(args.output) as file,
-        contextlib.closing(_merged(shards, args.output, file, system, settings)) as records,
+        contextlib.closing(_merged(shards, args.output, file, system, settings, marks)) as records,
         reports.opened() as write_reports,
     ):
         if system.merge is not None:
@@ -113,10 +158,14 @@ def run(args: argparse.Namespace) -> int:
         if not system.has_ids:
             found = _with_failures(found, shards)
         found = _with_remarks_and_counts(found, shards)
-        details = _details([shard.manifest.get("details") or {} for shard in shards])
-        found = dataclasses.replace(found, details={**details, **found.details})
-        model = {"model": flags["model"]} if system.needs else {}
-        made = {**model, **settings.record(), "shards": len(shards)}
+        found = _with_audits(marks.add_to(found), shards, settings)
+        found = _with_lists(found, shards, system)
+        own = list(found.remarks)
+        if reports.has_page and system.page_only:
+            own.append(f"page: without the {system.page_only}, which the outputs do not have")
+        found = dataclasses.replace(found, remarks=own, prompting=_prompting(shards))
+        made = {**_models(shards[0], system), **settings.record(), **found.prompting}
+        made["shards"] = len(shards)
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
     files = [args.output, *reports.paths, _write_manifest(args, shards, missing, found)]
@@ -200,9 +249,14 @@ def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
 
 
 def _merged(
-    shards: Sequence[Finished], output: Path, file: Any, system: System, settings: Any
+    shards: Sequence[Finished],
+    output: Path,
+    file: Any,
+    system: System,
+    settings: Any,
+    marks: Marks,
 ) -> Generator[Mapping[str, Any]]:
-    """Write all records to the output, and yield each; see `System.merge_rewrites`.
+    """Mark all records, write them to the output, and yield each; see `System.merge_rewrites`.
 
     Raises:
         InputError: a shard's output has another form than the merged one.
@@ -215,34 +269,31 @@ def _merged(
                 f"and --output is {kind or 'without one'}; give an --output of the shards' form"
             )
     if kind == ".parquet":
-        yield from _merged_tables(shards, file)
+        yield from _merged_tables(shards, file, marks)
+    elif system.merge_rewrites:
+        for record in _records(shards):
+            marks.add(record)
+            yield record
     elif kind == ".json":
-        if system.merge_rewrites:
-            yield from _records(shards)
-            return
         is_ascii = system.array is None or system.array.is_ascii
         with array_writer(file, is_ascii=is_ascii) as write:
             for record in _records(shards):
+                marks.add(record)
                 write(record)
                 yield record
     elif kind in DELIMITERS:
-        types = system.columns(settings)
-        for row in _merged_rows(shards, file, DELIMITERS[kind]):
-            record = {
-                name: parse_cell(text, types.get(name, "string")) for name, text in row.items()
-            }
-            if not record["error"]:
-                del record["error"]
-            yield record
+        yield from _merged_rows(shards, file, DELIMITERS[kind], system.columns(settings), marks)
     else:
         for shard in shards:
             with remote.fetched(shard.output) as path, open_binary(path) as lines:
                 for line in lines:
-                    file.buffer.write(line)
-                    yield json.loads(line)
+                    record = json.loads(line)
+                    marks.add(record)
+                    file.buffer.write(json_line(record) if marks.fields else line)
+                    yield record
 
 
-def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
+def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
     """The records of arrays, one file at a time."""
     for shard in shards:
         with remote.fetched(shard.output) as path:
@@ -250,9 +301,9 @@ def _records(shards: Sequence[Finished]) -> Iterator[Mapping[str, Any]]:
 
 
 def _merged_rows(
-    shards: Sequence[Finished], file: Any, delimiter: str
-) -> Iterator[Mapping[str, str]]:
-    """Write the rows of all CSV or TSV files as one run would, and yield each.
+    shards: Sequence[Finished], file: Any, delimiter: str, types: Mapping[str, str], marks: Marks
+) -> Iterator[Mapping[str, Any]]:
+    """Write the rows of all CSV or TSV files as one run would, and yield the record of each.
 
     Raises:
         InputError: a shard has other columns than the first one.
@@ -266,11 +317,20 @@ def _merged_rows(
                     file.write(csv_line(names, delimiter))
                 elif names != list(row):
                     raise _other_columns(shard, ", ".join(row), shards[0], ", ".join(names))
-                file.write(csv_line(row.values(), delimiter))
-                yield row
+                record = {
+                    name: parse_cell(text, types.get(name, "string")) for name, text in row.items()
+                }
+                if not record["error"]:
+                    del record["error"]
+                marks.add(record)
+                cells = {name: cell_of(record[name]) for name in marks.fields if name in record}
+                file.write(csv_line({**row, **cells}.values(), delimiter))
+                yield record
 
 
-def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[str, Any]]:
+def _merged_tables(
+    shards: Sequence[Finished], file: Any, marks: Marks
+) -> Iterator[Mapping[str, Any]]:
     """Write the rows of all tables in groups as one run would, and yield each.
 
     Raises:
@@ -294,11 +354,19 @@ def _merged_tables(shards: Sequence[Finished], file: Any) -> Iterator[Mapping[st
                     found, expected = _difference(schema, first)
                     raise _other_columns(shard, found, shards[0], expected)
                 for batch in batches:
-                    for row in batch.to_pylist():
+                    rows = batch.to_pylist()
+                    for row in rows:
                         if row["error"] is None:
                             del row["error"]
+                        marks.add(row)
                         yield row
-                    waiting = pyarrow.concat_tables([waiting, pyarrow.table(batch)])
+                    table = pyarrow.table(batch)
+                    for name in marks.fields:
+                        field = table.schema.field(name)
+                        column = pyarrow.array([row[name] for row in rows], field.type)
+                        place = table.schema.get_field_index(name)
+                        table = table.set_column(place, field, column)
+                    waiting = pyarrow.concat_tables([waiting, table])
                     while waiting.num_rows >= TOGETHER:
                         writer.write_table(waiting.slice(0, TOGETHER).combine_chunks())
                         waiting = waiting.slice(TOGETHER)
@@ -424,28 +492,71 @@ def _n_failed(shards: Sequence[Finished]) -> int:
     return sum(shard.manifest.get("failed", 0) for shard in shards)
 
 
-def _details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the shards' reports say beside their summaries: audits added up, the rest if equal."""
+def _with_audits(found: Evaluation, shards: Sequence[Finished], settings: Any) -> Evaluation:
+    """What was found with the audits of all shards, and the details in which they agree."""
+    every = [shard.manifest.get("details") or {} for shard in shards]
     out: dict[str, Any] = {}
-    for name in dict.fromkeys(name for details in found for name in details):
-        values = [details.get(name) for details in found]
+    boundary, findings = None, list(found.findings)
+    for name in dict.fromkeys(name for details in every for name in details):
+        values: list[Any] = [details.get(name) for details in every]
         if name == "boundary_audit":
-            out[name] = _added(values) if None not in values else None
+            out[name] = None if None in values else united_boundaries(values)
+            boundary = boundary_line(settings.boundary, out[name])
+        elif name == "answer_blank":
+            out[name] = united_blanks([value for value in values if value])
+            findings += filter(None, [out[name].get("finding")])
         elif all(value == values[0] for value in values):
             out[name] = values[0]
-    return out
+    remarks = list(found.remarks)
+    is_audited = boundary or found.noise or out.get("answer_blank", {}).get("results")
+    if is_audited and len(shards) > 1:
+        remarks.append(Remark(ONE_BY_ONE, n=len(shards)))
+    return dataclasses.replace(
+        found,
+        details={**out, **found.details},
+        boundary=boundary,
+        findings=findings,
+        remarks=remarks,
+    )
 
 
-def _added(audits: Sequence[Any]) -> dict[str, Any]:
-    """Counts of all audits; what a sample of each shard says of the result is left out."""
-    out: dict[str, Any] = {}
-    for name in dict.fromkeys(name for audit in audits for name in audit):
-        values = [audit[name] for audit in audits if name in audit]
-        if name == "changed":
-            out[name] = _added(values)
-        elif all(isinstance(value, int) for value in values):
-            out[name] = sum(values)
-    return out
+def _with_lists(found: Evaluation, shards: Sequence[Finished], system: System) -> Evaluation:
+    """What was found with the lists of the worst, from the shards' reports."""
+    if system.merge_lists is None:
+        return found
+    without: list[str] = []
+    lists = system.merge_lists(_reports(shards, without))
+    if without:
+        line = f"{', '.join(lists)}: left out, {without[0]} has no report in JSON"
+        return dataclasses.replace(found, remarks=[*found.remarks, line])
+    return dataclasses.replace(found, long={**found.long, **lists})
+
+
+def _reports(shards: Sequence[Finished], without: list[str]) -> Iterator[Mapping[str, Any]]:
+    """The JSON reports of shards, one at a time; `without` gets the names of those without one."""
+    for shard in shards:
+        report = read_json(report_paths(shard.output)[1])
+        if report is None:
+            without.append(shard.name)
+        else:
+            yield report
+
+
+def _models(shard: Finished, system: System) -> dict[str, Any]:
+    """The models, by the names of their flags."""
+    flags = shard.manifest["flags"]
+    if not system.needs:
+        return {}
+    reference = {"reference": flags["reference"]} if flags.get("reference") else {}
+    return {"model": flags["model"] or shard.manifest.get("model_name"), **reference}
+
+
+def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:
+    """What the prompts were made of, with the items of all shards that are examples."""
+    found = [shard.manifest.get("prompting") or {} for shard in shards]
+    name = "fewshot_left_out"
+    n_left_out = {name: sum(one[name] for one in found)} if name in found[0] else {}
+    return {**found[0], **n_left_out}
 
 
 def _write_manifest(
@@ -468,6 +579,10 @@ def _write_manifest(
         **found.counts,
         "failed": max(len(found.failures), _n_failed(shards)),
     }
+    if found.audited:
+        facts["noise"] = None if found.noise is None else found.noise.record(found.decisions)
+    if found.prompting:
+        facts["prompting"] = dict(found.prompting)
     if found.failures and not declaration(first["command"]).has_ids:  # without records
         facts["failures"] = [list(failure) for failure in found.failures]
     return run_files.write_manifest(args.output, {**flags, "command": first["command"]}, facts)

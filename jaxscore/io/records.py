@@ -210,7 +210,7 @@ def record_writer(
         file.write(csv_line([*names, "extra"], delimiter))
 
         def write_row(record: Mapping[str, Any]) -> None:
-            cells = [_cell(record.get(name)) for name in names]
+            cells = [cell_of(record.get(name)) for name in names]
             file.write(csv_line([*cells, extra_fields(record, names) or ""], delimiter))
 
         yield write_row
@@ -222,7 +222,7 @@ def record_writer(
         yield write_line
 
 
-def _cell(value: Any) -> str:
+def cell_of(value: Any) -> str:
     """Text of a cell: JSON, except that null is empty and a string has no quotes."""
     if value is None or (isinstance(value, float) and json_number(value) is None):
         return ""

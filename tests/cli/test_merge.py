@@ -2,22 +2,29 @@
 
 import gzip
 import json
+import re
 
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from jaxscore.cli.outputs import report_paths
+from jaxscore.engine.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from jaxscore.io import run_files
 from jaxscore.io.records import csv_line
+from jaxscore.systems.divergence import system as divergence
 from tests.cli.conftest import QWEN
 
+# The boundary "separate" changes requests of the second shard alone.
 SCORED = [
-    {"id": f"{k}", "context": f"The cat {k}", "continuation": " sat" * (k + 1)} for k in range(6)
-]
+    {"id": f"{k}", "context": f"The cat {k}", "continuation": " sat" * (k + 1)} for k in range(5)
+] + [{"id": "5", "context": "The cat ", "continuation": "sat"}]
 CHOICES = [
     {"id": f"{k}", "context": f"Q{k}:", "options": [" yes", " no"], "gold": k % 2 or None}
+    if k < 2
+    else {"id": f"{k}", "context": f"Q{k}: ", "options": ["left", "right"], "gold": k % 2}
     for k in range(5)
-]
+]  # fmt: skip
 TEXTS = [{"id": f"{k}", "text": f"Some words {k}. " * (k + 1)} for k in range(5)]
 PATHS = [
     {"id": f"{k}", "question": f"Where is {k}?", "paths": [["a", "in", f"{k}"]]} for k in range(5)
@@ -37,9 +44,35 @@ MORE = {
     "divergence": ("--reference", QWEN, "--reference-dtype", "bfloat16"),
     "sample": ("-n", 2, "--max-new-tokens", 3),
 }
-# Facts of one run alone, and of the machine.
-OF_THE_RUN = {"findings", "settings", "answer_blank", "boundary_audit",
-              "worst_tokens", "worst_texts"}  # fmt: skip
+RESULTS = ("finding", "result", "boundary")  # of the closing block, what all items say
+
+
+def read_report(path):
+    """A report without its settings; averages of shards' averages differ in their last bits."""
+    facts = json.loads(path.read_text(), parse_float=lambda text: f"{float(text):.9g}")
+    del facts["settings"]
+    return facts
+
+
+def results(text):
+    title, out = "", []
+    for line in text.splitlines():
+        title = line[:9].strip() or title
+        out += [line] if title in RESULTS else []
+    return out
+
+
+def assert_same_reports(one, merged):
+    """See that Markdown and JSON of two outputs are equal but for settings, and what merge says."""
+    found = [report_paths(output) for output in (one, merged)]
+    pages = [page.read_text().partition("## Settings and versions")[0] for page, _ in found]
+    no_remarks = [re.sub(r"## Remarks\n\n(- .*\n)+\n", "", page) for page in pages]
+    assert no_remarks[1] == no_remarks[0]
+    facts = [read_report(data) for _, data in found]
+    own = [remark for remark in facts[1]["remarks"] if remark.startswith("audits: each of 2 files")]
+    assert len(own) == ("boundary_audit" in facts[0])
+    facts[1]["remarks"] = [remark for remark in facts[1]["remarks"] if remark not in own]
+    assert facts[1] == facts[0]
 
 
 def lines(items):
@@ -71,18 +104,22 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
     place = shards(SYSTEMS[name])
     ending = "json" if name in ("paths", "sample", "self-certainty") else "jsonl"
     more = MORE.get(name, ())
-    assert run(*command(name, place / "all.jsonl", place / f"one.{ending}", *more)).code == 0
-    assert run(*command(name, place / "in", f"{place}/out/", *more)).code == 0
-    ran = run("merge", place / "out", "--output", place / f"merged.{ending}")
-    assert ran.code == 0
-    assert "failed" not in ran.err
     one, merged = place / f"one.{ending}", place / f"merged.{ending}"
+    alone = run(*command(name, place / "all.jsonl", one, *more))
+    assert run(*command(name, place / "in", f"{place}/out/", *more)).code == 0
+    page = () if name == "score" else ("--no-html",)
+    ran = run("merge", place / "out", "--output", merged, *page)
+    assert (alone.code, ran.code) == (0, 0)
+    assert "failed" not in ran.err
     assert merged.read_bytes() == one.read_bytes()
     assert merged.with_name(f"{merged.name}.run.json").is_file()
+    if name != "sample":  # which counts the tokens of its run
+        assert results(ran.out) == results(alone.out)
     if name == "score":
-        assert "mean log-probability" in ran.out
+        assert "joint: of 6 requests separate would change 1" in ran.out
         page = (place / "merged.jsonl.report.html").read_text()
         assert "Requests" in page
+        assert "page: without the contexts, which the outputs do not have" in page
         return
     if name == "sample":
         assert "result   5 of 5 prompts have 2 samples each; of 10 samples" in ran.out
@@ -95,15 +132,85 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
     if name == "self-certainty":
         assert "mean self-certainty" in ran.out
         return
-    reports = [
-        place / (f"{x}_report.json" if ending == "json" else f"{x}.jsonl.report.json")
-        for x in ("one", "merged")
-    ]
-    facts, found = (json.loads(report.read_text()) for report in reports)
-    counts = {"changed": facts["boundary_audit"]["changed"]} if "boundary_audit" in facts else {}
-    assert counts.items() <= found.get("boundary_audit", {}).items()
-    for field in facts.keys() - OF_THE_RUN:
-        assert found[field] == facts[field], field
+    assert_same_reports(one, merged)
+    audit = read_report(report_paths(merged)[1]).get("boundary_audit", {})
+    assert ("effect" in audit) == (name in ("choose", "divergence"))
+
+
+def test_merged_report_says_what_it_lacks(run, shards):
+    place = shards(SCORED)
+    words = ("--reference", QWEN, "--reference-dtype", "bfloat16")
+    assert run(*command("divergence", place / "in", f"{place}/out/", *words)).code == 0
+    report_paths(place / "out/b.jsonl")[1].unlink()
+    assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
+    found = read_report(place / "m.jsonl.report.json")
+    assert found["worst_tokens"] == []
+    assert {
+        "worst_tokens: left out, b.jsonl has no report in JSON",
+        "page: without the contexts and self-certainty, which the outputs do not have",
+    } < set(found["remarks"])
+    records = [json.loads(line) for line in (place / "m.jsonl").read_text().splitlines()]
+    strips = divergence.merge(records, divergence.Settings()).strips
+    tokens = {strip.scored.id: strip.scored.tokens for [strip] in strips}
+    assert tokens == {record["id"]: record["tokens"] for record in records}
+
+
+def write_items(path, items):
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(items), path)
+    elif path.suffix == ".tsv":
+        rows = [
+            {k: json.dumps(v) if isinstance(v, list) else v for k, v in item.items()}
+            for item in items
+        ]
+        path.write_text(table(rows))
+    else:
+        path.write_text(lines(items))
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("choose", "jsonl"), ("choose", "tsv"), ("choose", "parquet"), ("paths", "jsonl"),
+     ("self-certainty", "jsonl"), ("score", "jsonl")],
+)  # fmt: skip
+def test_noise_floor_of_all_shards_marks_all_records(run, tmp_path, monkeypatch, name, ending):
+    (tmp_path / "in").mkdir()
+    items = SYSTEMS[name]
+    for place, part in (("in/a", items[:2]), ("in/b", items[2:]), ("all", items)):
+        write_items(tmp_path / f"{place}.{ending}", part)
+
+    def score(source, output, *spreads):
+        left = iter(spreads)
+
+        def found(_, pairs, **options):
+            spread = Spread(next(left), 0.0)
+            names = ("token_logprob", *OF_REQUESTS)
+            return Noise(len(pairs), ("alone", "others"), dict.fromkeys(names, spread), 7, 0)
+
+        monkeypatch.setattr(OtherLayouts, "scores", found)
+        ran = run(*command(name, source, output, "--audit-noise", 100, "--no-html"))
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    out = "json" if name in ("paths", "self-certainty") else ending
+    one, merged = tmp_path / f"one.{out}", tmp_path / f"merged.{out}"
+    alone = score(tmp_path / f"all.{ending}", one, 100.0)
+    score(tmp_path / "in", f"{tmp_path}/out/", 1e-9, 100.0)
+    ran = run("merge", tmp_path / "out", "--output", merged, "--no-html")
+    assert ran.code == 0
+    if ending == "parquet":
+        before, now = (pyarrow.parquet.read_table(path) for path in (one, merged))
+        assert now.to_pylist() == before.to_pylist()
+        assert now.schema == before.schema
+    else:
+        assert merged.read_bytes() == one.read_bytes()
+    noise = [run_files.read_manifest(path)["noise"] for path in (one, merged)]
+    assert noise[1].pop("n_tokens") == 2 * noise[0].pop("n_tokens")
+    assert noise[1] == noise[0]
+    assert results(ran.out) == [line.replace("of 7", "of 14") for line in results(alone)]
+    if name in ("choose", "paths"):
+        [*_, within] = noise[1]["decisions"]
+        assert 0 < within["n_within"] == within["n"]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +301,8 @@ def test_tables_in_text_have_the_report_of_one_run(run, shards, name):
     assert run(*command(name, place / "all.tsv", place / "one.tsv")).code == 0
     assert run(*command(name, f"{place}/in/*.tsv", f"{place}/out/")).code == 0
     assert run("merge", place / "out", "--output", place / "m.tsv").code == 0
-    one, merged = (json.loads((place / f"{x}.tsv.report.json").read_text()) for x in ("one", "m"))
-    for field in one.keys() - OF_THE_RUN - {"items", "documents"}:
+    one, merged = (read_report(place / f"{x}.tsv.report.json") for x in ("one", "m"))
+    for field in one.keys() - {"items", "documents", "remarks"}:
         assert merged[field] == one[field], field
 
 
@@ -214,7 +321,7 @@ def test_parquet_is_merged(run, shards):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(SCORED), place / "all.parquet")
     assert run(*command("score", place / "all.parquet", place / "one.parquet")).code == 0
     ran = run("merge", place / "out", "--output", place / "m.parquet")
-    assert (ran.code, ran.err) == (0, "")
+    assert (ran.code, "failed" in ran.err) == (0, False)
     one, merged = (pyarrow.parquet.read_table(place / f"{x}.parquet") for x in ("one", "m"))
     assert merged.to_pylist() == one.to_pylist()
     assert merged.schema.metadata == one.schema.metadata

@@ -7,14 +7,15 @@ import sys
 import pytest
 
 from tests.cli.conftest import QWEN
+from tests.cli.test_merge import read_report
 from tests.conftest import CASES
 from tests.io.test_remote import content, store  # noqa: F401
 
 QUESTIONS = (CASES / "chronologic/questions.jsonl").read_text(encoding="utf-8").splitlines()
 BAD = '{"main_question": "?"}'
 SUITES = CASES / "probsem"
-# Facts of one run alone; `questions` have the number of their line.
-OF_THE_RUN = {"settings", "answer_blank", "boundary_audit", "findings", "questions"}
+# What of a report differs: `questions` have the number of their line, `remarks` one of merge.
+OTHERS = {"questions", "remarks"}
 
 
 def chronologic(source, output, *more):
@@ -60,7 +61,7 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
         "a.jsonl:1", "a.jsonl:2", "a.jsonl:3", "a.jsonl:4", "b.jsonl:1",
     ]  # fmt: skip
     assert merged == [{k: v for k, v in record.items() if k != "line"} for record in one]
-    facts, found = (read(questions / f"{name}_report.json") for name in ("one", "merged"))
+    facts, found = (read_report(questions / f"{name}_report.json") for name in ("one", "merged"))
     for part in [facts.get("temperature_scaling"), found.get("temperature_scaling")]:
         for name in ("fitted_on", "evaluated_on") if part else ():
             part[name] = len(part[name])
@@ -68,7 +69,8 @@ def test_shards_of_questions_have_the_report_of_one_run(run, questions, more):
     assert read(questions / "merged.json.run.json")["failures"] == failures
     for report in (facts, found):
         report["failures"] = [failure["error"] for failure in report["failures"]]
-    for name in facts.keys() - OF_THE_RUN:
+    assert [remark[:10] for remark in found["remarks"]] == ["audits: ea"] * ("--mcq" not in more)
+    for name in facts.keys() - OTHERS:
         assert found[name] == facts[name], name
     paths = (questions / f"{name}.json" for name in ("one", "merged"))
     compared = run("compare", *paths, "--output", questions / "compared.json", "--no-html")
@@ -92,8 +94,8 @@ def test_failures_and_remarks_of_shards_in_subfolders_have_their_paths(run, tmp_
         assert f"failed: {name}: no field" in ran.err
     assert [name for name, _ in read(tmp_path / "m.json.run.json")["failures"]] == names
     remarks = read(tmp_path / "m_report.json")["remarks"]
-    assert [remark.split(" ")[0] for remark in remarks] == ["x/b.jsonl:1", "y/b.jsonl:1"]
-    assert all("answer 'Oslo' occurs more than once" in remark for remark in remarks)
+    assert [remark.split(" ")[0] for remark in remarks] == ["x/b.jsonl:1", "y/b.jsonl:1", "audits:"]
+    assert all("answer 'Oslo' occurs more than once" in remark for remark in remarks[:2])
 
 
 def test_merged_notes_on_items_name_their_shard(run, tmp_path):
