@@ -33,6 +33,10 @@ class NothingUsable(InputError):
     """No item can be used, so a result would have failures alone."""
 
 
+class NoItems(InputError):
+    """A readable file has no item."""
+
+
 def install_extra(name: str) -> str:
     """What to do so that the packages of an extra are there, for messages.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.margins import Decisions, added
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.outputs import report_paths
+from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
     Shard,
@@ -125,7 +125,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     """Read all shards, write them as one, and report what is missing."""
     listed = _listed(args.folder)
-    shards, missing = _finished(args.folder, listed)
+    shards, empty, missing = _finished(args.folder, listed)
     system = declaration(shards[0].manifest["command"])
     flags = shards[0].manifest["flags"]
     settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
@@ -163,14 +163,17 @@ def run(args: argparse.Namespace) -> int:
         own = list(found.remarks)
         if reports.has_page and system.page_only:
             own.append(f"page: without the {system.page_only}, which the outputs do not have")
+        if empty:
+            own.append(Remark(EMPTY, n=len(empty)))
         found = dataclasses.replace(found, remarks=own, prompting=_prompting(shards))
+        n_files = len(shards) + len(empty)
         made = {**_models(shards[0], system), **settings.record(), **found.prompting}
-        made["shards"] = len(shards)
+        made["shards"] = n_files
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
-    files = [args.output, *reports.paths, _write_manifest(args, shards, missing, found)]
+    files = [args.output, *reports.paths, _write_manifest(args, shards, empty, missing, found)]
     messages.print_findings(report)
-    code = messages.close_run(args, report, f"{system.what} of {len(shards)} files", files)
+    code = messages.close_run(args, report, f"{system.what} of {n_files} files", files)
     if upload is not None:
         upload.finish()
     return messages.print_failures([(name, "is not finished") for name in missing]) or code
@@ -201,25 +204,29 @@ def _listed(folder: Path) -> list[Shard]:
     return [Shard(output, name, output, None) for name, output in outputs_of.items()]
 
 
-def _finished(folder: Path, listed: Sequence[Shard]) -> tuple[list[Finished], list[str]]:
-    """The finished shards, and the names of the others, each by name.
+def _finished(
+    folder: Path, listed: Sequence[Shard]
+) -> tuple[list[Finished], list[Finished], list[str]]:
+    """The finished shards, those of them without an item, and the names of the others, by name.
 
     Raises:
-        InputError: none is finished, or they are of two runs.
+        InputError: none with an item is finished, or they are of two runs.
     """
-    shards, missing = [], []
+    shards: list[Finished] = []
+    empty: list[Finished] = []
+    missing = []
     for shard, manifest in manifests(listed):
         if manifest is None:
             missing.append(shard.name)
         else:
-            shards.append(Finished(shard.name, shard.source, manifest))
+            found = Finished(shard.name, shard.source, manifest)
+            (empty if manifest.get(IS_EMPTY) else shards).append(found)
     if not shards:
-        raise InputError(
-            f"{remote.displayed(folder)}: none of its {len(listed)} shards is finished"
-        )
-    for other in shards[1:]:
+        what = "has an item" if empty else "is finished"
+        raise InputError(f"{remote.displayed(folder)}: none of its {len(listed)} shards {what}")
+    for other in (*shards[1:], *empty):
         _check_same(shards[0], other)
-    return shards, missing
+    return shards, empty, missing
 
 
 def _check_same(first: Finished, other: Finished) -> None:
@@ -229,6 +236,8 @@ def _check_same(first: Finished, other: Finished) -> None:
     names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
     pairs += [(name, before["flags"].get(name), now["flags"].get(name)) for name in names]
     one_model, other_model = (manifest.get("model") or {} for manifest in (before, now))
+    if now.get(IS_EMPTY):  # which no model has seen
+        other_model = one_model
     for name in sorted((one_model.keys() | other_model.keys()) - OF_THE_DEVICE):
         title = TITLES.get(name, name)
         pairs.append((title, one_model.get(name), other_model.get(name)))
@@ -560,7 +569,11 @@ def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:
 
 
 def _write_manifest(
-    args: argparse.Namespace, shards: Sequence[Finished], missing: Sequence[str], found: Evaluation
+    args: argparse.Namespace,
+    shards: Sequence[Finished],
+    empty: Sequence[Finished],
+    missing: Sequence[str],
+    found: Evaluation,
 ) -> Path:
     first = shards[0].manifest
     flags = {**first["flags"], "input": args.folder, "output": args.output}
@@ -574,7 +587,11 @@ def _write_manifest(
         "remarks": remark_records(found.remarks),
         "counts": _added_counts(shards),
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
-        "shards": {shard.name: shard.manifest.get("input_identity") for shard in shards},
+        "shards": {
+            shard.name: shard.manifest.get("input_identity")
+            for shard in sorted([*shards, *empty], key=lambda shard: shard.name)
+        },
+        "empty": [shard.name for shard in empty],
         "missing": list(missing),
         **found.counts,
         "failed": max(len(found.failures), _n_failed(shards)),

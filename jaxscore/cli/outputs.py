@@ -12,7 +12,7 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
-from jaxscore.io import remote, run_files, streams
+from jaxscore.io import processes, remote, run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import to_json_value
 from jaxscore.io.remote import displayed
@@ -30,6 +30,8 @@ RESERVED = {run_files.MANIFEST: "manifests"} | {
 }
 
 
+IS_EMPTY = "is_empty"  # field of the manifest of a shard without an item
+EMPTY = "input files without an item: {n}"
 # Of a report, which `merge` reads from the manifest.
 DETAILS = ("answer_blank", "boundary_audit", "windows")
 
@@ -144,6 +146,16 @@ def page_paths(args: argparse.Namespace, report: Path, *inputs: Path | None) -> 
 def open_page(pages: Sequence[Path]) -> contextlib.AbstractContextManager[TextIO | None]:
     """Open the page as `io.atomic` does, or yield None if there is none."""
     return atomic(pages[0]) if pages else contextlib.nullcontext()
+
+
+def remove(paths: Sequence[Path]) -> None:
+    """Remove files, and what is behind their addresses, if they exist."""
+    if not processes.is_first():
+        return
+    for path in paths:
+        path.unlink(missing_ok=True)
+        if remote.address_of(path) is not None:
+            remote.remove(path)
 
 
 class ReportFiles:

@@ -13,8 +13,8 @@ from jaxscore.cli import messages, model_flags, outputs, settings_flags, shards
 from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.messages import remark
 from jaxscore.cli.outputs import ReportFiles
-from jaxscore.errors import InputError, NothingUsable
-from jaxscore.evaluate import run_declared
+from jaxscore.errors import InputError, NoItems, NothingUsable
+from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import read_previous_output
@@ -22,7 +22,9 @@ from jaxscore.io.json_output import GrowingArray, array_writer
 from jaxscore.io.records import METADATA, record_writer
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
+from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.resuming import Output, Work
 from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
@@ -133,7 +135,12 @@ def run(system: System, args: argparse.Namespace) -> int:
     model_name: str = args.model if system.needs else ""
     if isinstance(settings, PromptSettings):
         endpoint = api_endpoint(args, args.api_base, settings)
-    entries, settings, output, reports = _inputs(system, args, settings, inputs)
+    try:
+        entries, settings, output, reports = _inputs(system, args, settings, inputs)
+    except NoItems:
+        if not args.part.prefix:
+            raise
+        return _finish_empty(system, args, settings)
     files = [output, *reports.paths]
     if system.work is not None:
         model_name = _model(system, args, entries)
@@ -197,6 +204,23 @@ def run(system: System, args: argparse.Namespace) -> int:
         print(line)
     code = messages.close_run(args, report, system.what, files, scorer)
     return code or int(not found.is_complete)
+
+
+def _finish_empty(system: System, args: argparse.Namespace, settings: Any) -> int:
+    """Finish a shard without an item: an output without records, a manifest and no report."""
+    run_files.remove_manifest(args.output)
+    with _writer(system, settings, args.output, None, args.input, True, dict):
+        pass
+    reports = outputs.report_paths(args.output)
+    outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
+    remarks = [Remark(outputs.EMPTY, n=1)]
+    found = Evaluation(summary={}, n_items=0, headline="", failures=[], remarks=remarks)
+    digests = settings_flags.file_digests(args, system.settings)
+    report = Report(system.name, found, {})
+    more = {outputs.IS_EMPTY: True, **digests}
+    outputs.write_manifest(args, None, args.output, report, **more)
+    remark(args, f"{args.input}: there is no item in it; its output has no records")
+    return 0
 
 
 def _inputs(

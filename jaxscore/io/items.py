@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError, near, one_line
+from jaxscore.errors import InputError, NoItems, near, one_line
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
@@ -94,7 +94,7 @@ def _numbered(path: Path, items: Iterable[dict[str, Any]], lists: Collection[str
         check_unicode(item, where)
         yield Row(number, where, _with_lists(item, lists, where))
     if not number:
-        raise InputError(f"{path}: there is no item in it, expected at least one")
+        raise NoItems(f"{path}: there is no item in it, expected at least one")
 
 
 def _with_lists(item: dict[str, Any], lists: Collection[str], where: str) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
             ".parquet, or a folder of datasets"
         )
     if not items:
-        raise InputError(f"{path}: there is no item in it, expected at least one")
+        raise NoItems(f"{path}: there is no item in it, expected at least one")
     return items
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NoItems
 from jaxscore.io.streams import open_binary
 
 UTF8 = "a readable file of UTF-8 text"
@@ -196,7 +196,7 @@ def read_array(path: Path, *, lone_object: bool = False) -> list[dict[str, Any]]
     expected = "an array of objects: brackets around them and commas between"
     text = read_text(path)
     if not text.strip():
-        raise InputError(f"{path}: the file is empty, expected a JSON array of objects")
+        raise NoItems(f"{path}: the file is empty, expected a JSON array of objects")
     found = parse_json(text, path, expected)
     if lone_object and isinstance(found, dict):
         found = [found]
@@ -279,7 +279,7 @@ def _check_object(value: Any, where: str) -> dict[str, Any]:
 
 def _check_found(path: Path, n_objects: int) -> None:
     if not n_objects:
-        raise InputError(f"{path}: the file is empty, expected one JSON object a line")
+        raise NoItems(f"{path}: the file is empty, expected one JSON object a line")
 
 
 def _refuse(name: str) -> Any:

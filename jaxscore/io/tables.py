@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NoItems
 from jaxscore.io.json_input import check_column_names, json_kind, read_lines, unreadable_file
 from jaxscore.io.streams import form_of, refuse_compressed
 
@@ -60,7 +60,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         found = True
         yield first, dict(zip(names, row, strict=True))
     if not found:
-        raise InputError(
+        raise NoItems(
             f"{path}: {'the file is empty' if names is None else 'there is no row'}, expected the "
             "names of the columns and at least one row"
         )

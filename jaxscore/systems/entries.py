@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from jaxscore.errors import InputError, one_line
+from jaxscore.errors import InputError, NoItems, one_line
 from jaxscore.io.items import NOTHING, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
@@ -183,7 +183,7 @@ def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:
 
 def _check_usable(first: Entry[Any] | None, n_usable: int, system: System, where: str = "") -> None:
     if first is None:
-        raise InputError(f"{where}found no {system.what}, expected at least one")
+        raise NoItems(f"{where}found no {system.what}, expected at least one")
     if not n_usable:
         raise InputError(
             f"{where}no {_singular(system)} is usable; the first, {first.name}: {first.error}"
