@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,6 +62,21 @@ def test_journal_is_copied_while_it_grows_and_faults_of_the_store_pass(store, tm
     [found] = list_models(tmp_path / "copy")
     assert found.n_texts == 1
     assert not list(path.parent.glob("*.tmp"))
+
+
+def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noqa: F811
+    """A worker that is killed, and loses its machine, has left this copy."""
+    monkeypatch.setattr(journal_copies, "PERIOD", 0.01)
+    path = default_path(remote.stage("faulty://b/out.jsonl"))
+    with journal_copies.copied_journal(path, lambda: SimpleNamespace(journal=journal)):
+        journal = Journal(path, {"model": "m"})
+        request = TokenRequest(np.array([1, 2], np.int32), 5, 0.0, 1.0, 0, (), ())
+        journal.write_texts([(request, GeneratedTokens(np.array([3], np.int32), "length"))])
+        deadline = time.monotonic() + 30
+        while COPY not in content(store):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    journal.close()
 
 
 def test_thread_ends_with_the_block(store):  # noqa: F811
