@@ -41,7 +41,7 @@ from jaxscore.systems.score.system import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
 from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty.system import SYSTEM as SELF_CERTAINTY
-from jaxscore.systems.usc_generate.system import SYSTEM as USC_GENERATE
+from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"

@@ -20,7 +20,7 @@ SYSTEMS = {
     "vote": "selection.select_and_vote:VOTE",
     "livecode-select": "selection.livecode:LIVECODE_SELECT",
     "livecode-parse": "selection.livecode:LIVECODE_PARSE",
-    "usc-generate": "usc_generate.system",
+    "usc-generate": "usc_generate",
     "usc-select": "selection.usc_select",
     "judge": "rag.judge",
     "bem": "rag.bem",

@@ -20,7 +20,7 @@ _CONTEXT.set_forkserver_preload(
         "jaxscore.scorer",
         "jaxscore.systems.score.system",
         "jaxscore.systems.sample.system",
-        "jaxscore.systems.usc_generate.system",
+        "jaxscore.systems.usc_generate",
     ]
 )
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.usc_generate import system
+from jaxscore.systems import usc_generate
 from jaxscore.types.results import Generated
 from tests.systems.works import begin
 
@@ -41,7 +41,7 @@ def test_the_prompt_to_the_letter(tmp_path):
     )
     assert work.responses[0] == ["one", "two"]
     assert "question: Who?\nResponse 0: me\n\nEvaluate" in work.prompts[1]
-    braces = system.prompt("{question} مرحبا", ["{0}", "\\n"])
+    braces = usc_generate.prompt("{question} مرحبا", ["{0}", "\\n"])
     assert "question: {question} مرحبا\nResponse 0: {0}\n\nResponse 1: \\n\n\n" in braces
 
 
@@ -60,7 +60,7 @@ def test_the_prompt_to_the_letter(tmp_path):
     ],
 )
 def test_where_the_question_is(given, want):
-    assert system.question(given) == want
+    assert usc_generate.question(given) == want
 
 
 def test_items_that_cannot_be_used_do_not_cost_the_others(tmp_path):
