@@ -10,7 +10,7 @@ SYSTEMS = {
     "choose": "choose.system",
     "perplexity": "perplexity.system",
     "divergence": "divergence.system",
-    "preferences": "preferences.system",
+    "preferences": "preferences",
     "paths": "paths.system",
     "chronologic": "chronologic.system",
     "probsem": "probsem.system",

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from jaxscore import evaluate
-from jaxscore.systems.preferences.pairs import split_prompt
+from jaxscore.systems.preferences import split_prompt
 from tests.conftest import CASES, ROOT
 
 pytestmark = pytest.mark.numeric
