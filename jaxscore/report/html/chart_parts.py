@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Chart
-from jaxscore.report.html.charts.curves import Curve, Point, curves, has_spans
-from jaxscore.report.html.charts.drawing import (
+from jaxscore.report.html.curves import Curve, Point, curves, has_spans
+from jaxscore.report.html.drawing import (
     Axis,
     axis_below,
     axis_beside,
@@ -19,7 +19,7 @@ from jaxscore.report.html.charts.drawing import (
     picture,
     words,
 )
-from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.markdown import number
 from jaxscore.report.sections import three
 

@@ -9,7 +9,7 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
-from jaxscore.report.html.charts.histogram import Labels, Logs, counts, histogram, scatter
+from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
 from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.report.sections import closing, estimate_card, sentence
 

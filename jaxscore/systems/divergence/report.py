@@ -7,7 +7,7 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
 from jaxscore.report.document import Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
-from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.html.strips import TokenMetric, TokenText
 from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.report.sections import (

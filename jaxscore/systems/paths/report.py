@@ -17,8 +17,8 @@ from jaxscore.report.document import (
     Section,
     Source,
 )
-from jaxscore.report.html.charts.histogram import Labels, Logs, counts, histogram, scatter
-from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
+from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.markdown import NOTHING, significant, table
 from jaxscore.report.sections import (
     closing,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
-from jaxscore.report.html.charts.histogram import Labels, Logs, counts, histogram, scatter
+from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
 from jaxscore.report.markdown import number, significant
 from jaxscore.report.sections import closing, estimate_card, model_of, sentence, with_failures
 

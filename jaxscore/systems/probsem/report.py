@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Source
-from jaxscore.report.html.charts.histogram import counts, histogram
-from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.html.histogram import counts, histogram
+from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.markdown import number
 from jaxscore.report.sections import (
     closing,

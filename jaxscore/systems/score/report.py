@@ -10,7 +10,7 @@ import numpy as np
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html import packed as limits
-from jaxscore.report.html.charts.histogram import Counts, Labels, Logs, histogram, merged, scatter
+from jaxscore.report.html.histogram import Counts, Labels, Logs, histogram, merged, scatter
 from jaxscore.report.html.strips import (
     LARGEST,
     MISSING,

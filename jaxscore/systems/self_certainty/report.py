@@ -18,8 +18,8 @@ from jaxscore.report.document import (
     Source,
 )
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
-from jaxscore.report.html.charts.curves import Curve, Point, curves
-from jaxscore.report.html.charts.histogram import counts, histogram, two_sided
+from jaxscore.report.html.curves import Curve, Point, curves
+from jaxscore.report.html.histogram import counts, histogram, two_sided
 from jaxscore.report.markdown import NOTHING, interval, number, table, text
 from jaxscore.report.sections import (
     closing,

@@ -11,9 +11,10 @@ from lxml import etree
 from jaxscore.analysis.forecasts import expected_calibration_error
 from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.chart_parts import reliability
-from jaxscore.report.html.charts.curves import COLOURS, Curve, Point, curves
-from jaxscore.report.html.charts.drawing import Axis, step
-from jaxscore.report.html.charts.histogram import (
+from jaxscore.report.html.curves import COLOURS, Curve, Point, curves
+from jaxscore.report.html.drawing import Axis, step
+from jaxscore.report.html.frame import _file
+from jaxscore.report.html.histogram import (
     CELLS,
     POINTS,
     Labels,
@@ -24,8 +25,7 @@ from jaxscore.report.html.charts.histogram import (
     scatter,
     two_sided,
 )
-from jaxscore.report.html.charts.intervals import MOST, Group, intervals
-from jaxscore.report.html.frame import _file
+from jaxscore.report.html.intervals import MOST, Group, intervals
 from jaxscore.report.sections import three
 from tests.hostile.inputs import HOSTILE, TEXTS
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxscore.report.document import Card, Chart
-from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.frame import render, visible
+from jaxscore.report.html.histogram import counts, histogram
 from jaxscore.report.html.strips import TokenMetric
 from tests.hostile.inputs import HALF_PAIR
 from tests.report.html.made import changed, page_of, score_html, strips, text, with_column

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from jaxscore.report.html.charts.drawing import (
+from jaxscore.report.html.drawing import (
     Axis,
     axis_below,
     axis_beside,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts.drawing import Axis, axis_beside, dot, line, picture, short, words
+from jaxscore.report.html.drawing import Axis, axis_beside, dot, line, picture, short, words
 
 WIDTH, HEIGHT = 420, 282
 LEFT, RIGHT, TOP, BOTTOM = 52, 400, 12, 228

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts.drawing import (
+from jaxscore.report.html.drawing import (
     Axis,
     axis_below,
     box,
