@@ -21,10 +21,9 @@ from jaxscore.systems.evaluation import (
     refuse_source,
     with_unusable,
 )
-from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.remarks import MOST_REMARKS, first_remarks
 from jaxscore.systems.settings import Settings, settings_from
-from jaxscore.systems.system import System
+from jaxscore.systems.system import SYSTEMS, System, declaration
 from jaxscore.types.results import data_frame
 
 

@@ -21,9 +21,8 @@ from jaxscore.io.records import METADATA, append_fields, append_records, check_f
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
 from jaxscore.systems.entries import iterate_objects, usable, with_examples
-from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import System
+from jaxscore.systems.system import SYSTEMS, System, declaration
 from jaxscore.version import VERSION
 
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {

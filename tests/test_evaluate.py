@@ -14,7 +14,7 @@ from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
 from jaxscore.systems.compare.open_run import of_items
-from jaxscore.systems.registry import declaration
+from jaxscore.systems.system import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
 from tests.systems.json_schemas import check, rows_of_config

@@ -1,5 +1,6 @@
 """The examples of jaxscore/README.md do what the page says."""
 
+import ast
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ import pytest
 from jaxscore import systems
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
-from jaxscore.systems import registry
+from jaxscore.systems.system import SYSTEMS
 from jaxscore.types.requests import Request
 from tests.conftest import CASES, ROOT, with_devices
 
@@ -66,10 +67,10 @@ def system(tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "__path__", [*systems.__path__, str(tmp_path / "systems")])
     found = {file: "".join(line[1:] for line in lines) for file, lines in hunks("Adding a system")}
     for table, file in (
-        (registry.SYSTEMS, "jaxscore/systems/registry.py"),
+        (SYSTEMS, "jaxscore/systems/system.py"),
         (listing.GROUPS["score"], "jaxscore/cli/listing.py"),
     ):
-        added = eval(f"{{{found[file]}}}", vars(registry).copy())
+        added = ast.literal_eval(f"{{{found[file]}}}")
         monkeypatch.setitem(table, "pairs", added["pairs"])
     monkeypatch.setattr(listing, "NAMES", (*listing.NAMES, "pairs"))
     yield

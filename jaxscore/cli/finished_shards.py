@@ -11,7 +11,7 @@ from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.streams import is_stream
-from jaxscore.systems.registry import declaration
+from jaxscore.systems.system import declaration
 from jaxscore.version import NUMBERS
 
 DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name

@@ -36,9 +36,8 @@ from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
-from jaxscore.systems.registry import declaration
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
-from jaxscore.systems.system import Decision, System, metadata_of
+from jaxscore.systems.system import Decision, System, declaration, metadata_of
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.

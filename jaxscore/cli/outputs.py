@@ -18,8 +18,8 @@ from jaxscore.io.json_output import to_json_value
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.remarks import remark_records
+from jaxscore.systems.system import SYSTEMS, declaration
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

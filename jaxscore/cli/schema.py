@@ -18,9 +18,16 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.settings import SettingField, fields_of
-from jaxscore.systems.system import Decision, Metric, System, metadata_of, per_token_fields
+from jaxscore.systems.system import (
+    SYSTEMS,
+    Decision,
+    Metric,
+    System,
+    declaration,
+    metadata_of,
+    per_token_fields,
+)
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.

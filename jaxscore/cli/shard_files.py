@@ -20,8 +20,7 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
-from jaxscore.systems.registry import declaration
-from jaxscore.systems.system import System
+from jaxscore.systems.system import System, declaration
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern

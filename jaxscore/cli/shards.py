@@ -36,7 +36,7 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.upload import Upload
 from jaxscore.journal.files import default_path
-from jaxscore.systems.registry import declaration
+from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -1,4 +1,4 @@
-"""What a system declares, once; shared code derives the rest.
+"""What a system declares, once, and all systems by name; shared code derives the rest.
 
     Item      a frozen dataclass: the fields of an input object
     Settings  a frozen dataclass of `setting`s: flags, keys of --config, arguments of `evaluate`
@@ -6,11 +6,13 @@
     evaluate  (lm, entries, settings) -> Evaluation
     report    (run) -> Document, the Markdown report and the page
 
-`SYSTEM = System(...)` at the end of `jaxscore/systems/<name>/system.py` puts them together.
+`SYSTEM = System(...)` at the end of the system's module puts them together, and `SYSTEMS` below
+names the module, which is imported on first use.
 """
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -366,3 +368,37 @@ def arrow_type(hint: Any) -> str:
     if hint not in ARROW_TYPES:
         raise TypeError(f"{hint}: expected one of {', '.join(t.__name__ for t in ARROW_TYPES)}")
     return ARROW_TYPES[hint]
+
+
+# Module below `jaxscore.systems`, with the name of its declaration if that is not SYSTEM
+SYSTEMS = {
+    "score": "score.system",
+    "choose": "choose.system",
+    "perplexity": "perplexity.system",
+    "divergence": "divergence.system",
+    "preferences": "preferences",
+    "paths": "paths.system",
+    "chronologic": "chronologic.system",
+    "probsem": "probsem.system",
+    "sample": "sample.system",
+    "self-certainty": "self_certainty.system",
+    "select": "selection.select_and_vote:SELECT",
+    "vote": "selection.select_and_vote:VOTE",
+    "livecode-select": "selection.livecode:LIVECODE_SELECT",
+    "livecode-parse": "selection.livecode:LIVECODE_PARSE",
+    "usc-generate": "usc_generate",
+    "usc-select": "selection.usc_select",
+    "judge": "rag.judge",
+    "bem": "rag.bem",
+    "metrics": "rag.metrics",
+    "compare": "compare.system",
+}
+
+
+def declaration(system: str) -> System:
+    """What a system of `SYSTEMS` declares."""
+    module, _, name = SYSTEMS[system].partition(":")
+    declared: System = getattr(
+        importlib.import_module(f"jaxscore.systems.{module}"), name or "SYSTEM"
+    )
+    return declared

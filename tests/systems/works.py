@@ -4,8 +4,8 @@ from pathlib import Path
 
 from jaxscore.errors import NothingUsable
 from jaxscore.systems.entries import read_file, read_objects
-from jaxscore.systems.registry import declaration
 from jaxscore.systems.resuming import Output
+from jaxscore.systems.system import declaration
 
 MODEL = {"model": "m"}
 

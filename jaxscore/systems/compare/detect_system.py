@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.systems.compare.units import Comparison
-from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.system import SYSTEMS, declaration
 
 NAMED = 8  # fields in a message
 
