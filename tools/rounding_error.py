@@ -25,8 +25,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore import Request, Scorer
-from jaxscore.engine.rounding_audit import Noise, OtherLayouts
 from jaxscore.models.weights import checkpoint
+from jaxscore.systems.rounding_audit import Noise, OtherLayouts
 
 TORCH = {
     "PyTorch float64": torch.float64,

@@ -22,7 +22,6 @@ from jaxscore.cli.shard_files import (
     read_json,
 )
 from jaxscore.engine import provenance
-from jaxscore.engine.rounding_audit import united_noise
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
@@ -37,6 +36,7 @@ from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
+from jaxscore.systems.rounding_audit import united_noise
 from jaxscore.systems.system import Decision, System, declaration, metadata_of
 
 DESCRIPTION = """\

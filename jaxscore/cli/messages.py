@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import one_line
 from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 from jaxscore.systems.remarks import first_remarks
+from jaxscore.systems.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

@@ -7,7 +7,7 @@
 
 Both say how far the result moves. A sample is spread evenly over the run's units: what a system
 has one number for, such as a question. Rounding errors have their audit in
-`engine.rounding_audit`.
+`systems.rounding_audit`.
 """
 
 import dataclasses

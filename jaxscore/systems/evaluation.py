@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, one_line
 from jaxscore.systems.entries import SHOWN, Entry
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.system import Decision, metadata_of
 from jaxscore.types.results import Strip
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from jaxscore.engine.rounding_audit import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.systems.audits import (
@@ -18,6 +17,7 @@ from jaxscore.systems.audits import (
     each_request,
 )
 from jaxscore.systems.prompt_settings import NO_LAYOUTS
+from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts
 from jaxscore.systems.settings import ScoringSettings
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import LabelRequest, Request

@@ -9,10 +9,10 @@ import pyarrow.parquet
 import pytest
 
 from jaxscore.cli.outputs import report_paths
-from jaxscore.engine.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from jaxscore.io import run_files
 from jaxscore.io.records import csv_line
 from jaxscore.systems.divergence import system as divergence
+from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
 
 # The boundary "separate" changes requests of the second shard alone.

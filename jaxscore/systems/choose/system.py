@@ -19,7 +19,6 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
@@ -27,6 +26,7 @@ from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.evaluation import Evaluation, failed_records, failures_of, flat, mark_noise
 from jaxscore.systems.remarks import Remark
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Decision, Metric, System

@@ -15,7 +15,6 @@ from typing import Any, Literal, Self
 from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.forecasts import calibration
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.audits import PART_OF_ANSWERS, Answers
@@ -34,6 +33,7 @@ from jaxscore.systems.evaluation import (
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
 from jaxscore.systems.remarks import Remark
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, System

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
 from jaxscore.lm import LM
@@ -23,6 +22,7 @@ from jaxscore.systems.entries import SHOWN, Entry, read_item
 from jaxscore.systems.evaluation import Evaluation, Failure, mark_noise
 from jaxscore.systems.paths.report import report
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting, remarks
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import FileFlag, IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System

@@ -11,7 +11,6 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.analysis.forecasts import softmax
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
@@ -34,6 +33,7 @@ from jaxscore.systems.probsem.suite import (
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
 from jaxscore.systems.remarks import Remark
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System

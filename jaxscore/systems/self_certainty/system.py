@@ -16,7 +16,6 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.defaults import WINDOW
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, named, read_lenient_rows
 from jaxscore.io.json_input import require_field
@@ -26,6 +25,7 @@ from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.resuming import Output
+from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
 from jaxscore.systems.selection.declared import noise as stated_noise
