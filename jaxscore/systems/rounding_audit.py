@@ -17,10 +17,13 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxscore.lm import LocalLM
+from jaxscore.text.encoder import Boundary
+from jaxscore.text.tokenize_requests import Truncate
 from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest
 
@@ -140,37 +143,22 @@ class Draw:
             self.pairs[place] = request, result
 
 
-class AuditedScorer(Protocol):
-    """Interface of a scorer that an audit uses; see `jaxscore.scorer.Scorer`."""
-
-    @property
-    def reproducible(self) -> bool: ...
-
-    def other_layouts(self) -> Mapping[str, "AuditedScorer"]: ...
-
-    def score(
-        self, requests: Iterable[Request], *, boundary: Any, truncate: Any, special_tokens: bool
-    ) -> list[ScoredRequest]: ...
-
-    def label(self, requests: Iterable[LabelRequest], *, truncate: Any) -> list[LabelScores]: ...
-
-
 class OtherLayouts:
     """Scores requests again in other layouts, without the scorer's journal and counters."""
 
-    def __init__(self, scorer: AuditedScorer) -> None:
-        self._scorer = scorer
+    def __init__(self, lm: LocalLM) -> None:
+        self._lm = lm
 
     @functools.cached_property
-    def _others(self) -> Mapping[str, AuditedScorer]:
-        return self._scorer.other_layouts()
+    def _others(self) -> Mapping[str, LocalLM]:
+        return self._lm.other_layouts()
 
     def scores(
         self,
         pairs: Sequence[tuple[Request, ScoredRequest]],
         *,
-        boundary: str = "joint",
-        truncate: str | None = None,
+        boundary: Boundary = "joint",
+        truncate: Truncate | None = None,
         special_tokens: bool = True,
     ) -> Noise | None:
         """Audit results of `Scorer.score`; None without requests.
@@ -180,8 +168,8 @@ class OtherLayouts:
             boundary, truncate, special_tokens: as in the run.
         """
 
-        def again(scorer: AuditedScorer, requests: list[Request]) -> list[ScoredRequest]:
-            return scorer.score(
+        def again(lm: LocalLM, requests: list[Request]) -> list[ScoredRequest]:
+            return lm.score(
                 requests, boundary=boundary, truncate=truncate, special_tokens=special_tokens
             )
 
@@ -205,7 +193,7 @@ class OtherLayouts:
         )
 
     def labels(
-        self, pairs: Sequence[tuple[LabelRequest, LabelScores]], *, truncate: str | None = None
+        self, pairs: Sequence[tuple[LabelRequest, LabelScores]], *, truncate: Truncate | None = None
     ) -> Noise | None:
         """Audit results of `Scorer.label`; None without requests.
 
@@ -214,8 +202,8 @@ class OtherLayouts:
             truncate: as in the run.
         """
 
-        def again(scorer: AuditedScorer, requests: list[LabelRequest]) -> list[LabelScores]:
-            return scorer.label(requests, truncate=truncate)
+        def again(lm: LocalLM, requests: list[LabelRequest]) -> list[LabelScores]:
+            return lm.label(requests, truncate=truncate)
 
         found = self._in_all(pairs, again)
         if not found:
@@ -227,16 +215,16 @@ class OtherLayouts:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return ("alone" if self._scorer.reproducible else "as in the run", *self._others)
+        return ("alone" if self._lm.reproducible else "as in the run", *self._others)
 
     def _in_all(
-        self, pairs: Sequence[Pair], again: Callable[[AuditedScorer, list[Any]], list[Any]]
+        self, pairs: Sequence[Pair], again: Callable[[LocalLM, list[Any]], list[Any]]
     ) -> list[tuple[Any, ...]]:
         """Results of each request, the run's own first."""
         if not pairs:
             return []
         requests = [request for request, _ in pairs]
-        others = [again(scorer, requests) for scorer in self._others.values()]
+        others = [again(lm, requests) for lm in self._others.values()]
         return list(zip([result for _, result in pairs], *others, strict=True))
 
 
