@@ -39,7 +39,7 @@ class Chart:
 
     Attributes:
         title: what it shows.
-        svg: from a module of `charts`.
+        svg: as `html.histogram` and the like draw it.
         caption: how it is read, and what it leaves out.
     """
 

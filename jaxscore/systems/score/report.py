@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscore.analysis.text_measures import perplexity
 from jaxscore.report import sections
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html import packed as limits
@@ -232,15 +233,16 @@ def report(source: Source) -> Document:
     requests = WorstRequests() if source.items is None else source.items
     summary, settings = record["summary"], record["settings"]
     mean = summary["mean_logprob"]
+    n_failed = f"{len(record['failures']):,}" if record["failures"] else "none"
     return Document(
         system="score",
         title=f"Scores: {model_of(record)}",
         verdict=sentence(source.headline),
         cards=[
             Card("Mean log-probability", three(mean), "nats per token, over all tokens"),
-            Card("Perplexity", significant(_perplexity(mean)), "exp of its negative"),
+            Card("Perplexity", significant(perplexity(mean)), "exp of its negative"),
             Card("Tokens", f"{summary['n_scored']:,}", "scored"),
-            Card("Requests", f"{summary['n_requests']:,}", _failed(record)),
+            Card("Requests", f"{summary['n_requests']:,}", f"{n_failed} failed"),
         ],
         charts=_charts(requests),
         items=_items(source, requests),
@@ -254,15 +256,6 @@ def report(source: Source) -> Document:
     )
 
 
-def _perplexity(mean: float | None) -> float | None:
-    with np.errstate(over="ignore"):
-        return None if mean is None else float(np.exp(-mean))
-
-
-def _failed(record: Mapping[str, Any]) -> str:
-    return f"{len(record['failures']):,} failed" if record["failures"] else "none failed"
-
-
 def _charts(requests: WorstRequests) -> list[Chart]:
     out = []
     for found, title, label in (
@@ -274,17 +267,14 @@ def _charts(requests: WorstRequests) -> list[Chart]:
         (requests.entropy(), "Mean entropy of a request", "entropy, nats per token"),
     ):
         if found is not None:
-            out.append(Chart(title, _histogram(found, title, label)))
+            is_cut = found.edges[-1] > LONGEST
+            bars = histogram(found, title=title, what="requests", label=label, last_open=is_cut)
+            out.append(Chart(title, bars))
     labels = Labels("scored tokens", "perplexity", "requests")
     if svg := scatter(requests.lengths(), title="Length", labels=labels, logs=Logs(True, True)):
         reported = "Each point is the middle of a cell of requests."
         out.append(Chart("Perplexity against length", svg, reported))
     return out
-
-
-def _histogram(found: Counts, title: str, label: str) -> Any:
-    open_ended = found.edges[-1] > LONGEST
-    return histogram(found, title=title, what="requests", label=label, last_open=open_ended)
 
 
 def _items(source: Source, requests: WorstRequests) -> Items:
@@ -321,12 +311,8 @@ def _items(source: Source, requests: WorstRequests) -> Items:
         text_column="Text",
     )  # fmt: skip
     if strips is None:  # --summary-only
-        items = _without_tokens(items)
+        items = Items(items.what, items.order, items.n_all, items.columns[:-2])
     return with_failures(items, source.record["failures"])
-
-
-def _without_tokens(items: Items) -> Items:
-    return Items(items.what, items.order, items.n_all, items.columns[:-2])
 
 
 def _none(value: float) -> float | None:
