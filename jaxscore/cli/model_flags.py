@@ -239,7 +239,6 @@ def _mesh(text: str) -> str:
     return text
 
 
-count = functools.partial(settings_flags.whole_number, least=0)
 positive = functools.partial(settings_flags.whole_number, least=1)
 
 

@@ -10,13 +10,17 @@ import numpy as np
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Card, Field, Items, Section, Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
-from jaxscore.report.markdown import NOTHING, interval, number, significant, table, text
+from jaxscore.report.markdown import (
+    NOTHING,
+    interval,
+    number,
+    significant,
+    table,
+    text,
+)
 from jaxscore.types.results import Strip
 
 MARK = "≈"
-NO_TEXT = "(no text)"
-SHOWN = 50  # items of a page; all are in the JSON file
-LONGEST_HEADING = 100  # characters of an item in its heading
 NOISE = {
     "token_logprob": "log-probability of a token, nats",
     "token_entropy": "entropy at a token, nats",
@@ -31,13 +35,8 @@ NOISE = {
 }
 
 
-def findings(record: Mapping[str, Any]) -> list[str]:
-    """How the numbers are to be read: what comes before them."""
-    return [f"**{text(line)}.**" for line in record.get("findings", ())]
-
-
 def answer_blank(record: Mapping[str, Any]) -> list[str]:
-    """What a blank before the answers would do, unless `findings` says it."""
+    """What a blank before the answers would do, unless the findings say it."""
     found = record.get("answer_blank", {})
     if not found.get("results") or found["finding"] is not None:
         return []
@@ -134,30 +133,6 @@ def failures(failed: Sequence[Mapping[str, str]], what: str) -> list[str]:
     """`what` failed, each with its `name` and `error`."""
     lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failed]
     return [f"## Failed: {len(lines)} {what}, in no mean", "\n".join(lines)] if lines else []
-
-
-def items(
-    what: str,
-    worst_first: Sequence[Mapping[str, Any]],
-    heading: Callable[[Mapping[str, Any]], str],
-    body: Callable[[Mapping[str, Any]], str],
-) -> list[str]:
-    """The worst items of a run, each under itself as a heading.
-
-    Args:
-        what: the items, with a capital letter ("Questions").
-        heading: an item's own text.
-        body: the Markdown under the heading, its score first.
-    """
-    if not worst_first:
-        return []
-    n, shown = len(worst_first), min(len(worst_first), SHOWN)
-    some = f" ({shown} of {n} shown)" if shown < n else ""
-    parts = [f"## {what}, worst first{some}"]
-    for one in worst_first[:shown]:
-        title = text(heading(one), LONGEST_HEADING) or NO_TEXT
-        parts += [f"### {title}", body(one)]
-    return parts
 
 
 def noise(record: Mapping[str, Any]) -> list[str]:

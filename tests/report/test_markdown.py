@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxscore.report import markdown
+from jaxscore.report.document import Column, Field, Items
 from jaxscore.report.markdown import interval, number, significant, table, text
 
 
@@ -57,3 +59,35 @@ def test_numbers_and_tables():
     assert table(["A", "B", "C"], [["x", "1", "2"]], left=2) == (
         "| A | B | C |\n| --- | --- | ---: |\n| x | 1 | 2 |"
     )
+
+
+def items_of(names):
+    """Markdown of items with these names, each with a body."""
+    columns, fields = [Column("Question", "text", names)], [Field("Body", ["body"] * len(names))]
+    return markdown._items(Items("questions", "worst first", len(names), columns, fields))
+
+
+@pytest.mark.parametrize(
+    ("n", "title", "shown"),
+    [
+        (1, "## Questions: worst first", 1),
+        (markdown.SHOWN, "## Questions: worst first", markdown.SHOWN),
+        (312, "## Questions (50 of 312 shown): worst first", 50),
+    ],
+)
+def test_the_worst_items_and_how_many_are_shown(n, title, shown):
+    blocks = items_of([f"Which river -> {k}?" for k in range(n)])
+    assert blocks[0] == title
+    assert blocks[1::2] == [f"### Which river -> {k}?" for k in range(shown)]
+    assert blocks[2::2] == ["Body: body"] * shown
+
+
+def test_headings_of_long_and_empty_items():
+    def heading(name):
+        return items_of([name])[1]
+
+    assert heading("") == heading(" \t") == "### (no text)"
+    assert heading("a|b\n# c") == r"### a\|b ↵ \# c"
+    long = "x" * (markdown.LONGEST_HEADING + 7)
+    assert heading(long) == f"### {'x' * markdown.LONGEST_HEADING} … (7 more characters)"
+    assert items_of([]) == []

@@ -18,9 +18,8 @@ from jaxscore.report.document import (
     Source,
 )
 from jaxscore.report.html.chart_parts import by_category, calibrated
-from jaxscore.report.markdown import interval, number, table, text
+from jaxscore.report.markdown import NO_TEXT, interval, number, table, text
 from jaxscore.report.sections import (
-    NO_TEXT,
     closing,
     estimate_card,
     model_of,

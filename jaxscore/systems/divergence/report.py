@@ -9,7 +9,7 @@ from jaxscore.report.document import Chart, Column, Document, Items, Section, So
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.html.strips import TokenMetric, TokenText
-from jaxscore.report.markdown import NOTHING, significant, table, text
+from jaxscore.report.markdown import NOTHING, SHOWN, significant, table, text
 from jaxscore.report.sections import (
     closing,
     estimate_card,
@@ -136,7 +136,7 @@ def _worst_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Section]:
         for token in tokens
     ]
     header = ["Id", "Before", "Token", *TOKEN_COLUMNS.values(), "Same argmax"]
-    title = f"Tokens, largest KL divergence first (at most {sections.SHOWN})"
+    title = f"Tokens, largest KL divergence first (at most {SHOWN})"
     return [Section(title, [table(header, rows, left=3)], opened=True)]
 
 

@@ -124,7 +124,6 @@ MEASURES: Mapping[str, Measure] = {
     "min_k_pp": Measure(_min_k_pp, ("deviation",), ("min_k_pp",)),
     "fast_detect": Measure(_fast_detect, ("deviation",), ("fast_detect",)),
 }
-PER_TEXT = tuple(name for name, measure in MEASURES.items() if not measure.is_per_token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

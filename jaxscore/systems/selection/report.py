@@ -5,9 +5,8 @@ from typing import Any
 
 from jaxscore.report.document import Card, Column, Document, Items, Source
 from jaxscore.report.html.chart_parts import by_n
-from jaxscore.report.markdown import NOTHING, aligned, number, text
+from jaxscore.report.markdown import NOTHING, SHOWN, aligned, number, text
 from jaxscore.report.sections import (
-    SHOWN,
     closing,
     estimate_card,
     section,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.report import sections
 from jaxscore.report.document import (
     Card,
     Chart,
@@ -20,7 +19,7 @@ from jaxscore.report.document import (
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.curves import Curve, Point, curves
 from jaxscore.report.html.histogram import counts, histogram, two_sided
-from jaxscore.report.markdown import NOTHING, interval, number, table, text
+from jaxscore.report.markdown import NOTHING, SHOWN, interval, number, table, text
 from jaxscore.report.sections import (
     closing,
     estimate_card,
@@ -161,8 +160,8 @@ def _left_out(found: Mapping[str, Any]) -> str:
         line += f" {more} outputs have gold and no confidence, and are left out."
     if without := found["without_gold"]:
         line += f" {len(without)} items have no gold and are left out: "
-        line += f"{', '.join(map(text, without[: sections.SHOWN]))}"
-        rest = len(without) - sections.SHOWN
+        line += f"{', '.join(map(text, without[:SHOWN]))}"
+        rest = len(without) - SHOWN
         line += f", and {rest} more." if rest > 0 else "."
     return line
 
