@@ -25,7 +25,6 @@ from jaxscore.io import gguf_file
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
 from jaxscore.text.checkpoint_tokenizer import CheckpointTokenizer
-from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
@@ -140,6 +139,8 @@ def read_gguf(path: Path) -> CheckpointTokenizer:
     Raises:
         InputError: the file has none, or one of a kind that is not read.
     """
+    from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer  # deferred: other files need none
+
     return _wrapped(path, *read_gguf_tokenizer(gguf_file.read_gguf(path)))
 
 
