@@ -31,7 +31,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
 from jaxscore.models.families.family import bare_name
 from jaxscore.models.weights.filling import Leaf, Read, RowWise, device_arrays
-from jaxscore.models.weights.gguf.blocks import READ_FIELD, common_form
+from jaxscore.models.weights.gguf_blocks import READ_FIELD, common_form
 from jaxscore.models.weights.tensor_files import (
     StoredRows,
     Tensors,

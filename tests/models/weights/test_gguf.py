@@ -21,8 +21,8 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf
-from jaxscore.models.weights.gguf import architectures, blocks
+from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf, gguf_blocks
+from jaxscore.models.weights.gguf import architectures
 from jaxscore.plan.requests import SequenceScores
 from jaxscore.types.requests import GenerationRequest
 from tests.conftest import ROOT, with_devices
@@ -664,7 +664,7 @@ def assert_same_weights(one, other):
 
 @pytest.mark.parametrize(
     "types",
-    [(name,) for name in blocks.LAYOUTS]
+    [(name,) for name in gguf_blocks.LAYOUTS]
     + [
         ("Q4_K", "Q6_K"),
         ("Q3_K", "Q4_K"),
@@ -676,9 +676,9 @@ def assert_same_weights(one, other):
     ],
 )
 def test_random_blocks_have_the_weights_that_they_stand_for(types):
-    form = blocks.common_form(types, 512)
+    form = gguf_blocks.common_form(types, 512)
     for name in types:
-        layout = blocks.LAYOUTS[name]
+        layout = gguf_blocks.LAYOUTS[name]
         n_blocks = 512 // (32 if layout.outer is None else 256)
         draw = np.random.default_rng(0)
         rows = draw.integers(0, 256, (24, n_blocks, layout.n_bytes), np.uint8)
@@ -690,14 +690,14 @@ def test_random_blocks_have_the_weights_that_they_stand_for(types):
             field: jnp.asarray(read(rows, name, form))
             if getattr(abstract_blocks(form, (24, 512), np.dtype(np.float32)), field) is not None
             else None
-            for field, read in blocks.READ_FIELD.items()
+            for field, read in gguf_blocks.READ_FIELD.items()
             if field.startswith("outer") <= form.is_nested
         }
         arrays = dict.fromkeys(FIELDS) | arrays
         found = jax.jit(Blocks.dequantized)(Blocks(**arrays, dtype=np.dtype(np.float32)))
         wanted = quants.dequantize(rows, GGMLQuantizationType[name])
         np.testing.assert_array_equal(np.asarray(found), wanted)
-        decoded = blocks.block_weights(rows, name)
+        decoded = gguf_blocks.block_weights(rows, name)
         np.testing.assert_array_equal(decoded.view(np.uint32), wanted.view(np.uint32))
 
 
@@ -774,11 +774,11 @@ def test_experts_and_parts_of_joined_matrices_stay_in_blocks(tmp_path, name, par
 
 
 def test_a_scale_whose_shift_float16_does_not_hold_is_refused():
-    form = blocks.common_form(["Q4_0", "Q4_1"], 32)
+    form = gguf_blocks.common_form(["Q4_0", "Q4_1"], 32)
     rows = np.zeros((1, 18), np.uint8)
     rows[0, :2] = np.array([8192], np.float16).view(np.uint8)
     with pytest.raises(InputError, match=r"a block has the scale 8192\.0, expected at most 8,188"):
-        blocks.block_minima(rows, "Q4_0", form)
+        gguf_blocks.block_minima(rows, "Q4_0", form)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile, StoredTensor
 from jaxscore.models.weights.filling import write_rows
-from jaxscore.models.weights.gguf.blocks import LAYOUTS, block_weights
+from jaxscore.models.weights.gguf_blocks import LAYOUTS, block_weights
 from jaxscore.models.weights.tensor_files import StoredRows
 
 PLAIN = {

@@ -1,4 +1,4 @@
-"""Blocks of GGUF's types: their weights, and the arrays of `device.blocks.Blocks` that hold them.
+"""Blocks of GGUF's types: their weights, and the arrays of `device.dots.Blocks` that hold them.
 
 A type is described by the arrays in its blocks (layouts: ggml-common.h of ggml). Weights of all
 layers are one parameter and have one form; it is the smallest that is exact for all their types.
