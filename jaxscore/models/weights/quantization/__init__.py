@@ -134,12 +134,6 @@ def plain_config(raw: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _settings_of(raw: dict[str, Any]) -> Any:
-    """`quantization_config`, of a wrapper's text if the wrapper has none itself."""
-    text = raw.get(TEXT)
-    return raw.get(KEY) or (text.get(KEY) if isinstance(text, dict) else None)
-
-
 def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | GgufScheme | None":
     """How the weights of a checkpoint are stored, or None if they are plain safetensors.
 
@@ -150,10 +144,10 @@ def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | GgufScheme | Non
         from jaxscore.models.weights import gguf
 
         return gguf.GgufScheme(folder)
-    if not (found := _settings_of(raw)):
+    text = raw.get(TEXT)  # of a wrapper, which may have none itself
+    found = raw.get(KEY) or (text.get(KEY) if isinstance(text, dict) else None)
+    if not found:
         return None
-    from jaxscore.models.weights.quantization import ADVICE, Settings
-
     settings = Settings.of({KEY: found}, folder)
     method = settings.values.get("quant_method")
     if not isinstance(method, str) or method not in METHODS:
