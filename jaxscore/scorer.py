@@ -27,7 +27,6 @@ from jaxscore.errors import InputError, check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
-from jaxscore.models.functions import Functions
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.plan.requests import SequenceScores, TokenSequence
@@ -339,6 +338,8 @@ class Scorer:
             InputError: parameters that are no arrays, results of other shapes, a mesh that splits
                 the model, or a tokenizer that cannot be used.
         """
+        from jaxscore.models.functions import Functions  # deferred: checkpoints need none
+
         functions = Functions(
             hidden_states=hidden_states,
             unembed=unembed,

@@ -25,13 +25,13 @@ from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file,
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.remarks import Remark
-from jaxscore.systems.resuming import Output, Work
 from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
 from jaxscore.version import VERSION
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
+    from jaxscore.systems.resuming import Work
 
 
 def add_api_base(parser: argparse._ActionsContainer) -> None:
@@ -260,7 +260,7 @@ def _writer(
     system: System,
     settings: Any,
     output: Path,
-    work: Work[Any] | None,
+    work: "Work[Any] | None",
     source: Path,
     has_text_ids: bool,
     metadata: Callable[[], Mapping[str, str]],
@@ -316,8 +316,10 @@ def _work(
     entries: Sequence[Entry[Any]],
     settings: Any,
     output: Path,
-) -> Work[Any]:
+) -> "Work[Any]":
     """The entries, with what an earlier run has left of their results in the output."""
+    from jaxscore.systems.resuming import Output  # deferred: most systems write a new output
+
     assert system.work is not None
     model = {
         "model": model_name,

@@ -12,24 +12,19 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.local_path import cache_folder
 from jaxscore.models.model import MeshChoice, Model
 
-INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
+INSTALL = {"gpu": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def choose_device(device: str | None) -> None:
     """Restrict JAX to this kind of device before it initializes; None takes the best."""
     if device is not None:
-        jax.config.update("jax_platforms", _platform(device))
-
-
-def _platform(device: str) -> str:
-    return "cuda" if device == "gpu" else device
+        jax.config.update("jax_platforms", "cuda" if device == "gpu" else device)
 
 
 def use_device(device: str | None) -> None:
@@ -43,15 +38,15 @@ def use_device(device: str | None) -> None:
         return
     before = jax.config.values["jax_platforms"]
     choose_device(device)
-    platform = _platform(device)
+    backend = "gpu" if device == "cuda" else device
     try:
         found, reason = jax.default_backend(), "it runs on another device already"
     except (RuntimeError, AssertionError) as problem:
         # JAX ignores "cuda" if it finds no card, and then asserts that it has a device.
         found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
-    if found != ("gpu" if platform == "cuda" else platform):
+    if found != backend:
         jax.config.update("jax_platforms", before)  # the next call may choose another one
-        install = f", or {INSTALL[platform]}" if platform in INSTALL else ""
+        install = f", or {INSTALL[backend]}" if backend in INSTALL else ""
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
             f"leave --device out to use what there is{install}"
@@ -148,6 +143,9 @@ def _auto(
     memory = limit_bytes()
     if memory is None or config is None or n_devices == 1:
         return MeshShape(data=n_devices)
+    # Deferred: a single device, and a CPU, need no estimate
+    from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
+
     memory //= n_models
     rates = rates_of(jax.devices()[0].device_kind)
     estimates = mesh_estimates(shapes, config, n_devices, memory, rates, generates=generates)

@@ -5,20 +5,23 @@ import importlib.metadata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.models import functions, load
+from jaxscore.models import load
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.version import NUMBERS
+
+if TYPE_CHECKING:
+    from jaxscore.models.functions import Functions
 
 IN_MEMORY = "memory "  # prefix of the identity of weights that no file has
 
@@ -112,7 +115,7 @@ def load_tensors(
 
 
 def load_functions(
-    given: functions.Functions,
+    given: "Functions",
     params: Any,
     tokenizer: Any,
     *,
@@ -127,6 +130,8 @@ def load_functions(
     Raises:
         InputError: as there.
     """
+    from jaxscore.models import functions  # deferred: checkpoints need none
+
     use_compilation_cache()
     model = functions.build(
         given,

@@ -15,13 +15,13 @@ import copy
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
-
-import yaml
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.local_path import local_path
-from jaxscore.io.yaml_input import read_node
+
+if TYPE_CHECKING:  # most commands read no YAML
+    import yaml
 
 FLAG = "--config"
 HELP = ("-h", "--help", "--help-all")
@@ -109,6 +109,10 @@ def read_config(path: Path) -> dict[str, Entry]:
         InputError: the file cannot be read, is no YAML mapping of keys to values or lists, or
             has a key twice.
     """
+    import yaml
+
+    from jaxscore.io.yaml_input import read_node
+
     node = read_node(path)
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path}: expected `key: value` lines, with `command: …` among them")
@@ -124,7 +128,9 @@ def read_config(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def _value(node: yaml.Node, what: str) -> str | list[str] | bool | None:
+def _value(node: "yaml.Node", what: str) -> str | list[str] | bool | None:
+    import yaml
+
     if isinstance(node, yaml.SequenceNode) and node.tag in PLAIN_TAGS:
         # A list in a list is not followed: it may hold itself.
         items = [isinstance(item, yaml.ScalarNode) and _value(item, what) for item in node.value]

@@ -141,7 +141,9 @@ def items_of(items: Any) -> Iterable[Any]:
     Raises:
         TypeError: `items` is a single item, or not iterable.
     """
-    is_single = isinstance(items, str | bytes | Mapping | Request) or _is_pair(items)
+    # A tuple of two strings is a pair outside a list, or a list of two texts.
+    is_pair = type(items) is tuple and list(map(type, items)) == [str, str]
+    is_single = is_pair or isinstance(items, str | bytes | Mapping | Request)
     if is_single or not isinstance(items, Iterable):
         raise TypeError(
             f"found one {type(items).__name__}, expected a list of requests; put it in brackets"
@@ -151,11 +153,6 @@ def items_of(items: Any) -> Iterable[Any]:
         return items
     rows: list[dict[str, Any]] = to_dict("records")
     return rows
-
-
-def _is_pair(items: Any) -> bool:
-    """Whether a tuple holds two strings: a pair outside a list, or a list of two texts."""
-    return type(items) is tuple and list(map(type, items)) == [str, str]
 
 
 def parse_request(item: Any, position: int) -> Request | Unusable:
