@@ -129,12 +129,6 @@ def reliability_table(bins: Sequence[Mapping[str, Any]], events: str) -> str:
     return table(header, rows)
 
 
-def failures(failed: Sequence[Mapping[str, str]], what: str) -> list[str]:
-    """`what` failed, each with its `name` and `error`."""
-    lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failed]
-    return [f"## Failed: {len(lines)} {what}, in no mean", "\n".join(lines)] if lines else []
-
-
 def noise(record: Mapping[str, Any]) -> list[str]:
     """How far rounding moves a run's numbers, and how many decisions lie within that.
 
@@ -251,13 +245,13 @@ def closing(record: Mapping[str, Any], failed: str) -> list[Section]:
     Args:
         failed: what a failure is of, such as "questions".
     """
-    listed = record["failures"][:FAILURES]
-    failed_blocks = failures(listed, failed)
-    if failed_blocks:
-        n = len(record["failures"])
-        more = f"The first {FAILURES} are listed; all {n} are in the JSON file."
-        blocks = [f"## Failed: {n} {failed}, in no mean", *failed_blocks[1:]]
-        failed_blocks = [*blocks, more] if n > FAILURES else blocks
+    failures: Sequence[Mapping[str, str]] = record["failures"]
+    failed_blocks: list[str] = []
+    if n := len(failures):
+        lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failures[:FAILURES]]
+        failed_blocks = [f"## Failed: {n} {failed}, in no mean", "\n".join(lines)]
+    if n > FAILURES:
+        failed_blocks.append(f"The first {FAILURES} are listed; all {n} are in the JSON file.")
     return [
         *section(noise(record)),
         *section(remarks(record["remarks"]), opened=True),
