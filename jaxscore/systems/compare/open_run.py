@@ -1,7 +1,11 @@
-"""Opens a finished run: its system, its records, and what it was made with."""
+"""Opens a finished run: its system, its records, and what it was made with.
+
+Its manifest says which system wrote it, otherwise the fields of a record.
+"""
 
 import codecs
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,10 +25,11 @@ from jaxscore.io.json_input import (
 from jaxscore.io.run_files import RECORD_VERSION, file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
-from jaxscore.systems.compare import detect_system
 from jaxscore.systems.compare.columns import Run, collect, units
 from jaxscore.systems.compare.units import Comparison, shown
+from jaxscore.systems.system import SYSTEMS, declaration
 
+NAMED = 8  # fields in a message
 SEARCHED = 1000  # records in which one that did not fail is looked for
 LISTS = ("options", "sum_logprob")  # columns of lists in a table of `choose` that are compared
 # Flags and facts that say nothing of the numbers, and those that are compared elsewhere.
@@ -110,7 +115,7 @@ def open_run(path: Path) -> OpenRun:
     try:
         kind = _kind(path)
     except (OSError, ValueError) as problem:
-        raise unreadable_file(path, problem, detect_system.expected()) from None
+        raise unreadable_file(path, problem, expected_files()) from None
     manifest = read_manifest(path)
     if kind == "object":
         return _open_report(path, manifest)
@@ -118,7 +123,7 @@ def open_run(path: Path) -> OpenRun:
     start = list(itertools.islice(records, SEARCHED))
     first = _first_good(start)
     command = None if manifest is None else manifest["command"]
-    comparison = detect_system.of_records(command, first, path)
+    comparison = comparison_of_records(command, first, path)
     _check_version(comparison, manifest, path)
     facts = _facts(manifest, first.get("confidence_settings"))
     every = itertools.chain(start, records)
@@ -138,15 +143,15 @@ def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> 
     records = [(f"item {k}", record) for k, record in enumerate(items, start=1)]
     if not records:
         raise InputError("the report of a run has no items, as with on_item; compare its file")
-    found = detect_system.of_command(system, _first_good(records))
+    found = comparison_of_command(system, _first_good(records))
     facts = upgraded({"command": system, **settings})
     return OpenRun(None, found, records, None, facts, has_manifest=False)
 
 
 def _open_report(path: Path, manifest: Mapping[str, Any] | None) -> OpenRun:
     """A run whose records stand in the JSON file of its report."""
-    report = read_json(path, detect_system.expected())
-    comparison, items = detect_system.of_report(report, path)
+    report = read_json(path, expected_files())
+    comparison, items = comparison_of_report(report, path)
     _check_version(comparison, manifest, path)
     listed, failures = report.get("failures"), None
     if isinstance(listed, list):
@@ -291,3 +296,104 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, An
         for name in a
         if name in b and name not in NOT_COMPARED and a[name] != b[name]
     ]
+
+
+@functools.cache
+def comparisons_of(name: str) -> tuple[Comparison, ...]:
+    """How the runs of a system are compared; none if they are not, or if there is no such name."""
+    if name not in SYSTEMS:
+        return ()
+    system = declaration(name)
+    return tuple(Comparison(system, compared) for compared in system.compared)
+
+
+def _all_comparisons() -> list[tuple[str, Comparison]]:
+    """All systems' comparisons, each with the system's name."""
+    return [(name, comparison) for name in SYSTEMS for comparison in comparisons_of(name)]
+
+
+def expected_files() -> str:
+    """The files that can be compared, for messages."""
+    patterns = {name: comparison.compared.file for name, comparison in _all_comparisons()}
+    files = (f"{name} ({file})" if file else name for name, file in patterns.items())
+    return f"the output of {', '.join(files)}"
+
+
+def _best_fit(comparisons: Iterable[Comparison], record: object) -> Comparison | None:
+    """The comparison whose signature a record has; of several that with the most fields."""
+    fields = record.keys() if isinstance(record, Mapping) else set()
+    fitting = [
+        comparison
+        for comparison in comparisons
+        if fields >= set(comparison.compared.signature)
+        and not fields & set(comparison.compared.without)
+    ]
+    return max(fitting, key=lambda fit: len(fit.compared.signature), default=None)
+
+
+def comparison_of_report(report: Mapping[str, Any], path: Path) -> tuple[Comparison, list[Any]]:
+    """How the items of a report's JSON file are compared, and the items.
+
+    Raises:
+        InputError: it is the report of no system whose items it holds.
+    """
+    if isinstance(report.get("settings"), dict):
+        holding = [
+            comparison
+            for _, comparison in _all_comparisons()
+            if isinstance(report.get(comparison.compared.list_in), list)
+        ]
+        if holding:
+            items = report[holding[0].compared.list_in]
+            return _best_fit(holding, next(iter(items), {})) or holding[0], items
+    hint = ""
+    if "by_length" in report:
+        hint = "; this is the report of paths, give the file beside it that --output named"
+    elif "command" in report and "flags" in report:
+        hint = "; this is a manifest, give the file without .run.json"
+    raise InputError(
+        f"{path}: found an object with {_fields(report)}, expected {expected_files()}{hint}"
+    )
+
+
+def comparison_of_command(command: str, first: object) -> Comparison:
+    """How the records of a command, or of `evaluate`, are compared.
+
+    Args:
+        first: a record of the run that is no failed item.
+
+    Raises:
+        InputError: they are not.
+    """
+    if not (comparisons := comparisons_of(command)):
+        raise InputError(f"results of {command} are not compared; expected {expected_files()}")
+    return _best_fit(comparisons, first) or comparisons[0]
+
+
+def comparison_of_records(command: str | None, first: Mapping[str, Any], path: Path) -> Comparison:
+    """How the records of a file with one per item are compared.
+
+    Args:
+        command: what the manifest says wrote it; None without one.
+        first: a record that is no failed item.
+
+    Raises:
+        InputError: they are records of no system, or of one whose results are not compared.
+    """
+    if command is not None:
+        try:
+            return comparison_of_command(command, first)
+        except InputError as problem:
+            raise InputError(f"{path}: by its manifest, {problem}") from None
+    of_files = (found for _, found in _all_comparisons() if not found.compared.list_in)
+    comparison = _best_fit(of_files, first)
+    if comparison is None:
+        raise InputError(
+            f"{path}: found records with the fields {_fields(first)}, expected {expected_files()}"
+        )
+    return comparison
+
+
+def _fields(record: Mapping[str, Any]) -> str:
+    """Names of a record's first fields, for messages."""
+    return ", ".join(map(repr, sorted(map(str, record))[:NAMED])) or "nothing"

@@ -6,7 +6,7 @@ import pytest
 
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.compare.columns import units
-from jaxscore.systems.compare.detect_system import comparisons_of
+from jaxscore.systems.compare.open_run import comparisons_of
 from jaxscore.systems.compare.units import Choice
 from jaxscore.systems.paths.system import SYSTEM as PATHS
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
