@@ -1,8 +1,9 @@
 """Report of `score`."""
 
 import dataclasses
+import functools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -279,7 +280,7 @@ def _charts(requests: WorstRequests) -> list[Chart]:
 
 def _items(source: Source, requests: WorstRequests) -> Items:
     retained = requests.retained()
-    sums = retained.sums
+    sums, four = retained.sums, functools.partial(number, digits=4)
     strips = _strips(retained, requests, source.vocabulary)
     worst, least = _worst_tokens(strips)
     items = Items(
@@ -288,19 +289,16 @@ def _items(source: Source, requests: WorstRequests) -> Items:
         n_all=requests.n_all,
         columns=[
             Column("Id", "text", retained.ids),
-            Column("Sum", "number", _shown(sums["sum_logprob"])),
-            Column("Mean", "number", _shown(sums["mean_logprob"]), "nats per token"),
-            Column(
-                "Perplexity", "number",
-                [significant(_none(v)) for v in sums["perplexity"].tolist()],
-            ),
+            Column("Sum", "number", _shown(sums["sum_logprob"], four)),
+            Column("Mean", "number", _shown(sums["mean_logprob"], four), "nats per token"),
+            Column("Perplexity", "number", _shown(sums["perplexity"], significant)),
             *(
-                Column(title, "number", _shown(sums[name]))
+                Column(title, "number", _shown(sums[name], four))
                 for name, title in MEANS.items()
                 if not np.isnan(sums[name]).all()  # a server returns none
             ),
             *(
-                Column(name, "number", list(map(significant, map(_none, sums[name].tolist()))))
+                Column(name, "number", _shown(sums[name], significant))
                 for name in requests.measures
             ),
             Column("Tokens", "number", list(map(str, retained.n_tokens.tolist()))),
@@ -315,12 +313,9 @@ def _items(source: Source, requests: WorstRequests) -> Items:
     return with_failures(items, source.record["failures"])
 
 
-def _none(value: float) -> float | None:
-    return None if value != value else value
-
-
-def _shown(values: np.ndarray) -> list[str]:
-    return [number(_none(value), 4) for value in values.tolist()]
+def _shown(values: np.ndarray, write: Callable[[float | None], str]) -> list[str]:
+    """Numbers as text, NaN as one that is not known."""
+    return [write(None if value != value else value) for value in values.tolist()]
 
 
 def _strips(retained: Retained, requests: WorstRequests, vocabulary: int | None) -> Strips | None:
