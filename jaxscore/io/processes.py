@@ -109,7 +109,7 @@ def join(
     finally:
         timer.cancel()
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
-    _note("")
+    note_journal(None)
 
 
 def supervise(run: Callable[[], int], describe_end: Callable[[str, str, Path | None], str]) -> int:
@@ -196,16 +196,11 @@ def _wait(child: int, mask: set[Any], *, shares_group: bool) -> tuple[int, int]:
             signal.signal(number, handler)
 
 
-def note_journal(path: Path) -> None:
-    """Name the journal to the process that supervises this one."""
-    _note(str(path))
-
-
-def _note(journal: str) -> None:
-    """Write this process's label and its journal for the process that supervises it."""
+def note_journal(path: Path | None) -> None:
+    """Name this process and its journal to the process that supervises it."""
     if _Run.note is not None:
         os.ftruncate(_Run.note, 0)
-        os.pwrite(_Run.note, f"{process_label()}\n{journal}".encode(), 0)
+        os.pwrite(_Run.note, f"{process_label()}\n{path or ''}".encode(), 0)
 
 
 def _check_cluster(coordinator: str | None, n_processes: int | None, index: int | None) -> bool:
