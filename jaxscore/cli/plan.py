@@ -13,6 +13,7 @@ from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.io.json_output import json_text
 from jaxscore.models.model_types import DTYPES, QUANTIZED
 from jaxscore.report.markdown import aligned
+from jaxscore.report.sections import yes_no
 
 DESCRIPTION = """\
 Say what a model takes, without its weights: parameters, bytes per device under
@@ -272,7 +273,7 @@ def _programs(report: dict[str, Any]) -> str:
             format_bytes(one["peak_bytes_a_device"]),
             "" if refused else f"{one['compile_seconds']:.1f} s",
         ]
-        rows.append(row + [_yes(one["fits"])] * judged)
+        rows.append(row + [yes_no(one["fits"])] * judged)
     made = f"programs of one of {report['compiled_shards']} shards, "
     if report["compiled_shards"] == 1:
         made = "programs of the whole model, "
@@ -360,10 +361,6 @@ def _time(seconds: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _flop_text(count: int) -> str:

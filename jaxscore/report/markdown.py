@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from jaxscore.errors import UNPRINTABLE, one_line
-from jaxscore.report.document import Card, Column, Document, Items, Rows, Section
+from jaxscore.report.document import Card, Document, Items, Rows, Section
 
 LONGEST = 400  # characters of a user's text
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#])")
@@ -132,7 +132,7 @@ def _items(items: Items | None) -> list[str]:
         blocks += [
             f"### {text(title, LONGEST_HEADING) or NO_TEXT}",
             "; ".join(
-                _fact(column, place)
+                f"{text(column.title)}: {text(column.values[place])}"
                 for column in others
                 if column.values[place] != NOTHING and column.title not in whole
             ),
@@ -145,10 +145,6 @@ def _items(items: Items | None) -> list[str]:
             *(_rows(rows, place) for rows in items.tables if rows.items[place]),
         ]
     return [block for block in blocks if block]
-
-
-def _fact(column: Column, place: int) -> str:
-    return f"{text(column.title)}: {text(column.values[place])}"
 
 
 def _rows(rows: Rows, place: int) -> str:
