@@ -17,18 +17,16 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from jaxscore.analysis.margins import Decisions
 from jaxscore.lm import LocalLM
 from jaxscore.text.encoder import Boundary
 from jaxscore.text.tokenize_requests import Truncate
 from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 OF_TOKENS = ("logprob", "entropy", "self_certainty")
 OF_TWO_MODELS = ("kl", "js")  # measures of a `DivergenceScorer`
@@ -69,7 +67,7 @@ class Noise:
     n_tokens: int | None = None
     n_greedy_differs: int | None = None
 
-    def record(self, decisions: Sequence["DataclassInstance"] = ()) -> dict[str, Any]:
+    def record(self, decisions: Sequence[Decisions] = ()) -> dict[str, Any]:
         """Record for JSON, with the consequences for a run's decisions."""
         out = dataclasses.asdict(self)
         return {**out, "decisions": [dataclasses.asdict(decision) for decision in decisions]}
