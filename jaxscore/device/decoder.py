@@ -44,6 +44,10 @@ class KeysValues(NamedTuple):
     states: Any = ()
 
 
+# `extend` after a build, or the same of another model
+Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
+
+
 def map_token_blocks(
     function: Callable[[Array], Array], x: Float[Array, "R L D"], most: int | None
 ) -> Array:

@@ -15,16 +15,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Int, Num
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.decoder import KeysValues
+from jaxscore.device.decoder import Extend, KeysValues
 from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sampling import Sampling, apply_repetition_penalty, sample_tokens
-
-Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 
 NO_TOKEN = -1  # instead of a token: the request was finished
 NONFINITE = -2  # instead of a token: its logits were not all finite, so it has no argmax

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import BatchTooLong
-from jaxscore.device.generate import Extend
+from jaxscore.device.decoder import Extend
 from jaxscore.device.rows import Chunks, Paths, Scores
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs

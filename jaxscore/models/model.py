@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from jaxscore.device.backends import Platform
-from jaxscore.device.decoder import KeysValues
+from jaxscore.device.decoder import Extend, KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.generate import Extend
 from jaxscore.device.lm_head import divergence
 from jaxscore.device.lm_head.sums import MEASURES
 from jaxscore.device.score import HiddenStates, PairStates
