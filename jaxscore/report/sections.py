@@ -304,7 +304,7 @@ def strips_of(
     """The strips of all items; None if no tokens are known.
 
     Args:
-        tokens_of: the tokens of a strip; None are those of a `ScoredRequest` as it is.
+        tokens_of: the tokens of a strip; None is `token_text`.
         more: other fields of `Strips`.
     """
     if not source.strips:
@@ -315,7 +315,7 @@ def strips_of(
         first=np.cumsum([0, *map(len, source.strips)]),
         titles=[strip.title for strip in every],
         contexts=[context_end(strip.context) for strip in every],
-        tokens=tokens([(tokens_of or _tokens)(strip) for strip in every], names),
+        tokens=tokens([(tokens_of or token_text)(strip) for strip in every], names),
         names=names,
         vocabulary=source.vocabulary,
         **more,
@@ -328,7 +328,8 @@ def context_end(context: str) -> str:
     return context if rest <= 0 else f"({rest} characters before) … {context[-CONTEXT:]}"
 
 
-def _tokens(strip: Strip) -> TokenText:
+def token_text(strip: Strip) -> TokenText:
+    """The tokens of a scored text."""
     one = strip.scored
     return TokenText(
         one.token_ids,

@@ -153,28 +153,27 @@ class Tokens:
         start = np.cumsum(self.length) - self.length
         within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
         index = np.repeat(start[places], length) + within
-        return Tokens(
-            length,
-            self.left_out[places],
-            self.ids[index],
-            {name: values[index] for name, values in self.numbers.items()},
-            self.greedy[index],
-            self.rank[index],
-            {name: values[index] for name, values in self.more.items()},
-        )
+        return self._select(length, self.left_out[places], index)
 
     def first(self, n: int) -> "Tokens":
         """The same texts; only the first n of them have their tokens."""
         end = int(self.length[:n].sum())
         rest = np.arange(len(self.length)) >= n
+        left_out = np.where(rest, self.left_out + self.length, self.left_out)
+        return self._select(np.where(rest, 0, self.length), left_out, slice(end))
+
+    def _select(
+        self, length: np.ndarray, left_out: np.ndarray, index: np.ndarray | slice
+    ) -> "Tokens":
+        """The tokens at an index, as texts of these lengths."""
         return Tokens(
-            np.where(rest, 0, self.length),
-            np.where(rest, self.left_out + self.length, self.left_out),
-            self.ids[:end],
-            {name: values[:end] for name, values in self.numbers.items()},
-            self.greedy[:end],
-            self.rank[:end],
-            {name: values[:end] for name, values in self.more.items()},
+            length,
+            left_out,
+            self.ids[index],
+            {name: values[index] for name, values in self.numbers.items()},
+            self.greedy[index],
+            self.rank[index],
+            {name: values[index] for name, values in self.more.items()},
         )
 
 

@@ -177,16 +177,7 @@ def _items(source: Source) -> Items:
 
 
 def _tokens(strip: Strip) -> TokenText:
-    scored = strip.scored
-    return TokenText(
-        scored.token_ids,
-        scored.tokens,
-        scored.logprob,
-        scored.entropy,
-        scored.self_certainty,
-        scored.greedy,
-        more={
-            "kl": scored.measures["kl"],
-            "difference": scored.logprob - scored.measures["reference_logprob"],
-        },
-    )
+    measures = strip.scored.measures
+    difference = strip.scored.logprob - measures["reference_logprob"]
+    more = {"kl": measures["kl"], "difference": difference}
+    return sections.token_text(strip)._replace(more=more)
