@@ -116,18 +116,6 @@ class _Incomplete(NamedTuple):
     flags: np.ndarray
 
 
-class _Recent:
-    """A window that may not be in the journal yet."""
-
-    def __init__(self, window: Window) -> None:
-        self.window = window
-
-    @functools.cached_property
-    def keys(self) -> set[bytes]:
-        """Digests of its sequences; computed once another window is compared."""
-        return {sequence.digest() for sequence in self.window.sequences}
-
-
 class JournalWriter:
     """Writes each sequence once all its tokens have scores, while the device computes.
 
@@ -149,17 +137,16 @@ class JournalWriter:
         self._unwritten: deque[tuple[Window, int]] = deque()  # and the number of its sequences
         self._incomplete: dict[int, _Incomplete] = {}  # by the identity of the forest
         self._incomplete_written = time.monotonic()
-        self._recent: list[_Recent] = []
+        self._recent: list[Window] = []  # that may not be in the journal yet
 
     def has_written(self, window: Window) -> bool:
         """Whether every score of this window's sequences by earlier windows is journaled.
 
         True if each earlier window is written, or has none of these sequences.
         """
-        self._recent = [recent for recent in self._recent if not self._is_written(recent.window)]
-        own = _Recent(window)
-        is_disjoint = all(own.keys.isdisjoint(recent.keys) for recent in self._recent)
-        self._recent.append(own)
+        self._recent = [recent for recent in self._recent if not self._is_written(recent)]
+        is_disjoint = all(window.keys.isdisjoint(recent.keys) for recent in self._recent)
+        self._recent.append(window)
         return is_disjoint
 
     def add_scored(self, window: Window, work: ForestScores, edges: np.ndarray) -> None:

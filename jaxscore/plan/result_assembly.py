@@ -172,6 +172,11 @@ class Window:
     n_in_flight: int = 0
     all_sent: bool = False
 
+    @functools.cached_property
+    def keys(self) -> set[bytes]:
+        """Digests of its sequences."""
+        return {sequence.digest() for sequence in self.sequences}
+
     @property
     def done(self) -> bool:
         return self.all_sent and not self.n_in_flight
