@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.cli import listing, messages, model_flags
 from jaxscore.errors import InputError
 from jaxscore.io import streams
+from jaxscore.report.markdown import LEFT, aligned
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     for show in (_paths, _chronologic, _probsem, _judge, _self_certainty):
         rows += show(commands, folder)
     print()
-    print(messages.format_columns(rows))
+    print(aligned(rows, LEFT))
     print(
         "\nYour own: python -m jaxscore paths --model NAME --input FILE.jsonl --output OUT.json"
         "\nAll commands: python -m jaxscore --help\n"

@@ -11,6 +11,7 @@ from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.models.model_types import IMPLEMENTATIONS
+from jaxscore.report.markdown import LEFT, aligned
 
 DESCRIPTION = """\
 List the model types that are covered, or say whether one checkpoint would load
@@ -93,13 +94,13 @@ def _list(args: argparse.Namespace) -> int:
     for entry in known:
         runs, texts, lines = map(", ".join, (entry.implementations, entry.texts, entry.lines))
         rows.append((entry.model_type, runs, texts, entry.since, lines))
-    print("covered\n" + messages.format_columns(rows))
+    print("covered\n" + aligned(rows, LEFT))
     for kind in dict.fromkeys(entry.kind for entry in REFUSED.values()):
         entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is kind}
         print("\n" + textwrap.fill(f"refused, {kind.name}: {kind.instead}", WIDTH))
         if any(entry.layers for entry in entries.values()):
             cells = [(name, entry.layers, entry.text or "") for name, entry in entries.items()]
-            print(messages.format_columns([("model_type", "layers", "text"), *cells]))
+            print(aligned([("model_type", "layers", "text"), *cells], LEFT))
         else:
             print(textwrap.fill(", ".join(entries), WIDTH, break_on_hyphens=False))
     print("\nread from GGUF files")
@@ -127,10 +128,10 @@ def _inspect(args: argparse.Namespace, source: Path) -> int:
         facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
         facts += [("stored as", found.stored)] if found.stored else []
         facts += [("weights", found.weights)]
-        print(messages.format_columns(facts))
+        print(aligned(facts, LEFT))
         if found.attributes:
             rows = [(a.name, _format_value(a.value), a.origin) for a in found.attributes]
-            print("\n" + messages.format_columns([("attribute", "value", "from"), *rows]))
+            print("\n" + aligned([("attribute", "value", "from"), *rows], LEFT))
         print()
     if found.refused:
         raise InputError("\nalso: ".join(found.refused))

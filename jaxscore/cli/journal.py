@@ -8,6 +8,7 @@ from jaxscore.errors import InputError, one_line
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.journal import files
 from jaxscore.journal.files import JournaledModel
+from jaxscore.report.markdown import aligned
 
 DESCRIPTION = """\
 Show what a journal holds, or drop the rows of models that are no longer needed.
@@ -32,7 +33,7 @@ implementation; the bytes of a model's files identify it, not its name.
 exit code: 0 done, 2 no such journal, or unusable input.
 """
 COLUMNS = ("", "scored", "written", "size", "last used", "computed by")
-N_RIGHT = 4  # columns that are aligned to the right
+RIGHT = slice(4)  # columns that lean right
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -87,7 +88,7 @@ def _print_contents(path: Path) -> int:
     print(one_line(f"journal {path}: {_count(len(models))}, {size} on disk"))
     if models:
         rows = [COLUMNS, *(_cells(k, model) for k, model in enumerate(models, 1))]
-        print(messages.format_columns(rows, N_RIGHT))
+        print(aligned(rows, RIGHT))
     return len(models)
 
 

@@ -184,21 +184,3 @@ def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decision
         within = (f"{found.what} {found.n_within} of {found.n}" for found in decisions)
         parts.append(f"decisions within that: {', '.join(within)}")
     return ["; ".join(parts)]
-
-
-def format_columns(rows: Sequence[Sequence[str]], n_right: int = 0) -> str:
-    """Lay out rows as columns, each as wide as its widest cell.
-
-    Args:
-        n_right: number of first columns that are aligned to the right.
-    """
-    cells = [list(map(one_line, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        aligned = [
-            cell.rjust(width) if k < n_right else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(aligned).rstrip())
-    return "\n".join(lines)

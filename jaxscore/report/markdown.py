@@ -160,13 +160,18 @@ def _rows(rows: Rows, place: int) -> str:
     return table([rows.title, *rows.header[1:]], cells)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned, numbers to the right of a name."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+LEFT = slice(0)  # for `aligned`: no column leans right
+
+
+def aligned(rows: Sequence[Sequence[str]], right: slice = slice(1, None)) -> str:
+    """Columns as wide as their widest cell; those of `right` lean right, the others left."""
+    cells = [list(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lean_right = range(len(widths))[right]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if k == 0 else cell.rjust(width)
+            cell.rjust(width) if k in lean_right else cell.ljust(width)
             for k, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in rows
+        for row in cells
     )
