@@ -551,12 +551,15 @@ def _reports(shards: Sequence[Finished], without: list[str]) -> Iterator[Mapping
 
 
 def _models(shard: Finished, system: System) -> dict[str, Any]:
-    """The models, by the names of their flags."""
-    flags = shard.manifest["flags"]
+    """The models by the names of their flags, and what reports say of how they compute."""
+    flags, about = shard.manifest["flags"], shard.manifest.get("model") or {}
     if not system.needs:
         return {}
+    own = ("model_type", "implementation", "dtype", "reproducible")
+    names = (*own, *(f"reference_{name}" for name in own))
+    facts = {name: about[name] for name in names if about.get(name)}
     reference = {"reference": flags["reference"]} if flags.get("reference") else {}
-    return {"model": flags["model"] or shard.manifest.get("model_name"), **reference}
+    return {"model": flags["model"] or shard.manifest.get("model_name"), **facts, **reference}
 
 
 def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:

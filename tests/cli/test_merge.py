@@ -44,6 +44,8 @@ MORE = {
     "divergence": ("--reference", QWEN, "--reference-dtype", "bfloat16"),
     "sample": ("-n", 2, "--max-new-tokens", 3),
 }
+# Settings of one run alone, and facts of its device.
+LACKS = {"date", "device", "revision", "limit", "input", "input_sha256"}
 RESULTS = ("finding", "result", "boundary")  # of the closing block, what all items say
 
 
@@ -73,6 +75,9 @@ def assert_same_reports(one, merged):
     assert len(own) == ("boundary_audit" in facts[0])
     facts[1]["remarks"] = [remark for remark in facts[1]["remarks"] if remark not in own]
     assert facts[1] == facts[0]
+    settings, made = (json.loads(data.read_text())["settings"] for _, data in found)
+    lacks = {name for name, value in settings.items() if made.get(name) != value}
+    assert lacks <= LACKS
 
 
 def lines(items):
