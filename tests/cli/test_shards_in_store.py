@@ -1,4 +1,4 @@
-"""Shards in an S3 store (an emulator on loopback), by workers that are killed and started again."""
+"""Shards in emulators of stores on loopback, by workers that are killed and started again."""
 
 import contextlib
 import gzip
@@ -16,30 +16,41 @@ import pytest
 from tests.cli.test_ray_engine import actors, needs_ray
 from tests.conftest import CASES, ROOT
 
-fsspec = pytest.importorskip("fsspec")
-for package in ("s3fs", "moto", "flask"):
-    pytest.importorskip(package, reason="needs pip install s3fs 'moto[s3,server]'")
-
+STORES = {  # scheme -> packages, and what installs them
+    "s3": (("s3fs", "moto", "flask"), "s3fs 'moto[s3,server]'"),
+    "gs": (("gcsfs", "gcp_storage_emulator"), "gcsfs gcp-storage-emulator"),
+}
 MODEL = str(CASES / "models/tiny-qwen2")
 SECRET = "a-secret-key"
 N_SHARDS, N_LINES, N_WORKERS = 8, 60, 3
-ADDRESS = "s3://bucket/run/"
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """Variables of a process that reach the emulator, which lives as long as the module."""
+@pytest.fixture(scope="module", params=STORES)
+def environment(request, tmp_path_factory):
+    """Variables of a process that reach an emulator, which lives as long as the module.
+
+    STORE is its scheme.
+    """
+    packages, install = STORES[request.param]
+    for package in packages:
+        pytest.importorskip(package, reason=f"needs pip install {install}")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    log = open(tmp_path_factory.mktemp("moto") / "log", "wb")  # noqa: SIM115
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=log, stderr=log)
+        port = str(free.getsockname()[1])
+    log = open(tmp_path_factory.mktemp("emulator") / "log", "wb")  # noqa: SIM115
+    words = {
+        "s3": ("moto.server", "-H", "127.0.0.1", "-p", port),
+        "gs": ("gcp_storage_emulator", "start", "--host", "127.0.0.1", "--port", port,
+               "--in-memory"),
+    }  # fmt: skip
+    server = subprocess.Popen([sys.executable, "-m", *words[request.param]], stdout=log, stderr=log)
     try:
         for _ in range(300):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
                 break
             time.sleep(0.2)
         yield os.environ | {
+            "STORE": request.param,
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
             "AWS_ACCESS_KEY_ID": "key",
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -55,7 +66,7 @@ def environment(tmp_path_factory):
 
 def store(environment, script):
     """What a script prints that has the store as `fs`, in a process of its own."""
-    text = f"import fsspec, json; fs = fsspec.filesystem('s3')\n{script}"
+    text = f"import fsspec, json; fs = fsspec.filesystem('{environment['STORE']}')\n{script}"
     command = [sys.executable, "-c", text]
     return subprocess.run(
         command, env=environment, check=True, capture_output=True, text=True
@@ -110,8 +121,11 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
     draw = random.Random(7)
 
+    bucket = f"{own['STORE']}://bucket"
+    address = f"{bucket}/run/"
+
     def worker(k):
-        return start(own, *scoring("s3://bucket/data/", ADDRESS, "--shard", f"{k}/{N_WORKERS}"))
+        return start(own, *scoring(f"{bucket}/data/", address, "--shard", f"{k}/{N_WORKERS}"))
 
     workers = [worker(k) for k in range(N_WORKERS)]
     n_killed = 0
@@ -126,9 +140,9 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     assert n_killed
     for process in workers:
         finish(process)
-    again = finish(start(own, *scoring("s3://bucket/data/", ADDRESS)))
+    again = finish(start(own, *scoring(f"{bucket}/data/", address)))
     assert f"done     0 of 8 files, {N_SHARDS} were finished" in again
-    finish(start(own, "merge", ADDRESS, "--output", tmp_path / "merged.jsonl"))
+    finish(start(own, "merge", address, "--output", tmp_path / "merged.jsonl"))
     finish(start(own, *scoring(data / "all.jsonl", tmp_path / "one.jsonl")))
     assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     names = json.loads(store(own, "print(json.dumps(fs.find('bucket/run')))"))
@@ -147,6 +161,8 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
 @needs_ray
 def test_killed_actor_gives_the_bytes_of_one_local_run(environment, data, tmp_path):
     own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
+    if own["STORE"] != "s3":
+        pytest.skip("Ray is tried with one store")
     output = "s3://bucket/ray/"
     words = scoring("s3://bucket/data/", output, "--engine", "ray", "--actors", 2)
     process = start(own, *words, folder=tmp_path)
@@ -164,12 +180,13 @@ def test_killed_actor_gives_the_bytes_of_one_local_run(environment, data, tmp_pa
 
 def test_finished_output_of_another_run_is_not_replaced(environment, data, tmp_path):
     own = environment | {"JAXSCORE_CACHE": str(tmp_path / "cache")}
-    output = "s3://bucket/single/out.jsonl"
-    finish(start(own, *scoring("s3://bucket/data/0.jsonl.gz", output)))
+    bucket = f"{own['STORE']}://bucket"
+    source, output = f"{bucket}/data/0.jsonl.gz", f"{bucket}/single/out.jsonl"
+    finish(start(own, *scoring(source, output)))
     before = store(own, "print(fs.cat('bucket/single/out.jsonl'))")
-    again = finish(start(own, *scoring("s3://bucket/data/0.jsonl.gz", output)))
-    assert "nothing was left to do in s3://bucket/single/out.jsonl" in again
-    other = start(own, *scoring("s3://bucket/data/0.jsonl.gz", output, "--summary-only"))
+    again = finish(start(own, *scoring(source, output)))
+    assert f"nothing was left to do in {output}" in again
+    other = start(own, *scoring(source, output, "--summary-only"))
     _, said = other.communicate(timeout=300)
     assert other.returncode == 2
     assert f"{output}: finished by another run, with --summary-only False" in said
