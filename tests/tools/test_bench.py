@@ -166,6 +166,7 @@ def test_a_workload_that_is_none(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")  # it computes for longer than it compiles
 def test_two_models_at_once(capsys):
     assert bench.main(["--small", "--turns", "1", "divergence"]) == 0
     lines = capsys.readouterr().out.splitlines()
