@@ -149,31 +149,39 @@ WITHOUT_TORCH = """
 """
 
 
-@pytest.mark.slow
-def test_the_example_without_torch(tmp_path):
-    done = process("-c", textwrap.dedent(WITHOUT_TORCH), str(tmp_path), HF_HOME=str(tmp_path))
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The folder that the example has written without torch."""
+    folder = tmp_path_factory.mktemp("example")
+    done = process("-c", textwrap.dedent(WITHOUT_TORCH), str(folder), HF_HOME=str(folder))
     assert done.returncode == 0, done.stderr
     assert "|demo_choices|" in done.stdout
-    [path] = tmp_path.glob("demo/results_*.json")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_example_without_torch(example):
+    [path] = example.glob("demo/results_*.json")
     results = json.loads(path.read_text("utf-8"))
     assert results["results"]["demo_choices"]["acc,none"] > 0.9
     assert results["results"]["demo_answers"]["exact_match,none"] > 0.5
     assert results["config"]["jaxscore"]["tokens_given"] > 0
-    assert len(list(tmp_path.glob("demo/samples_*.jsonl"))) == 2
+    assert len(list(example.glob("demo/samples_*.jsonl"))) == 2
 
 
 @pytest.mark.slow
-def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
+def test_two_processes_find_the_numbers_of_one(example, tmp_path, monkeypatch):
     for name, value in HERE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    answers = []
-    for n in (1, 2):
-        words = ["lm-eval", "--config", "configs/lm-eval.yaml", "--limit", "4"]
-        said = well(start(n, *words, "--output_path", tmp_path / str(n)))
-        assert "|demo_choices|" in said[0][0]
-        assert all(out == "" for out, _ in said[1:])
-        [path] = (tmp_path / str(n)).glob("demo/samples_demo_choices_*.jsonl")
+    words = ["lm-eval", "--config", "configs/lm-eval.yaml", "--limit", "4"]
+    reported = well(start(2, *words, "--output_path", tmp_path))
+    assert "|demo_choices|" in reported[0][0]
+    assert all(out == "" for out, _ in reported[1:])
+
+    def totals(folder, n=None):
+        [path] = folder.glob("demo/samples_demo_choices_*.jsonl")
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        answers.append([float(total) for one in lines for [[total, _]] in one["resps"]])
-    assert answers[0] == pytest.approx(answers[1], abs=1e-4)
+        return [float(total) for one in lines[:n] for [[total, _]] in one["resps"]]
+
+    assert totals(tmp_path) == pytest.approx(totals(example, 4), abs=1e-4)
