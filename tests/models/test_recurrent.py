@@ -128,14 +128,17 @@ def test_greedy_is_pytorchs_token_for_token(monkeypatch, tmp_path, kind):
         *(np.r_[shared, own[:20], k] for k in range(3)),  # alike but for the last token
         np.r_[shared, own],
     ]
+    ids = [prompt.astype(np.int32) for prompt in (*prompts, own[:1], own[:2])]
+    requests = [GenerationRequest(k, str(k), 3 + 4 * (k % 4)) for k in range(len(ids))]
+    want = [
+        torch_greedy(original, prompt, request.max_new_tokens)
+        for prompt, request in zip(ids, requests, strict=True)
+    ]
     for with_prefix in (True, False):
-        texts = prompts if with_prefix else [*prompts, own[:1], own[:2]]
-        ids = [prompt.astype(np.int32) for prompt in texts]
-        scorer = Scorer(loaded(tmp_path), OfIds(ids), batch_tokens=128)
-        requests = [GenerationRequest(k, str(k), 3 + 4 * (k % 4)) for k in range(len(ids))]
-        got = Generator(scorer).generate(requests)
-        for request, prompt, one in zip(requests, ids, got, strict=True):
-            assert one.token_ids.tolist() == torch_greedy(original, prompt, request.max_new_tokens)
+        n = len(prompts) if with_prefix else len(ids)
+        scorer = Scorer(loaded(tmp_path), OfIds(ids[:n]), batch_tokens=128)
+        got = Generator(scorer).generate(requests[:n])
+        assert [one.token_ids.tolist() for one in got] == want[:n]
         programs = [program.name[0] for program in scorer.engine.programs.compiled]
         assert ("prefix" in programs) == with_prefix
 
