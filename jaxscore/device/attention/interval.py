@@ -21,10 +21,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED, KVCache, attend_cache, merge_parts
-from jaxscore.device.attention.score_rule import ScoreRule, visible
+from jaxscore.device.attention.score_rule import (
+    ScoreRule,
+    block_pairs,
+    flat_ends,
+    padded,
+    visible,
+)
 from jaxscore.device.backends import AttentionName, Backend, lazy
 from jaxscore.device.dots import as_integers, from_storage
 
@@ -221,9 +227,10 @@ def blocked(
     return out, lse.transpose(1, 0, 4, 2, 3).reshape(R, L, N)
 
 
-CPU_BLOCK = 128  # query rows in each block; measured best of 64..512 at L 128..1024
-CPU_MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
-CPU_LARGEST_BLOCK = 1024  # ... up to here: a block of scores is [block, L] float32
+CPU_BLOCK = 128  # queries in a block; measured best of 64..512 at L 128..1024
+CPU_MOST_BLOCKS = 8  # a block sees slices of a few widths, so long rows get larger blocks ...
+CPU_LARGEST_BLOCK = 1024  # ... up to here: scores of a block are [block, L] float32
+CPU_QUERIES = 512  # most queries of heads with the same keys in one product
 
 
 def blocked_cpu(
@@ -237,61 +244,91 @@ def blocked_cpu(
     rule: ScoreRule,
     dtype: Any,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """`blocked` for the CPU: one head of one row at a time, so that its scores stay in cache.
+    """`blocked` for the CPU: one block of queries and few heads at a time, which stay in cache.
 
-    Blocks of queries stop at their diagonal, which halves the work.
+    The rows are computed as one row of T tokens, see `score_rule`. A block of queries takes the
+    slice of keys that begins with the first block visible to it and ends with its own. Slices have
+    the widths of `slice_widths`, so that the program has few of them.
     """
     # Over 60 lines: as `blocked`.
     R, L, N, H = q_RLNH.shape
-    K = k_RLKH.shape[2]
-    G = N // K
-    block = min(L, max(CPU_BLOCK, min(L // CPU_MOST_BLOCKS, CPU_LARGEST_BLOCK)))
-
-    def by_head(x: jax.Array, heads: int) -> jax.Array:
-        return as_integers(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
-
-    q, k, v = by_head(q_RLNH, N), by_head(k_RLKH, K), by_head(v_RLKH, K)
+    n_blocks = -(-L // max(CPU_BLOCK, min(L // CPU_MOST_BLOCKS, CPU_LARGEST_BLOCK)))
+    block = -(-L // n_blocks)
+    G = N // k_RLKH.shape[2]
+    together = next(
+        n for n in range(G, 0, -1) if G % n == 0 and (n == 1 or n * block <= CPU_QUERIES)
+    )
+    arrays = q_RLNH.astype(dtype), k_RLKH.astype(dtype), v_RLKH.astype(dtype)
+    q, k, v, position_RL, end_RL = (
+        padded(x, block, 1) for x in (*arrays, position_RL, subtree_end_RL)
+    )
+    end, position = flat_ends(end_RL), position_RL.reshape(-1)
+    widths = slice_widths(n_blocks)
+    nth_width = jnp.searchsorted(
+        jnp.array(widths), _blocks_visible(block_pairs(end, position, window, block, block).some)
+    )
+    # [block of queries, heads of one step, ...]; a step's heads have the same keys
+    q = q.reshape(-1, block, N // together, together, H).transpose(0, 2, 3, 1, 4)
+    k, v = (as_integers(x.reshape(-1, *x.shape[2:]).swapaxes(0, 1)) for x in (k, v))  # [K, T, H]
     slopes = rule.slopes()
+    slope = None if slopes is None else slopes.reshape(-1, together, 1, 1)
 
-    def one_head(index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        q_LH = from_storage(q[index])
-        k_LH, v_LH = from_storage(k[index // G]), from_storage(v[index // G])
-        position, end = position_RL[index // N], subtree_end_RL[index // N]
-        slope = None if slopes is None else slopes[index % N]
-        out, lse = [], []
-        for low in range(0, L, block):
-            high = min(low + block, L)
-            mask = visible(
-                jnp.arange(low, high)[:, None],
-                jnp.arange(high)[None, :],
-                end[None, :high],
-                position[low:high, None],
-                position[None, :high],
-                window,
-            )
-            scores = lax.dot_general(
-                q_LH[low:high],
-                k_LH[:high],
-                (((1,), (1,)), ((), ())),
-                preferred_element_type=jnp.float32,
-            )
-            scores = rule.scores(scores, slope, position[low:high, None], position[None, :high])
-            scores = jnp.where(mask, scores, MASKED)
-            top = scores.max(axis=1, keepdims=True)
-            weights = jnp.exp(scores - top)
-            total = weights.sum(axis=1, keepdims=True)
-            mixed = lax.dot_general(
-                weights.astype(dtype),
-                v_LH[:high],
-                (((1,), (0,)), ((), ())),
-                preferred_element_type=jnp.float32,
-            )
-            out.append(mixed / total)
-            lse.append((top + jnp.log(total))[:, 0])
-        return jnp.concatenate(out), jnp.concatenate(lse)
+    def query_block(nth: Array, q_block: Array, nth_width: Array) -> tuple[Array, Array]:
+        def of_width(width: int) -> tuple[Array, Array]:
+            first = jnp.maximum((nth + 1) * block - width, 0)
 
-    out, lse = lax.map(one_head, jnp.arange(R * N))
-    return out.reshape(R, N, L, H).transpose(0, 2, 1, 3), lse.reshape(R, N, L).transpose(0, 2, 1)
+            def keys(x: Array, axis: int = 0) -> Array:
+                return lax.dynamic_slice_in_dim(x, first, width, axis)
+
+            i, j = nth * block + jnp.arange(block)[:, None], first + jnp.arange(width)
+            at_i, at_j = position[i], keys(position)
+            seen = visible(i, j, keys(end), at_i, at_j, window)
+
+            def heads(step: Array) -> tuple[Array, Array]:
+                of_k = lax.div(step * together, jnp.int32(G))
+                products = jnp.einsum(
+                    "gqh,sh->gqs",
+                    from_storage(q_block[step]),
+                    from_storage(keys(k[of_k])),
+                    preferred_element_type=jnp.float32,
+                )
+                scores = rule.scores(products, None if slope is None else slope[step], at_i, at_j)
+                scores = jnp.where(seen, scores, MASKED)
+                top = scores.max(axis=-1, keepdims=True)
+                weights = jnp.exp(scores - top)
+                total = weights.sum(axis=-1, keepdims=True)
+                mixed = jnp.einsum(
+                    "gqs,sh->gqh",
+                    weights.astype(dtype),
+                    from_storage(keys(v[of_k])),
+                    preferred_element_type=jnp.float32,
+                )
+                return mixed / total, (top + jnp.log(total))[..., 0]
+
+            return lax.map(heads, jnp.arange(N // together, dtype=jnp.int32))
+
+        branches = [functools.partial(of_width, n * block) for n in widths]
+        return lax.switch(nth_width, branches)
+
+    every = jnp.arange(q.shape[0], dtype=jnp.int32)
+    out, lse = lax.map(lambda x: query_block(*x), (every, as_integers(q), nth_width))
+    out = out.reshape(R, n_blocks, N, block, H)
+    lse = lse.reshape(R, n_blocks, N, block)
+    out = out.transpose(0, 1, 3, 2, 4).reshape(R, -1, N, H)[:, :L]
+    return out, lse.transpose(0, 1, 3, 2).reshape(R, -1, N)[:, :L]
+
+
+def slice_widths(n_blocks: int) -> list[int]:
+    """Powers of two and the numbers half-way between, below n_blocks, and n_blocks: in blocks."""
+    powers = [1 << n for n in range(n_blocks.bit_length())]
+    return sorted({n for n in (*powers, *(3 * n for n in powers)) if n < n_blocks} | {n_blocks})
+
+
+def _blocks_visible(some: Bool[Array, "n n"]) -> Int[Array, " n"]:
+    """For each block of queries the number of key blocks from the first visible one to its own."""
+    own = jnp.arange(some.shape[0], dtype=jnp.int32)
+    first = jnp.where(some.any(axis=1), jnp.argmax(some, axis=1), own)  # padding sees none
+    return own - first + 1
 
 
 ATTENTION: dict[AttentionName, Callable[..., Any]] = {

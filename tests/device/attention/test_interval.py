@@ -1,6 +1,7 @@
 """Every fast form of attention against the slow one, on rows of packed tries."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -153,6 +154,21 @@ def test_block_pairs_skip_nothing_that_is_visible(rows, window):
     assert (got.some >= of_blocks.any(axis=(1, 3))).all()
     assert (got.every <= of_blocks.all(axis=(1, 3))).all()
     assert not got.some.all()
+
+
+def test_a_slice_of_keys_holds_all_that_its_queries_see_and_few_others():
+    length, block = 64, 8
+    end = np.zeros((1, length), np.int32)
+    for first, behind in itertools.pairwise([0, 3, 19, 29, 40, 56]):  # paths, then padding
+        end[0, first:behind] = behind
+    position = jnp.zeros((1, length), jnp.int32)
+    some = score_rule.block_pairs(
+        score_rule.flat_ends(jnp.asarray(end)), position[0], None, block, block
+    ).some
+    assert by_blocks._blocks_visible(some).tolist() == [1, 2, 3, 2, 2, 1, 2, 1]
+    assert by_blocks.slice_widths(8) == [1, 2, 3, 4, 6, 8]
+    assert by_blocks.slice_widths(5) == [1, 2, 3, 4, 5]
+    assert by_blocks.slice_widths(1) == [1]
 
 
 @pytest.mark.parametrize("form", FAST)
