@@ -122,16 +122,20 @@ def _pass(
         m, s0, s1, s2, best, ranked, s3, s4, place = carry
         columns, fresh = block_columns(head, first)
         start = columns[0]
-        z = block_logits(hidden_QD, head, start, block)
+        computed = block_logits(hidden_QD, head, start, block)
 
+        def only_fresh(x: Array, other: float) -> Array:
+            return jnp.where(fresh, x, other) if V % block else x  # each block is fresh as a whole
+
+        z = only_fresh(computed, -jnp.inf)  # the others then have a probability of 0
         if ranked is None:
-            block_max = jnp.where(fresh, z, -jnp.inf).max(axis=1)
+            block_max = z.max(axis=1)
         else:  # its first one is the maximum, so that both are the same bits
-            ranked = merge_top_k(ranked, z, start, fresh)
+            ranked = merge_top_k(ranked, computed, start, fresh)
             block_max = ranked.z[:, 0]
         new_m = jnp.maximum(m, block_max)
-        below = jnp.where(fresh, z - new_m[:, None], 0.0)
-        weights = jnp.where(fresh, jnp.exp(below), 0.0)
+        below = z - new_m[:, None]
+        weights = jnp.exp(below)
         rise, shrink = m - new_m, jnp.exp(m - new_m)
         # A column of probability 0 adds nothing, even if its logit is minus infinity.
         added = jnp.where(weights > 0, weights * below, 0.0)
@@ -139,24 +143,26 @@ def _pass(
             s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
         if place is not None:
             assert target is not None
-            place = _update_rank(place, target, z, start, fresh)
+            place = _update_rank(place, target, computed, start, fresh)
         before = s0, s1
         s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
         if s3 is not None:
             mean = mean_below(s0, s1)
-            more = jnp.where(fresh, squares(below, mean[:, None]), 0.0).sum(axis=1)
+            more = squares(below, mean[:, None]).sum(axis=1)
             s3 = rescale_squares(s3, before[1], before[0], rise, mean) + more
-        s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
+        s2 = s2 + first.astype(jnp.float32) * rise + only_fresh(below, 0.0).sum(axis=1)
         if ranked is None:
             # The lowest index of the maximum, as torch.argmax. jnp.argmax, a variadic reduction,
-            # costs as much as all the other elementwise work.
-            holds = fresh & (z == block_max[:, None])
-            block_best = jnp.where(holds, columns[None, :], V).min(axis=1)
-            best = jnp.where(block_max > m, block_best, best)
+            # costs as much as all the other elementwise work, and on the CPU a minimum of integers
+            # more than one of floats, which hold a column exactly.
+            numbers = columns.astype(jnp.float32) if V <= 1 << 24 else columns
+            block_best = jnp.where(z == block_max[:, None], numbers[None, :], V).min(axis=1)
+            best = jnp.where(block_max > m, block_best.astype(jnp.int32), best)
         else:
             best = ranked.id[:, 0]
-        return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep_logits else None
+        sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place)
+        return sums, computed if keep_logits else None
 
     start = vary_like(empty_sums(Q, head, top, measures), (hidden_QD, head.weight))
     return lax.scan(step, start, block_starts(head))
