@@ -338,18 +338,11 @@ class Scorer:
             InputError: parameters that are no arrays, results of other shapes, a mesh that splits
                 the model, or a tokenizer that cannot be used.
         """
-        from jaxscore.models.functions import Functions  # deferred: checkpoints need none
-
-        functions = Functions(
-            hidden_states=hidden_states,
-            unembed=unembed,
-            takes_mask=takes_mask,
-            scale=scale,
-            softcap=softcap,
-        )
         sizes: dict[str, Any] = {"vocab_size": vocab_size, "max_positions": max_positions}
+        functions: dict[str, Any] = {"hidden_states": hidden_states, "unembed": unembed}
+        functions |= {"takes_mask": takes_mask, "scale": scale, "softcap": softcap}
         loaded = load_functions(
-            functions, params, tokenizer, name=name, mesh=mesh, reproducible=reproducible, **sizes
+            params, tokenizer, name=name, mesh=mesh, reproducible=reproducible, **sizes, **functions
         )
         options = {"progress": progress, "reproducible": reproducible}
         return cls._in_memory(loaded, batch_tokens, options)

@@ -5,7 +5,7 @@ import importlib.metadata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,9 +19,6 @@ from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.version import NUMBERS
-
-if TYPE_CHECKING:
-    from jaxscore.models.functions import Functions
 
 IN_MEMORY = "memory "  # prefix of the identity of weights that no file has
 
@@ -115,7 +112,6 @@ def load_tensors(
 
 
 def load_functions(
-    given: "Functions",
     params: Any,
     tokenizer: Any,
     *,
@@ -124,8 +120,12 @@ def load_functions(
     name: str,
     mesh: str | None,
     reproducible: bool,
+    **described: Any,
 ) -> Loaded:
     """Take a model of functions; arguments as in `Scorer.from_function`.
+
+    Args:
+        described: attributes of `Functions`.
 
     Raises:
         InputError: as there.
@@ -134,7 +134,7 @@ def load_functions(
 
     use_compilation_cache()
     model = functions.build(
-        given,
+        functions.Functions(**described),
         params,
         vocab_size=vocab_size,
         max_positions=max_positions,
