@@ -167,7 +167,7 @@ _OTHER_LAYERS = {
     "xlnet": "attention in permuted orders",
 }
 _NOT_COMPARED = (
-    "apertus1p5_text beam bitnet cohere_compass_text cpmant ctrl emu3 fuyu git gpt-sw3 "
+    "apertus1p5_text beam bitnet cohere_compass_text cpmant ctrl emu3 git gpt-sw3 "
     "gpt_neox_japanese modernbert-decoder openai-gpt xlm"
 )
 _ENCODER_DECODERS = (

@@ -142,6 +142,13 @@ WRAPPERS: dict[str, Wrapper] = {
         frozenset({"visual", "mtp"}),
         {"image_token_id": 67, "video_token_id": 68},
     ),
+    "fuyu": Wrapper(
+        ("persimmon",),
+        frozenset({"vision_embed_tokens"}),
+        {"image_token_id": 71011},
+        frozenset({"image_size", "num_channels", "patch_size"}),
+        flat=True,
+    ),
     "gemma3": Wrapper(
         ("gemma3_text",),
         PROJECTED,

@@ -296,6 +296,7 @@ WRAPPED = {
         {"model.": "model.language_model.", "lm_head.": "lm_head."},
         ["model.vision_tower.head_norm.weight", "model.visual_embeddings_table.weight"],
     ),
+    "fuyu": ("persimmon", OF_LLAVA, ["vision_embed_tokens.weight", "vision_embed_tokens.bias"]),
     "got_ocr2": (
         "qwen2",
         OF_LLAVA,
