@@ -1,7 +1,7 @@
 """Run by test_on_eight_devices.py in a process with eight CPU devices, which it has for good.
 
-Takes the parts to report as words. Prints one JSON line: for each decoder and mesh the largest
-difference from one device, and what the compiled program sends between devices.
+Each line of stdin is a JSON array, one of the functions below and what it takes. Answers with a
+line of JSON on stdout.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -205,16 +206,18 @@ def written(mesh: str | None) -> list[Any]:
         dataclasses.replace(one, repetition_penalty=1.0 + one.id / 20, top_k=one.id % 6)
         for one in asked
     ]
-    slots.STEPS, decode_slots.GROUPS = 4, (1, 8)
     begun, rows = slots.SlotTable._start, []
 
     def noted(lane: Any, everything: Any, some: Any) -> Any:
         rows.extend(row for row, _ in some)
         return begun(lane, everything, some)
 
-    slots.SlotTable._start = noted
-    found = [*generator.generate(asked), *generator.generate(changed)]
-    slots.SlotTable._start = begun
+    with (
+        mock.patch.object(slots, "STEPS", 4),
+        mock.patch.object(decode_slots, "GROUPS", (1, 8)),
+        mock.patch.object(slots.SlotTable, "_start", noted),
+    ):
+        found = [*generator.generate(asked), *generator.generate(changed)]
     assert len(rows) == len(found)
     return [len(rows) - 2 * len({*rows}), [one.token_ids.tolist() for one in found]]
 
@@ -229,20 +232,30 @@ def alone(params: decoder.Params, shape, order) -> str:
     return hashlib.sha256(b"".join(columns)).hexdigest()
 
 
-def against_one_device(name: str, shapes: list) -> dict[str, list]:
-    report, config = {}, (CONFIGS | RECURRENT)[name]
-    if shapes:
-        params = parameters(config)
-        want, _ = scored(model_on(config, params, None))
-        for shape in shapes:
-            got, scorer = scored(model_on(config, params, shape))
-            same = all(
-                np.array_equal(a, b)
-                for one, other in zip(got, want, strict=True)
-                for a, b in zip(one[:4], other[:4], strict=True)
-            )
-            report[f"{name} {shape}"] = [distance(got, want), same, sent(scorer)]
-    return report
+@functools.cache
+def one_device(name: str) -> list:
+    config = (CONFIGS | RECURRENT)[name]
+    return scored(model_on(config, parameters(config), None))[0]
+
+
+def against_one_device(name: str, shape: list[int]) -> list:
+    """The largest difference, whether all bits are the same, and what the program sends."""
+    config, want = (CONFIGS | RECURRENT)[name], one_device(name)
+    got, scorer = scored(model_on(config, parameters(config), shape))
+    same = all(
+        np.array_equal(a, b)
+        for one, other in zip(got, want, strict=True)
+        for a, b in zip(one[:4], other[:4], strict=True)
+    )
+    return [distance(got, want), same, sent(scorer)]
+
+
+@functools.cache
+def ranked(*measures: str) -> list:
+    """All tokens of one device, by their probability."""
+    config = CONFIGS["caps"]
+    engine = Engine(model_on(config, parameters(config), None), batch_tokens=128)
+    return engine.score_sequences(sequences(), top=config.vocab_size, measures=measures)
 
 
 def top_on(shape) -> list:
@@ -251,11 +264,9 @@ def top_on(shape) -> list:
     Then whether all bits are the same, the greedy tokens, and those of them whose own number is
     not the first one.
     """
-    config = CONFIGS["caps"]
-    params, asked = parameters(config), sequences()
-    every = Engine(model_on(config, params, None), batch_tokens=128)
-    every = every.score_sequences(asked, top=config.vocab_size)
-    got = Engine(model_on(config, params, shape), batch_tokens=128).score_sequences(asked, top=30)
+    config, every = CONFIGS["caps"], ranked()
+    model = model_on(config, parameters(config), shape)
+    got = Engine(model, batch_tokens=128).score_sequences(sequences(), top=30)
     far, same, n_greedy, n_other = 0.0, True, 0, 0
     for one, other in zip(every, got, strict=True):
         of_id = np.take_along_axis(one.top_logprob, np.argsort(one.top_id, axis=1), axis=1)
@@ -270,11 +281,8 @@ def top_on(shape) -> list:
 def measured_on(shape) -> list:
     """How far the measures are from one device's, then whether all bits are the same, and how many
     ranks are not those of whole logits."""
-    config = CONFIGS["caps"]
-    params, asked = parameters(config), sequences()
-    one = Engine(model_on(config, params, None), batch_tokens=128)
-    every = one.score_sequences(asked, top=config.vocab_size, measures=MEASURES)
-    other = Engine(model_on(config, params, shape), batch_tokens=128)
+    config, every, asked = CONFIGS["caps"], ranked(*MEASURES), sequences()
+    other = Engine(model_on(config, parameters(config), shape), batch_tokens=128)
     far, same, n_wrong = 0.0, True, 0
     for a, b, given in zip(
         every, other.score_sequences(asked, measures=MEASURES), asked, strict=True
@@ -307,10 +315,9 @@ def ties() -> list:
 
 def with_prefixes(name: str, shape) -> list:
     config = (CONFIGS | RECURRENT)[name]
-    planner.LEAST_SAVED_CPU = 0
-    planner.LEAST_SHARE = 0
-    want, scorer = scored(model_on(config, parameters(config), None), 150, 160)
-    got, other = scored(model_on(config, parameters(config), shape), 150, 160)
+    with mock.patch.multiple(planner, LEAST_SAVED_CPU=0, LEAST_SHARE=0):
+        want, scorer = scored(model_on(config, parameters(config), None), 150, 160)
+        got, other = scored(model_on(config, parameters(config), shape), 150, 160)
     for one in (scorer, other):
         assert any(program.name[0] == "prefix" for program in one.programs.compiled)
     return [distance(got, want), sent(other)]
@@ -322,17 +329,20 @@ def continued(name: str, shape) -> list:
     draw = np.random.default_rng(4)
     shared = draw.integers(0, 200, 30)
     ids = [np.r_[shared, draw.integers(0, 200, n)].astype(np.int32) for n in (1, 2, 3, 9, 40, 5)]
-    slots.STEPS, decode_slots.GROUPS, decode_slots.SHORTEST_PREFIX = 4, (1, 4), 8
-    generator = Generator(Scorer(model_on(config, parameters(config), shape), OfIds(ids)))
-    found = generator.generate([GenerationRequest(k, str(k), 5 + k) for k in range(len(ids))])
+    with (
+        mock.patch.object(slots, "STEPS", 4),
+        mock.patch.multiple(decode_slots, GROUPS=(1, 4), SHORTEST_PREFIX=8),
+    ):
+        generator = Generator(Scorer(model_on(config, parameters(config), shape), OfIds(ids)))
+        found = generator.generate([GenerationRequest(k, str(k), 5 + k) for k in range(len(ids))])
     programs = [program.name[0] for program in generator.scorer.engine.programs.compiled]
     assert {"prefix", "prefill", "decode"} <= {*programs}
     return [one.token_ids.tolist() for one in found]
 
 
+@mock.patch.object(experts, "BLOCK", 8)
 def routed(backend: str, routing: str) -> list:
     """How far a mixture over eight devices is from one device's, and the chunks of each shard."""
-    experts.BLOCK = 8
     n_tokens, width, count, k, shards = 24, 16, 16, 2, 8
     draw = np.random.default_rng(7)
 
@@ -366,43 +376,19 @@ def routed(backend: str, routing: str) -> list:
     return [float(np.abs(got - want).max()), float(np.abs(want).max()), chunks.tolist()]
 
 
-def reproducible() -> dict[str, list[str]]:
-    report: dict[str, list[str]] = {}
+def reproducible(shapes: list) -> list[str]:
+    """A digest for each mesh."""
     params, draw = parameters(CONFIGS["grouped"]), np.random.default_rng(3)
-    for shape in (None, (2, 1), (8, 1), (1, 4), (2, 4)):
-        digest = alone(params, shape, draw.permutation(len(sequences())))
-        report.setdefault(f"reproducible {1 if shape is None else shape[1]}", []).append(digest)
-    return report
+    return [alone(params, shape, draw.permutation(len(sequences()))) for shape in shapes]
 
 
-def main(*parts: str) -> None:
-    report = {}
-    for name in CONFIGS | RECURRENT:
-        shapes = [shape for shape in SHAPES if f"{name} {shape}" in parts]
-        report |= against_one_device(name, shapes)
-    for shape in SHAPES:
-        if f"top {shape}" in parts:
-            report[f"top {shape}"] = top_on(shape)
-        if f"measures {shape}" in parts:
-            report[f"measures {shape}"] = measured_on(shape)
-    if "ties" in parts:
-        report["ties"] = ties()
-    for name in ("grouped", *RECURRENT):
-        if f"prefixes {name}" in parts:
-            shape = (2, 4) if name == "grouped" else (1, 8)
-            report[f"prefixes {name}"] = with_prefixes(name, shape)
-        if f"continued {name}" in parts:
-            report[f"continued {name}"] = [continued(name, shape) for shape in (None, (1, 8))]
-    if "written" in parts:
-        report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
-    for backend in ("cpu", "tpu", "gpu"):
-        for routing in ROUTINGS:
-            if f"routed {backend} {routing}" in parts:
-                report[f"routed {backend} {routing}"] = routed(backend, routing)
-    if "reproducible" in parts:
-        report |= reproducible()
-    json.dump(report, sys.stdout)
-
+FUNCTIONS = (
+    against_one_device, top_on, measured_on, ties, with_prefixes, continued, written, routed,
+    reproducible,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    of_name = {function.__name__: function for function in FUNCTIONS}
+    for line in sys.stdin:
+        name, *given = json.loads(line)
+        print(json.dumps(of_name[name](*given)), flush=True)

@@ -17,6 +17,7 @@ from jaxscore.device.attention.kernel_tpu import block_sizes
 from jaxscore.device.attention.score_rule import pair_counts
 from jaxscore.device.lm_head.kernel_tpu import COLUMNS, QUERIES
 from tests.conftest import CASES, ROOT
+from tests.engine.answering import answering
 
 WORKER = "tests/engine/on_tpu_compiler.py"
 CLOCK = 1.5e9  # bundles per second of a v5e: 197e12 / (4 units * 128 * 128 * 2)
@@ -48,33 +49,11 @@ def process(*words, stdin="", **variables):
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory):
-    """A process that answers cases one by one: to start it takes as long as most of them."""
-    errors = tmp_path_factory.mktemp("compiler") / "stderr"
-    with (
-        errors.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            text=True, bufsize=1, cwd=ROOT, env=environment(),
-        ) as answering,
-    ):  # fmt: skip
-        yield answering, errors
-        answering.stdin.close()
-
-
-@pytest.fixture
-def said(compiler):
+def said(tmp_path_factory):
     """`said(case)`: what the compiler says of a chip, a mesh, a model and a program."""
-    answering, errors = compiler
-
-    def ask(case):
-        assert answering.poll() is None, f"ended at an earlier case: {errors.read_text()}"
-        print(case, file=answering.stdin, flush=True)
-        answer = answering.stdout.readline()
-        assert answer, errors.read_text()
-        return json.loads(answer)
-
-    return ask
+    errors = tmp_path_factory.mktemp("compiler") / "stderr"
+    with answering(WORKER, environment=environment(), errors=errors) as ask:
+        yield ask
 
 
 @pytest.mark.parametrize(
