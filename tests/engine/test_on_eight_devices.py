@@ -10,8 +10,6 @@ from tests.engine.answering import answering
 from tests.engine.on_eight_devices import CONFIGS, RECURRENT, ROUTINGS, SHAPES
 from tests.io.test_processes import start, well
 
-pytestmark = pytest.mark.numeric
-
 HIDDEN = 192 * 32  # a batch's tokens, the half-step row over its 128, and the width
 SCORES = 192 * 4  # a batch's queries and their targets
 
@@ -25,6 +23,7 @@ def on_eight(tmp_path_factory):
         yield lambda *words: ask(json.dumps(words))
 
 
+@pytest.mark.numeric
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
@@ -43,6 +42,7 @@ def test_the_numbers_are_those_of_one_device(on_eight, name, shape):
         assert sizes["all-reduce"] == HIDDEN
 
 
+@pytest.mark.numeric
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(8, 1)], ids=str)
 @pytest.mark.parametrize("name", RECURRENT)
@@ -52,6 +52,7 @@ def test_bits_of_recurrent_layers_are_those_of_one_device(on_eight, name, shape)
     assert dict(sent) == {"all-gather": shape[0] * SCORES}
 
 
+@pytest.mark.numeric
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_most_probable_tokens(on_eight, shape):
@@ -61,6 +62,7 @@ def test_the_most_probable_tokens(on_eight, shape):
     assert n_greedy > n_other == 0
 
 
+@pytest.mark.numeric
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_measures(on_eight, shape):
@@ -70,11 +72,13 @@ def test_measures(on_eight, shape):
     assert n_wrong == 0
 
 
+@pytest.mark.numeric
 def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(on_eight):
     got, z = map(np.array, on_eight("ties"))
     np.testing.assert_array_equal(got, np.argsort(-z, axis=1, kind="stable")[:, :30])
 
 
+@pytest.mark.numeric
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(4, 2)], ids=str)
 @pytest.mark.parametrize("name", RECURRENT)
@@ -87,11 +91,13 @@ def test_split_recurrent_layers_are_those_of_one_device(on_eight, name, shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECURRENT)
 def test_text_continued_by_split_recurrent_layers(on_eight, name):
+    """Texts that agree need no code of users' runs, which takes six times as long to make."""
     alone, split = (on_eight("continued", name, shape) for shape in (None, (1, 8)))
     assert all(len(ids) > 4 for ids in alone)
     assert split == alone
 
 
+@pytest.mark.numeric
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["grouped", *RECURRENT])
 def test_a_prefix_on_a_mesh(on_eight, name):
@@ -100,6 +106,7 @@ def test_a_prefix_on_a_mesh(on_eight, name):
     assert "all-reduce" in dict(sent)  # the layers are split
 
 
+@pytest.mark.numeric
 @pytest.mark.parametrize("routing", ROUTINGS)
 @pytest.mark.parametrize("backend", ["cpu", "tpu", "gpu"])
 def test_routing(on_eight, backend, routing):
@@ -110,6 +117,7 @@ def test_routing(on_eight, backend, routing):
     assert (min(chunks) == 0) == (routing != "even")
 
 
+@pytest.mark.numeric
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [1, 4])
 def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(on_eight, model):
@@ -117,6 +125,7 @@ def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(on_e
     assert len(set(digests)) == 1
 
 
+@pytest.mark.numeric
 @pytest.mark.slow
 def test_text_written_on_a_mesh(on_eight):
     meshes = (None, "data=2,model=2", "model=2")
@@ -126,6 +135,7 @@ def test_text_written_on_a_mesh(on_eight):
     assert others == [[n_replaced, alone]] * 2
 
 
+@pytest.mark.numeric
 @pytest.mark.slow
 def test_commands_on_a_mesh(tmp_path):
     """The same bytes from one device and from four that share the rows."""
