@@ -247,7 +247,9 @@ def _merge(
 
 
 def chunk_count(needed: int, n_tokens: int, size: int) -> int:
-    """Number of chunks, empty ones included, of a batch: one of two per batch shape.
+    """Number of chunks, empty ones included, of a batch: one of three per batch shape.
+
+    Full rows fill the least number or a few more; rare tries take up to twice as many.
 
     Args:
         needed: chunks of `cut_chunks`.
@@ -255,7 +257,7 @@ def chunk_count(needed: int, n_tokens: int, size: int) -> int:
     """
     least = -(-n_tokens // size)
     usual = least if least == 1 else least + max(1, least // 8)
-    return usual if needed <= usual else 2 * least + 2
+    return next((n for n in (least, usual) if needed <= n), 2 * least + 2)
 
 
 def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> ChunkPlan:

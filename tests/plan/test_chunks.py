@@ -166,3 +166,11 @@ def test_full_batches_have_few_empty_slots_and_one_shape(kind):
         if batch.n_tokens > 2048:
             assert len(chunks) * 64 < 1.12 * batch.n_tokens
             assert chunk_count(len(chunks), batch.ids.size, 64) < 1.15 * batch.ids.size / 64 + 1
+
+
+@pytest.mark.parametrize(
+    ("needed", "n_tokens", "want"),
+    [(0, 4096, 64), (64, 4096, 64), (65, 4096, 72), (72, 4096, 72), (73, 4096, 130), (1, 64, 1)],
+)
+def test_a_batch_shape_has_three_numbers_of_chunks(needed, n_tokens, want):
+    assert chunk_count(needed, n_tokens, 64) == want
