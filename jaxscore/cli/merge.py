@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.analysis.margins import Decisions, added
 from jaxscore.cli import messages, outputs, settings_flags
+from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
@@ -229,7 +230,7 @@ def _finished(
 
 
 def _check_same(first: Finished, other: Finished) -> None:
-    """Refuse shards that were made with different flags, models or versions."""
+    """Refuse shards that were made with different flags, files, models or versions."""
     before, now = first.manifest, other.manifest
     pairs: list[tuple[str, Any, Any]] = [("command", before.get("command"), now.get("command"))]
     names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
@@ -240,6 +241,10 @@ def _check_same(first: Finished, other: Finished) -> None:
     for name in sorted((one_model.keys() | other_model.keys()) - OF_THE_DEVICE):
         title = TITLES.get(name, name)
         pairs.append((title, one_model.get(name), other_model.get(name)))
+    digests, other_digests = _digests(before), _digests(now)
+    for name in sorted(digests.keys() | other_digests.keys()):
+        title = f"content of --{name.removesuffix(DIGEST).replace('_', '-')}"
+        pairs.append((title, digests.get(name), other_digests.get(name)))
     version = run_files.RECORD_VERSION
     pairs.append((version, before.get(version, 1), now.get(version, 1)))
     for name, one, two in pairs:
@@ -248,6 +253,12 @@ def _check_same(first: Finished, other: Finished) -> None:
                 f"{remote.displayed(other.output)}: made with another {name} ({two}) than "
                 f"{remote.displayed(first.output)} ({one}); score one of them again with --force"
             )
+
+
+def _digests(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Digests of the files that flags name, except the input's."""
+    names = {name for name in manifest if name.endswith(DIGEST)}
+    return {name: manifest[name] for name in sorted(names - {"input_sha256", run_files.MADE})}
 
 
 def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
@@ -586,6 +597,7 @@ def _write_manifest(
             for name in (run_files.MADE, run_files.RECORD_VERSION)
             if name in first and (name != run_files.MADE or _are_made_alike(shards))
         },
+        **_digests(first),
         "remarks": remark_records(found.remarks),
         "counts": _added_counts(shards),
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),

@@ -367,6 +367,23 @@ def test_shards_of_two_runs_are_refused(run, shards, change, message):
     assert not (place / "m.jsonl").exists()
 
 
+def test_shards_of_two_example_files_are_refused(run, shards):
+    place = shards(PATHS)
+    examples = place / "examples.jsonl"
+    words = command("paths", place / "in", f"{place}/out/", "--fewshot", examples, "--no-html")
+    merge = ("merge", place / "out", "--output", place / "m.json", "--no-html")
+    for number, town in enumerate(("Oslo", "Rome")):
+        examples.write_text(lines([{"question": town, "paths": [[town, "in", "x"]]}]))
+        assert run(*words, "--shard", f"{number}/2").code == 0
+    ran = run(*merge)
+    assert (ran.code, "made with another content of --fewshot" in ran.err) == (2, True)
+    assert not (place / "m.json").exists()
+    assert run(*words, "--shard", "0/2", "--force").code == 0
+    assert run(*merge).code == 0
+    found = run_files.read_manifest(place / "m.json")["fewshot_sha256"]
+    assert found == run_files.file_digest(examples)
+
+
 def test_shards_of_other_devices_are_merged(run, shards):
     place = shards(SCORED)
     assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
