@@ -90,7 +90,8 @@ class Marks:
 
     def __init__(self, shards: Sequence[Finished], system: System, settings: Any) -> None:
         found = [shard.manifest.get("noise") for shard in shards]
-        self.is_audited = any("noise" in shard.manifest for shard in shards)
+        # A run that found all results in its output, and so loaded no model, knows no noise.
+        self.is_audited = any({"noise", "model"} <= shard.manifest.keys() for shard in shards)
         self.noise = united_noise([noise for noise in found if noise])
         self._mark = None if self.noise is None else system.mark
         self._settings = settings
@@ -105,11 +106,10 @@ class Marks:
             self._decisions = added([self._decisions, found])
 
     def add_to(self, found: Evaluation) -> Evaluation:
-        """What was found with the noise floor and the marked decisions."""
-        if not self.is_audited:
-            return found
-        decisions = self._decisions
-        return dataclasses.replace(found, audited=True, noise=self.noise, decisions=decisions)
+        """Return the evaluation with the noise floor and the marked decisions."""
+        return dataclasses.replace(
+            found, audited=self.is_audited, noise=self.noise, decisions=self._decisions
+        )
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
             own.append(Remark(EMPTY, n=len(empty)))
         found = dataclasses.replace(found, remarks=own, prompting=_prompting(shards))
         n_files = len(shards) + len(empty)
-        made = {**_models(shards[0], system), **settings.record(), **found.prompting}
+        made = {**_models(_with_model(shards), system), **settings.record(), **found.prompting}
         made["shards"] = n_files
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
@@ -224,9 +224,18 @@ def _finished(
     if not shards:
         what = "has an item" if empty else "is finished"
         raise InputError(f"{remote.displayed(folder)}: none of its {len(listed)} shards {what}")
-    for other in (*shards[1:], *empty):
-        _check_same(shards[0], other)
+    known = _with_model(shards)
+    for other in (*shards, *empty):
+        _check_same(known, other)
     return shards, empty, missing
+
+
+def _with_model(shards: Sequence[Finished]) -> Finished:
+    """The first shard whose manifest describes its model, or the first one if none does.
+
+    A run that found all results in its output has loaded no model and describes none.
+    """
+    return next((shard for shard in shards if shard.manifest.get("model")), shards[0])
 
 
 def _check_same(first: Finished, other: Finished) -> None:
@@ -235,9 +244,8 @@ def _check_same(first: Finished, other: Finished) -> None:
     pairs: list[tuple[str, Any, Any]] = [("command", before.get("command"), now.get("command"))]
     names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
     pairs += [(name, before["flags"].get(name), now["flags"].get(name)) for name in names]
-    one_model, other_model = (manifest.get("model") or {} for manifest in (before, now))
-    if now.get(IS_EMPTY):  # which no model has seen
-        other_model = one_model
+    one_model = before.get("model") or {}
+    other_model = now.get("model") or one_model  # an empty shard has none
     for name in sorted((one_model.keys() | other_model.keys()) - OF_THE_DEVICE):
         title = TITLES.get(name, name)
         pairs.append((title, one_model.get(name), other_model.get(name)))
@@ -588,7 +596,7 @@ def _write_manifest(
     missing: Sequence[str],
     found: Evaluation,
 ) -> Path:
-    first = shards[0].manifest
+    first = _with_model(shards).manifest
     flags = {**first["flags"], "input": args.folder, "output": args.output}
     facts = {
         **{name: first[name] for name in ("versions", "machine", "model") if name in first},

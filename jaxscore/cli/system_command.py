@@ -193,6 +193,10 @@ def run(system: System, args: argparse.Namespace) -> int:
     earlier = run_files.read_manifest(output) if was_done else None
     is_unmarked = args.part.identity is not None and earlier is None  # a shard without a manifest
     if not was_done or is_unmarked or file_digest(output) != before:
+        if was_done:  # by a run that may have audited the noise
+            report = dataclasses.replace(
+                report, evaluation=dataclasses.replace(found, audited=False)
+            )
         more = {**about, **digests, **found.counts}
         if scorer is not None or system.work is None:
             about_model = None if scorer is None else scorer.about

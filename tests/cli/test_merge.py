@@ -384,6 +384,26 @@ def test_shards_of_two_example_files_are_refused(run, shards):
     assert found == run_files.file_digest(examples)
 
 
+@pytest.mark.parametrize("killed", ["a", "b", "ab"])
+def test_shards_killed_before_their_manifest_are_merged(run, shards, killed):
+    place = shards(OUTPUTS)
+    words = command("self-certainty", place / "in", f"{place}/out/", "--audit-noise", 2)
+    assert run(*words).code == 0
+    manifests = {name: place / f"out/{name}.jsonl.json.run.json" for name in "ab"}
+    made = json.loads(manifests["a"].read_text())
+    for name in killed:
+        manifests[name].unlink()
+    assert run(*words).code == 0
+    ran = run("merge", place / "out", "--output", place / "m.json")
+    assert ran.code == 0, ran.err
+    assert ("noise floor: " in ran.out) == (killed != "ab")
+    assert "no request was scored" not in ran.out
+    found = run_files.read_manifest(place / "m.json")
+    known = {"model", "machine"} if killed != "ab" else set()
+    assert {name: found.get(name) for name in known} == {name: made[name] for name in known}
+    assert ("noise" in found) == (killed != "ab")
+
+
 def test_shards_of_other_devices_are_merged(run, shards):
     place = shards(SCORED)
     assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
