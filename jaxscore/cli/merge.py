@@ -65,10 +65,15 @@ TITLES = {
 }
 
 
-ONE_BY_ONE = (
+AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
-    "one run would draw one sample"
+    "one run would draw one sample; requests that several files share are counted in each"
 )
+NO_EFFECT = (
+    "audits: the effect of boundaries is left out, {n} of {n_files} files do not state it; if an "
+    "earlier version made these, score them again with --force"
+)
+AUDITS = {"boundary_audit": "boundaries", "answer_blank": "blanks", "noise": "noise"}
 
 
 class Finished(NamedTuple):
@@ -520,24 +525,34 @@ def _n_failed(shards: Sequence[Finished]) -> int:
 
 
 def _with_audits(found: Evaluation, shards: Sequence[Finished], settings: Any) -> Evaluation:
-    """What was found with the audits of all shards, and the details in which they agree."""
+    """Add the audits of all shards, and the details in which they agree."""
     every = [shard.manifest.get("details") or {} for shard in shards]
     out: dict[str, Any] = {}
-    boundary, findings = None, list(found.findings)
+    boundary, findings, remarks = None, list(found.findings), list(found.remarks)
+    n_audited = {"noise": sum(bool(shard.manifest.get("noise")) for shard in shards)}
     for name in dict.fromkeys(name for details in every for name in details):
         values: list[Any] = [details.get(name) for details in every]
+        known = [value for value in values if value]
         if name == "boundary_audit":
-            out[name] = None if None in values else united_boundaries(values)
+            out[name] = united_boundaries(known) if known else None
             boundary = boundary_line(settings.boundary, out[name])
+            n_audited[name] = len(known)
+            n_lacking = sum("effect" not in audit for audit in known)
+            is_changed = any(count for audit in known for count in audit["changed"].values())
+            if is_changed and n_lacking < len(known) and "effect" not in out[name]:
+                remarks.append(Remark(NO_EFFECT, n=n_lacking, n_files=len(known)))
         elif name == "answer_blank":
-            out[name] = united_blanks([value for value in values if value])
+            out[name] = united_blanks(known)
             findings += filter(None, [out[name].get("finding")])
+            n_audited[name] = sum("results" in blank for blank in known)
         elif all(value == values[0] for value in values):
             out[name] = values[0]
-    remarks = list(found.remarks)
-    is_audited = boundary or found.noise or out.get("answer_blank", {}).get("results")
-    if is_audited and len(shards) > 1:
-        remarks.append(Remark(ONE_BY_ONE, n=len(shards)))
+    if (n := max(n_audited.values())) and len(shards) > 1:
+        remarks.append(Remark(AUDITED_PER_FILE, n=n))
+    is_requested = getattr(settings, "audit_noise", 0) > 0
+    for name, n in n_audited.items():
+        if n < len(shards) and (n or (name == "noise" and is_requested)):
+            remarks.append(f"audits: {AUDITS[name]} audited in {n} of {len(shards)} files")
     return dataclasses.replace(
         found,
         details={**out, **found.details},

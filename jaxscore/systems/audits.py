@@ -211,7 +211,7 @@ def _united(samples: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dic
         parts = [sample[name] for sample in samples if name in sample]
         n = sum(part["n"] for part in parts)
         out[name] = {"n": n}
-        for way in parts[0].keys() - {"n"}:
+        for way in [way for way in parts[0] if way != "n"]:  # in order, which a set has not
             out[name][way] = math.fsum(part["n"] * part[way] for part in parts) / n
     return out
 
@@ -225,7 +225,7 @@ def boundary_line(boundary: str, audit: Mapping[str, Any] | None) -> str | None:
     """
     if audit is None:
         return None
-    n_audited = next(n for name, n in audit.items() if name.startswith("n_"))  # `n_<what>` is first
+    n_audited = _n_audited(audit)
     if not n_audited:
         return None
     parts = [f"{name} would change {count}" for name, count in audit["changed"].items()]
@@ -246,11 +246,17 @@ def boundary_line(boundary: str, audit: Mapping[str, Any] | None) -> str | None:
     return f"{line}\n{'; '.join(moved)}"
 
 
+def _n_audited(audit: Mapping[str, Any]) -> int:
+    """Number of audited requests: `n_<what>`, the first count."""
+    return next(int(n) for name, n in audit.items() if name.startswith("n_"))
+
+
 def united_boundaries(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One audit of those of several runs, as of `BoundaryAudit.counts`.
 
     Args:
-        audits: with their effects, also of boundaries that change nothing.
+        audits: with their effects, also of boundaries that change nothing. If one that audited
+            requests lacks its effect, as in manifests of earlier versions, the union has none.
     """
     out: dict[str, Any] = {}
     for name in dict.fromkeys(name for audit in audits for name in audit if name != "effect"):
@@ -260,7 +266,8 @@ def united_boundaries(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             out[name] = sum(parts)
     effects = [audit["effect"] for audit in audits if "effect" in audit]
-    if effects and any(out["changed"].values()):
+    is_known = all("effect" in audit or not _n_audited(audit) for audit in audits)
+    if effects and is_known and any(out["changed"].values()):
         results = _united([effect["results"] for effect in effects])
         out["effect"] = {**effects[0], "results": results}
     return out

@@ -384,6 +384,35 @@ def test_shards_of_two_example_files_are_refused(run, shards):
     assert found == run_files.file_digest(examples)
 
 
+@pytest.mark.parametrize(
+    ("change", "remark", "has_effect"),
+    [
+        (lambda details: details.clear(), "boundaries audited in 1 of 2 files", True),
+        (
+            lambda details: details["boundary_audit"].pop("effect"),
+            "the effect of boundaries is left out, 1 of 2 files do not state it",
+            False,
+        ),
+    ],
+)
+def test_missing_audit_of_a_shard_is_reported(run, shards, change, remark, has_effect):
+    place = shards(SCORED)
+    words = ("--reference", QWEN, "--reference-dtype", "bfloat16", "--audit-noise", 2)
+    assert run(*command("divergence", place / "in", f"{place}/out/", *words)).code == 0
+    path = place / "out/a.jsonl.run.json"
+    manifest = json.loads(path.read_text())
+    change(manifest["details"])
+    del manifest["noise"]
+    path.write_text(json.dumps(manifest))
+    assert run("merge", place / "out", "--output", place / "m.jsonl", "--no-html").code == 0
+    found = read_report(place / "m.jsonl.report.json")
+    remarks = "\n".join(found["remarks"])
+    assert remark in remarks
+    assert "audits: noise audited in 1 of 2 files" in remarks
+    assert "requests that several files share are counted in each" in remarks
+    assert ("effect" in found["boundary_audit"]) == has_effect
+
+
 @pytest.mark.parametrize("killed", ["a", "b", "ab"])
 def test_shards_killed_before_their_manifest_are_merged(run, shards, killed):
     place = shards(OUTPUTS)

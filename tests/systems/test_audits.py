@@ -106,6 +106,17 @@ def test_boundary_audits_of_two_runs_are_that_of_one():
     same, moved = audit(3, 0, 1.0, 1.0), audit(1, 1, 5.0, 9.0, n_too_long=1)
     assert audits.united_boundaries([same, moved]) == audit(4, 1, 2.0, 3.0, n_too_long=1)
     assert audits.united_boundaries([same, same]) == {"n_requests": 6, "changed": {"separate": 0}}
+    without = {"n_requests": 3, "changed": {"separate": 0}}  # as in an earlier version's manifest
+    assert "effect" not in audits.united_boundaries([without, moved])
+    assert "effect" in audits.united_boundaries([without | {"n_requests": 0}, moved])
+
+
+def test_results_of_two_runs_have_their_order():
+    ways = [f"way {k}" for k in range(40)]
+    results = {"mean": {"n": 1, **dict.fromkeys(ways, 1.0)}}
+    audit = {"n_requests": 1, "changed": {"separate": 1}, "effect": {"results": results}}
+    united = audits.united_boundaries([audit, audit])["effect"]["results"]["mean"]
+    assert list(united) == ["n", *ways]
 
 
 @pytest.mark.parametrize(
