@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.cli import messages, model_flags
+from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.finished_shards import is_finished
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.journal_copies import copied_journal
@@ -35,7 +35,7 @@ from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.upload import Upload
-from jaxscore.journal.files import default_path
+from jaxscore.journal.files import JournalHeld, default_path
 from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
@@ -264,15 +264,29 @@ def score_shard(
     """Run the command on one shard of a folder; returns its exit code.
 
     Raises:
-        InputError: the shard has no output.
+        InputError: the shard has no output. An outdated one then has no manifest either, so that
+            `merge` does not take it for finished.
     """
     part.prefix, part.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return _run_one(args, shard, part, is_outdated=is_outdated)
+    except InputError as problem:
+        if is_outdated and not args.force and not isinstance(problem, JournalHeld):
+            _remove_outdated(args, shard)
+        raise
     finally:
         _release_memory()
+
+
+def _remove_outdated(args: argparse.Namespace, shard: Shard) -> None:
+    """Remove the manifest of an earlier input's output, and an output that a run would continue."""
+    assert shard.output is not None
+    paths = [manifest_path(shard.output)]
+    if declaration(args.command).work is not None:
+        paths.append(shard.output)
+    outputs.remove(paths)
 
 
 def _release_memory() -> None:
