@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,14 +221,16 @@ def _finished(
     empty: list[Finished] = []
     missing = []
     for shard, manifest in manifests(listed):
-        if manifest is None:
+        if manifest is None or not {"command", "flags"} <= manifest.keys():
             missing.append(shard.name)
         else:
             found = Finished(shard.name, shard.source, manifest)
             (empty if manifest.get(IS_EMPTY) else shards).append(found)
     if not shards:
-        what = "has an item" if empty else "is finished"
-        raise InputError(f"{remote.displayed(folder)}: none of its {len(listed)} shards {what}")
+        raise InputError(
+            f"{remote.displayed(folder)}: found {len(empty)} empty and {len(missing)} unfinished "
+            "shards, expected one with an item; finish the run first"
+        )
     known = _with_model(shards)
     for other in (*shards, *empty):
         _check_same(known, other)
@@ -563,22 +565,31 @@ def _with_audits(found: Evaluation, shards: Sequence[Finished], settings: Any) -
 
 
 def _with_lists(found: Evaluation, shards: Sequence[Finished], system: System) -> Evaluation:
-    """What was found with the lists of the worst, from the shards' reports."""
+    """Add the lists of the worst from the shards' reports."""
     if system.merge_lists is None:
         return found
     without: list[str] = []
-    lists = system.merge_lists(_reports(shards, without))
+    names = system.merge_lists(()).keys()
+    lists = system.merge_lists(_reports(shards, names, without))
     if without:
-        line = f"{', '.join(lists)}: left out, {without[0]} has no report in JSON"
+        why = f"{without[0]} has no report in JSON; score it again with --force"
+        line = f"{', '.join(names)}: left out, {why}"
         return dataclasses.replace(found, remarks=[*found.remarks, line])
     return dataclasses.replace(found, long={**found.long, **lists})
 
 
-def _reports(shards: Sequence[Finished], without: list[str]) -> Iterator[Mapping[str, Any]]:
-    """The JSON reports of shards, one at a time; `without` gets the names of those without one."""
+def _reports(
+    shards: Sequence[Finished], names: Collection[str], without: list[str]
+) -> Iterator[Mapping[str, Any]]:
+    """The JSON reports of shards, one at a time.
+
+    Args:
+        names: of the lists that a report has.
+        without: gets the names of the shards without such a report.
+    """
     for shard in shards:
         report = read_json(report_paths(shard.output)[1])
-        if report is None:
+        if report is None or not report.keys() >= set(names):
             without.append(shard.name)
         else:
             yield report

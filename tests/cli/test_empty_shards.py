@@ -65,8 +65,13 @@ def test_empty_inputs_are_finished_shards(run, data, monkeypatch):
 def test_folder_of_empty_inputs_is_not_merged(run, data):
     assert run(*score(data / "in/b.jsonl", f"{data}/out/")).code == 0
     ran = run("merge", data / "out", "--output", data / "m.jsonl")
-    assert (ran.code, "none of its 1 shards has an item" in ran.err) == (2, True)
+    assert (ran.code, "found 1 empty and 0 unfinished shards" in ran.err) == (2, True)
     assert not (data / "m.jsonl").exists()
+    (data / "in/a.jsonl").rename(data / "in/z.jsonl")
+    assert run(*score(data / "in", f"{data}/out/", "--shard", "0/5")).code == 0  # b.jsonl
+    ran = run("merge", data / "out", "--output", data / "m.jsonl")
+    message = "found 1 empty and 4 unfinished shards, expected one with an item; finish the run"
+    assert (ran.code, message in ran.err) == (2, True)
 
 
 def test_single_empty_input_is_refused(run, data):

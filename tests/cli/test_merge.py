@@ -146,14 +146,16 @@ def test_merged_report_says_what_it_lacks(run, shards):
     place = shards(SCORED)
     words = ("--reference", QWEN, "--reference-dtype", "bfloat16")
     assert run(*command("divergence", place / "in", f"{place}/out/", *words)).code == 0
-    report_paths(place / "out/b.jsonl")[1].unlink()
-    assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
-    found = read_report(place / "m.jsonl.report.json")
-    assert found["worst_tokens"] == []
-    assert {
-        "worst_tokens: left out, b.jsonl has no report in JSON",
-        "page: without the contexts and self-certainty, which the outputs do not have",
-    } < set(found["remarks"])
+    for text in (None, "{}"):  # removed, and not of this command
+        report = report_paths(place / "out/b.jsonl")[1]
+        report.unlink() if text is None else report.write_text(text)
+        assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
+        found = read_report(place / "m.jsonl.report.json")
+        assert found["worst_tokens"] == []
+        assert {
+            "worst_tokens: left out, b.jsonl has no report in JSON; score it again with --force",
+            "page: without the contexts and self-certainty, which the outputs do not have",
+        } < set(found["remarks"])
     records = [json.loads(line) for line in (place / "m.jsonl").read_text().splitlines()]
     strips = divergence.merge(records, divergence.Settings()).strips
     tokens = {strip.scored.id: strip.scored.tokens for [strip] in strips}
@@ -276,6 +278,9 @@ def test_missing_shard_is_named_and_the_rest_is_merged(run, shards):
     manifest = json.loads((place / "merged.jsonl.gz.run.json").read_text())
     assert manifest["missing"] == ["a.jsonl"]
     assert list(manifest["shards"]) == ["b.jsonl"]
+    (place / "out/b.jsonl.run.json").write_text("{}")
+    ran = run("merge", place / "out", "--output", place / "merged.jsonl.gz")
+    assert (ran.code, "found 0 empty and 2 unfinished shards" in ran.err) == (2, True)
 
 
 def test_tables_are_merged(run, shards):
