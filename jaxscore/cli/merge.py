@@ -176,8 +176,11 @@ def run(args: argparse.Namespace) -> int:
         made["shards"] = n_files
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
+        run_files.remove_manifest(args.output)
     files = [args.output, *reports.paths, _write_manifest(args, shards, empty, missing, found)]
     messages.print_findings(report)
+    for line in found.lines:
+        print(line)
     code = messages.close_run(args, report, f"{system.what} of {n_files} files", files)
     if upload is not None:
         upload.finish()

@@ -1,5 +1,6 @@
 """`merge`: shards become the file and the report of one run."""
 
+import contextlib
 import gzip
 import json
 import re
@@ -8,6 +9,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from jaxscore.cli import merge as merging
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io import run_files
 from jaxscore.io.records import csv_line
@@ -137,6 +139,9 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
     if name == "self-certainty":
         assert "mean self-certainty" in ran.out
         return
+    if name == "paths":
+        [line] = [line for line in alone.out.splitlines() if line.startswith("Average baseline")]
+        assert line in ran.out.splitlines()
     assert_same_reports(one, merged)
     audit = read_report(report_paths(merged)[1]).get("boundary_audit", {})
     assert ("effect" in audit) == (name in ("choose", "divergence"))
@@ -446,6 +451,22 @@ def test_shards_of_other_devices_are_merged(run, shards):
     manifest["model"] |= {"platform": "gpu", "device_kind": "H100", "shards": 2}
     path.write_text(json.dumps(manifest))
     assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
+
+
+def test_merge_that_is_killed_leaves_no_earlier_manifest(run, shards, monkeypatch):
+    place = shards(SCORED)
+    assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
+    merge = ("merge", place / "out", "--output", place / "m.jsonl", "--no-html")
+    assert run(*merge).code == 0
+    assert (place / "m.jsonl.run.json").is_file()
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(merging, "_write_manifest", kill)
+    with contextlib.suppress(KeyboardInterrupt):
+        run(*merge)
+    assert not (place / "m.jsonl.run.json").exists()
 
 
 def test_output_that_is_a_shard_is_refused(run, shards):
