@@ -88,6 +88,14 @@ def test_array_without_items(run, tmp_path):
     assert json.loads((tmp_path / "out/a.json").read_text()) == []
 
 
+def test_empty_documents_are_finished_whatever_their_ending(run, tmp_path):
+    (tmp_path / "a.ndjson").write_text("")
+    ran = run("perplexity", "--model", QWEN, "--quiet", "--input", tmp_path / "a.ndjson",
+              "--output", f"{tmp_path}/out/")  # fmt: skip
+    assert (ran.code, ran.err) == (0, "")
+    assert (tmp_path / "out/a.ndjson").read_bytes() == b""
+
+
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_outputs_of_an_input_that_became_empty_are_replaced(run, tmp_path, store, is_remote):  # noqa: F811
     source, out = tmp_path / "a.jsonl", tmp_path / "out"

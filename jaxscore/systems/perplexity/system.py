@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
-from jaxscore.errors import InputError, is_valid_unicode
+from jaxscore.errors import InputError, NoItems, is_valid_unicode
 from jaxscore.io.items import Row, read_rows
 from jaxscore.io.json_input import check_regular, read_text
 from jaxscore.io.streams import form_of
@@ -152,7 +152,7 @@ def read_documents(
         try:
             yield from read_rows(path, columns, lists)
         except InputError as problem:
-            if path.is_dir() or form_of(path) in TABLES:
+            if path.is_dir() or form_of(path) in TABLES or isinstance(problem, NoItems):
                 raise
             raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
         return
