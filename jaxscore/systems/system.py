@@ -333,12 +333,16 @@ def per_token_fields(record: type) -> frozenset[str]:
     return frozenset(name for name, _ in metadata_of(record, str))
 
 
+@functools.cache  # `merge` marks records one by one
+def _annotations(record: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(record, include_extras=True)
+
+
 def metadata_of(record: type, kind: type[T]) -> list[tuple[str, T]]:
     """Fields with their metadata of a kind (`Metric`, `Decision`), in the order of the record."""
-    hints = typing.get_type_hints(record, include_extras=True)
     return [
         (name, extra)
-        for name, hint in hints.items()
+        for name, hint in _annotations(record).items()
         for extra in getattr(hint, "__metadata__", ())
         if isinstance(extra, kind)
     ]

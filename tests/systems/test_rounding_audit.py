@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
+from jaxscore.systems.choose import system as choose
 from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts, Spread
 from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import failed
@@ -245,6 +247,7 @@ def test_each_request_is_as_likely_to_be_drawn():
 
 MESH = """
 import dataclasses, json
+from jaxscore.systems.choose import system as choose
 from jaxscore.systems.rounding_audit import Draw, OtherLayouts
 from tests.systems.test_rounding_audit import PROMPTS, loaded_as, texts
 for moved in (False, True):
@@ -280,3 +283,13 @@ def test_a_mesh():
 
     assert all(0 <= one["mean"] <= one["largest"] < 1e-5 for one in spreads(rounded[1:]))
     assert all(0 < one["mean"] <= one["largest"] for one in spreads(moved[1:]))
+
+
+def test_records_are_marked_one_by_one_without_reading_types_again(monkeypatch):
+    noise = Noise(1, ("alone",), {"sum_logprob": Spread(1e-6, 1e-6)}, 1, 0)
+    record = {"sum_logprob": [-1.0, -2.0], "choice": 0}
+    choose.mark([dict(record)], noise, None)
+    monkeypatch.setattr(typing, "get_type_hints", pytest.fail)
+    marked = dict(record)
+    choose.mark([marked], noise, None)
+    assert marked["within_noise"] is False
