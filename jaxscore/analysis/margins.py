@@ -66,8 +66,8 @@ def count(what: str, statistic: str, spread: float, marks: Iterable[bool | None]
     return Decisions(what, statistic, 2 * spread, len(made), sum(made))
 
 
-def added(marked: Iterable[Sequence[Decisions]]) -> list[Decisions]:
-    """The decisions of several groups of records together, marked with one spread."""
+def sum_decisions(marked: Iterable[Sequence[Decisions]]) -> list[Decisions]:
+    """Add up the counts of several groups of records that are marked with one spread."""
     out: dict[str, Decisions] = {}
     for found in (one for decisions in marked for one in decisions):
         before = out.get(found.what)

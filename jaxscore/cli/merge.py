@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.analysis.margins import Decisions, added
+from jaxscore.analysis.margins import Decisions, sum_decisions
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
@@ -108,7 +108,7 @@ class Marks:
         """Mark a record, in place."""
         if self._mark is not None:
             found = self._mark([record], self.noise, self._settings)
-            self._decisions = added([self._decisions, found])
+            self._decisions = sum_decisions([self._decisions, found])
 
     def add_to(self, found: Evaluation) -> Evaluation:
         """Return the evaluation with the noise floor and the marked decisions."""
@@ -465,7 +465,7 @@ def _counted(
 
 
 def _with_remarks_and_counts(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
-    """What was found with the remarks and counts of the shards' manifests.
+    """Add the remarks and counts of the shards' manifests.
 
     A remark that `System.merge` makes counts all records already.
     """
@@ -492,7 +492,7 @@ def _added_counts(shards: Sequence[Finished]) -> dict[str, int]:
 
 
 def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """What a system counts, which its manifest has beside other facts."""
+    """Select the counts of a system from its manifest."""
     return {
         name: n
         for name, n in manifest.items()
@@ -514,7 +514,7 @@ def _named_below(shard: Finished, text: str) -> str:
 
 
 def _with_failures(found: Evaluation, shards: Sequence[Finished]) -> Evaluation:
-    """What was found with the items that have no record, which the shards' manifests name."""
+    """Add the failed items without a record, which the shards' manifests name."""
     failures = []
     for shard in shards:
         for name, error in shard.manifest.get("failures", ()):
@@ -611,7 +611,7 @@ def _models(shard: Finished, system: System) -> dict[str, Any]:
 
 
 def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:
-    """What the prompts were made of, with the items of all shards that are examples."""
+    """Describe the prompts; items that are examples are counted over all shards."""
     found = [shard.manifest.get("prompting") or {} for shard in shards]
     name = "fewshot_left_out"
     n_left_out = {name: sum(one[name] for one in found)} if name in found[0] else {}

@@ -213,7 +213,16 @@ def run(system: System, args: argparse.Namespace) -> int:
 def _finish_empty(system: System, args: argparse.Namespace, settings: Any) -> int:
     """Finish a shard without an item: an output without records, a manifest and no report."""
     run_files.remove_manifest(args.output)
-    with _writer(system, settings, args.output, None, args.input, True, dict):
+    empty = _writer(
+        system,
+        settings,
+        args.output,
+        work=None,
+        source=args.input,
+        has_text_ids=True,
+        metadata=dict,
+    )
+    with empty:
         pass
     reports = outputs.report_paths(args.output)
     outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input

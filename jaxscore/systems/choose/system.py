@@ -299,7 +299,7 @@ def mark(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What a run over the items of all records finds; see `System.merge`."""
+    """Evaluate the items of all records as one run would; see `System.merge`."""
     records = list(records)
     good = [record for record in records if "error" not in record]
     with_gold = [record for record in good if record.get("gold") is not None]

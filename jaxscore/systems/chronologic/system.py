@@ -344,7 +344,7 @@ def mark(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the questions of all records would find; see `System.merge`."""
+    """Evaluate the questions of all records as one run would; see `System.merge`."""
     every = [dict(record) for record in records]
     return (_of_letters if settings.mode == "mcq" else _of_answers)(every, settings)
 

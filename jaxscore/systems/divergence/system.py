@@ -151,7 +151,7 @@ def evaluate(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the texts of all records would find; see `System.merge`.
+    """Evaluate the texts of all records as one run would; see `System.merge`.
 
     `merge_lists` lists the worst tokens, since records have no contexts.
 

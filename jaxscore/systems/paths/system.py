@@ -389,7 +389,7 @@ def mark(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What a run over the items of all records finds; see `System.merge`."""
+    """Evaluate the items of all records as one run would; see `System.merge`."""
     records = [_with_numbers(record) for record in records]
     means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
     cases = [(record, path) for record in records for path in record["path_evaluations"]]

@@ -203,7 +203,7 @@ def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) ->
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the documents of all records would find; see `System.merge`."""
+    """Evaluate the documents of all records as one run would; see `System.merge`."""
     records = list(records)
     good = [record for record in records if "error" not in record]
     summary = summarise(good, settings.n_bootstrap, settings.seed)

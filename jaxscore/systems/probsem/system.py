@@ -351,7 +351,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What a run over the contexts of all records finds; see `System.merge`."""
+    """Evaluate the contexts of all records as one run would; see `System.merge`."""
     records = list(records)
     summary = summarise(records)
     return Evaluation(

@@ -298,7 +298,7 @@ def evaluate(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the prompts of all records would find; see `System.merge`."""
+    """Evaluate the prompts of all records as one run would; see `System.merge`."""
     n_items = n_empty = 0
     ends: collections.Counter[str] = collections.Counter()
     failures = []

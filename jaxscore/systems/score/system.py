@@ -191,7 +191,7 @@ def evaluate(
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the texts of all records would find; see `System.merge`."""
+    """Evaluate the texts of all records as one run would; see `System.merge`."""
     totals, failures, page_items = _Totals(), [], WorstRequests(settings.measures)
     for record in records:
         totals.add(record)

@@ -311,7 +311,7 @@ def mark(records: Sequence[Mapping[str, Any]], noise: Noise, settings: Settings)
 
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """What one run over the items of all records would find; see `System.merge`."""
+    """Evaluate the items of all records as one run would; see `System.merge`."""
     items = [dict(record) for record in records]
     entries = [Entry(named(f"item {k}", item), k, item) for k, item in enumerate(items, start=1)]
     work = ConfidenceWork(entries, settings, Output(records=items))
