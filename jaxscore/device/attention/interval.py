@@ -109,12 +109,14 @@ def attention(
 def isolate_nonfinite(
     k_RLKH: Float[Array, "R L K H"], v_RLKH: Float[Array, "R L K H"]
 ) -> tuple[Float[Array, "R L K H"], Float[Array, "R L K H"]]:
-    """Moves values that are not finite into their keys.
+    """Makes the keys NaN of tokens whose keys or values are not finite, and their values 0.
 
     A NaN then reaches the tokens that attend to it, and no others; as a value it would reach every
-    token of the row as 0 * NaN.
+    token of the row as 0 * NaN. An infinite key could give every visible token the score of masked
+    ones, which would then have weights.
     """
-    broken = ~jnp.isfinite(v_RLKH).all(axis=-1, keepdims=True)
+    finite = [jnp.isfinite(x).all(axis=-1, keepdims=True) for x in (k_RLKH, v_RLKH)]
+    broken = ~(finite[0] & finite[1])
     return jnp.where(broken, jnp.nan, k_RLKH), jnp.where(broken, 0.0, v_RLKH)
 
 
@@ -228,8 +230,8 @@ def blocked(
 
 
 CPU_BLOCK = 128  # queries in a block; measured best of 64..512 at L 128..1024
-CPU_MOST_BLOCKS = 8  # a block sees slices of a few widths, so long rows get larger blocks ...
-CPU_LARGEST_BLOCK = 1024  # ... up to here: scores of a block are [block, L] float32
+CPU_MOST_BLOCKS = 8  # which limits the widths of slices, each compiled by itself ...
+CPU_LARGEST_BLOCK = 1024  # ... and this the scores of a block, [block, L] float32
 CPU_QUERIES = 512  # most queries of heads with the same keys in one product
 
 
@@ -264,7 +266,7 @@ def blocked_cpu(
     )
     end, position = flat_ends(end_RL), position_RL.reshape(-1)
     widths = slice_widths(n_blocks)
-    nth_width = jnp.searchsorted(
+    width_of_block = jnp.searchsorted(
         jnp.array(widths), _blocks_visible(block_pairs(end, position, window, block, block).some)
     )
     # [block of queries, heads of one step, ...]; a step's heads have the same keys
@@ -277,15 +279,15 @@ def blocked_cpu(
         def of_width(width: int) -> tuple[Array, Array]:
             first = jnp.maximum((nth + 1) * block - width, 0)
 
-            def keys(x: Array, axis: int = 0) -> Array:
-                return lax.dynamic_slice_in_dim(x, first, width, axis)
+            def keys(x: Array) -> Array:
+                return lax.dynamic_slice_in_dim(x, first, width)
 
             i, j = nth * block + jnp.arange(block)[:, None], first + jnp.arange(width)
             at_i, at_j = position[i], keys(position)
             seen = visible(i, j, keys(end), at_i, at_j, window)
 
             def heads(step: Array) -> tuple[Array, Array]:
-                of_k = lax.div(step * together, jnp.int32(G))
+                of_k = step // (G // together)
                 products = jnp.einsum(
                     "gqh,sh->gqs",
                     from_storage(q_block[step]),
@@ -311,7 +313,7 @@ def blocked_cpu(
         return lax.switch(nth_width, branches)
 
     every = jnp.arange(q.shape[0], dtype=jnp.int32)
-    out, lse = lax.map(lambda x: query_block(*x), (every, as_integers(q), nth_width))
+    out, lse = lax.map(lambda x: query_block(*x), (every, as_integers(q), width_of_block))
     out = out.reshape(R, n_blocks, N, block, H)
     lse = lse.reshape(R, n_blocks, N, block)
     out = out.transpose(0, 1, 3, 2, 4).reshape(R, -1, N, H)[:, :L]

@@ -188,6 +188,18 @@ def test_what_is_not_seen_changes_nothing(monkeypatch, form):
 
 
 @pytest.mark.parametrize("form", FAST)
+def test_an_infinite_key_reaches_exactly_the_tokens_that_attend_to_it(form):
+    """Where all visible scores are minus infinity, masked tokens must not get weights."""
+    q = jnp.ones((1, 4, 1, H))
+    k, v = fast.isolate_nonfinite(q.at[0, 1:3].set(-jnp.inf), 7 * q)
+    position = jnp.array([[0, 0, 1, 0]], jnp.int32)
+    end = jnp.array([[1, 3, 3, 4]], jnp.int32)
+    got = run(form, (q, k, v, position, end), 0)[0, :, 0]
+    assert np.isnan(got[1:3]).all()
+    np.testing.assert_allclose(got[[0, 3]], 7.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", FAST)
 def test_large_scores_do_not_overflow(form):
     arrays = inputs(6, 20, 2, 1)
     got = run(form, arrays, 0, rule=ScoreRule(1e4))
