@@ -143,7 +143,7 @@ def _pass(
             s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
         if place is not None:
             assert target is not None
-            place = _update_rank(place, target, computed, start, fresh)
+            place = _update_rank(place, target, z, start, fresh)
         before = s0, s1
         s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
@@ -155,7 +155,7 @@ def _pass(
         if ranked is None:
             # The lowest index of the maximum, as torch.argmax. jnp.argmax, a variadic reduction,
             # costs as much as all the other elementwise work, and on the CPU a minimum of integers
-            # more than one of floats, which hold a column exactly.
+            # more than one of floats, which are exact up to 2^24.
             numbers = columns.astype(jnp.float32) if V <= 1 << 24 else columns
             block_best = jnp.where(z == block_max[:, None], numbers[None, :], V).min(axis=1)
             best = jnp.where(block_max > m, block_best.astype(jnp.int32), best)
@@ -188,7 +188,7 @@ def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collecti
 def _update_rank(
     place: TargetRank, target: Target, z: Array, start: Array, fresh: Array
 ) -> TargetRank:
-    """The rank after a block of columns."""
+    """The rank after a block of columns, whose z is minus infinity where they are not fresh."""
     block = z.shape[1]
     at = target.column - start
     here = (at >= 0) & (at < block)
@@ -196,7 +196,7 @@ def _update_rank(
     # Columns that a moved-back block shares with an earlier one count once.
     here &= jnp.broadcast_to(fresh, (1, block))[0, at]
     found = jnp.where(here, jnp.take_along_axis(z, at[:, None], axis=1)[:, 0], place.found)
-    above = (fresh & (z > target.z[:, None])).sum(axis=1, dtype=jnp.int32)
+    above = (z > target.z[:, None]).sum(axis=1, dtype=jnp.int32)
     return TargetRank(place.above + above, found)
 
 
