@@ -187,8 +187,6 @@ CASES = [
         **LLAMALIKE,
         **scaled(YARN),
     ),
-    # Without a window all layers have rotary embeddings.
-    case("kolibri1", layer_types=[FULL] * 5, sliding_window=None),
     case(
         "mellum",
         "sliding_window",
@@ -580,6 +578,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("aria_text", {"mlp_bias": True}, "mlp_bias is True"),
     ("axk1", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
     ("cwm", {"attention_bias": True}, "attention_bias=True"),
+    ("kolibri1", {"layer_types": [FULL] * 5, "sliding_window": None}, "sliding_window is None"),
     ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
     ("sarvam_mla", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("sarvam_mla", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),

@@ -41,9 +41,10 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
             "scores a group is ranked"
         )
     if not 1 <= experts.per_token <= group_size * kept:
+        of_groups = f", {kept} of {groups} groups per token" if groups > 1 else ""
         raise InputError(
             f"{attribute} is {experts.per_token}, expected 1 to {group_size * kept} of "
-            f"{count} experts"
+            f"{count} experts{of_groups}"
         )
     return experts
 

@@ -88,7 +88,9 @@ def _hy_v3_sources(config: DecoderConfig) -> Table:
 
 
 def _kolibri1(config: Any) -> DecoderConfig:
-    """Norms around both halves; if there is a window, the layers without one are NoPE."""
+    """Norms around both halves; layers without a window are NoPE."""
+    if config.sliding_window is None:
+        raise InputError("sliding_window is None, expected a number of tokens")
     width, windows = config.moe_intermediate_size, fields.windows_by_layer_type(config)
     experts = mixtures.sigmoid_experts(
         config,
@@ -98,7 +100,6 @@ def _kolibri1(config: Any) -> DecoderConfig:
         corrects_logits=True,
         shared_width=config.shared_expert_intermediate_size,
     )
-    everywhere = config.sliding_window is None
     return llama.llama_config(
         config,
         mlp_width=width,
@@ -106,7 +107,7 @@ def _kolibri1(config: Any) -> DecoderConfig:
         norm_place="both",
         qk_norm="head",
         windows=windows,
-        **fields.rotary_in_layers(config, (everywhere or window > 0 for window in windows)),
+        **fields.rotary_in_layers(config, (window > 0 for window in windows)),
     )
 
 
