@@ -33,7 +33,7 @@ implementation; the bytes of a model's files identify it, not its name.
 exit code: 0 done, 2 no such journal, or unusable input.
 """
 COLUMNS = ("", "scored", "written", "size", "last used", "computed by")
-RIGHT = slice(4)  # columns that lean right
+RIGHT = slice(4)  # right-aligned columns
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

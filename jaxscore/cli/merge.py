@@ -215,7 +215,7 @@ def _listed(folder: Path) -> list[Shard]:
 def _finished(
     folder: Path, listed: Sequence[Shard]
 ) -> tuple[list[Finished], list[Finished], list[str]]:
-    """The finished shards, those of them without an item, and the names of the others, by name.
+    """Finished shards with items, finished ones without, and the names of the unfinished, sorted.
 
     Raises:
         InputError: none with an item is finished, or they are of two runs.
@@ -255,7 +255,7 @@ def _check_same(first: Finished, other: Finished) -> None:
     names = sorted((before["flags"].keys() | now["flags"].keys()) - OF_THE_RUN)
     pairs += [(name, before["flags"].get(name), now["flags"].get(name)) for name in names]
     one_model = before.get("model") or {}
-    other_model = now.get("model") or one_model  # an empty shard has none
+    other_model = now.get("model") or one_model  # an empty shard loads no model
     for name in sorted((one_model.keys() | other_model.keys()) - OF_THE_DEVICE):
         title = TITLES.get(name, name)
         pairs.append((title, one_model.get(name), other_model.get(name)))

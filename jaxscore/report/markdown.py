@@ -164,7 +164,7 @@ LEFT = slice(0)  # for `aligned`: no column leans right
 
 
 def aligned(rows: Sequence[Sequence[str]], right: slice = slice(1, None)) -> str:
-    """Columns as wide as their widest cell; those of `right` lean right, the others left."""
+    """Columns as wide as their widest cell, aligned left, or right if in `right`."""
     cells = [list(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lean_right = range(len(widths))[right]

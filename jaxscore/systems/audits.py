@@ -252,11 +252,11 @@ def _n_audited(audit: Mapping[str, Any]) -> int:
 
 
 def united_boundaries(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One audit of those of several runs, as of `BoundaryAudit.counts`.
+    """Unite the audits of several runs, in the form of `BoundaryAudit.counts`.
 
     Args:
         audits: with their effects, also of boundaries that change nothing. If one that audited
-            requests lacks its effect, as in manifests of earlier versions, the union has none.
+            requests lacks its effect, as in manifests of earlier versions, the result lacks it.
     """
     out: dict[str, Any] = {}
     for name in dict.fromkeys(name for audit in audits for name in audit if name != "effect"):
