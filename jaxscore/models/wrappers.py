@@ -369,6 +369,8 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
             raise InputError(f"{where}: {name} and {name_of} differ, which are one; leave one out")
     text = given.pop("text_config", None)
     if text is None and wrapper.flat:
+        if kind == "fuyu":
+            _check_flat_fuyu(given, where)
         text = {}
     elif not isinstance(text, dict):
         raise InputError(
@@ -396,6 +398,17 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
     return Text(
         merged, FAMILY_OF.get(own, own), wrapper, _placeholders(wrapper, given, f"{where}: ")
     )
+
+
+def _check_flat_fuyu(given: Mapping[str, Any], where: str) -> None:
+    """Refuse rotary attributes that transformers does not read without a `text_config`."""
+    share = given.get("partial_rotary_factor", 0.5)
+    if share != 0.5 or "rope_parameters" in given:
+        name = "rope_parameters" if share == 0.5 else f"partial_rotary_factor {share!r}"
+        raise InputError(
+            f"{where}: {name} stands outside of a text_config, where transformers does not read "
+            "it; write a text_config"
+        )
 
 
 def _attributes_of(kind: str) -> frozenset[str]:

@@ -392,6 +392,22 @@ def test_a_text_in_a_wrapper(tmp_path, wrapper):
         loaded(tmp_path)
 
 
+def test_a_fuyu_without_a_text_config(tmp_path):
+    """As it is released: transformers rotates half of each head, whatever stands there."""
+    model = wrapped(tmp_path, "fuyu")
+    file = tmp_path / "config.json"
+    top = json.loads(file.read_text(encoding="utf-8"))
+    text = top.pop("text_config")
+    rope = text.pop("rope_parameters", {})
+    flat = {**text, **top, "rope_theta": 25000.0, "partial_rotary_factor": 0.5}
+    file.write_text(json.dumps(flat), encoding="utf-8")
+    assert_agree(scores(loaded(tmp_path)), torch_scores(model, ragged()))
+    for name, value in {"partial_rotary_factor": 0.25, "rope_parameters": rope}.items():
+        file.write_text(json.dumps(flat | {name: value}), encoding="utf-8")
+        with pytest.raises(InputError, match=f"{name}.* stands outside of a text_config"):
+            loaded(tmp_path)
+
+
 def test_a_quantized_text_in_a_wrapper(tmp_path):
     """As Ministral 3 is released: one scale for each matrix of the text, and the tower plain."""
     model, exact = wrapped(tmp_path, "mistral3"), {}
