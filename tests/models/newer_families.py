@@ -579,6 +579,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("axk1", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
     ("cwm", {"attention_bias": True}, "attention_bias=True"),
     ("kolibri1", {"layer_types": [FULL] * 5, "sliding_window": None}, "sliding_window is None"),
+    ("kolibri1", {"head_dtype": "bfloat16"}, "head_dtype is 'bfloat16'"),
+    ("kolibri1", {"use_sliding_window": False}, "use_sliding_window is False"),
+    ("mellum", {"use_sliding_window": False}, "use_sliding_window is False"),
     ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
     ("sarvam_mla", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("sarvam_mla", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
@@ -637,6 +640,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "kolibri1": {"output_router_logits": TRAINING},
     "mellum": OF_MIXTURES
     | NEXT
+    | {"max_window_layers": NOT_READ}
     | dict.fromkeys(("mtp_layer_types", "mtp_mlp_layer_types"), OF_NEXT_TOKENS),
     "sarvam_mla": {
         "aux_loss_alpha": NOT_READ,

@@ -18,6 +18,7 @@ from jaxscore.errors import InputError
 from jaxscore.models import costs
 from jaxscore.models.native import translate
 from jaxscore.models.weights.params import shapes_of
+from tests.models.families import BASE
 
 pytestmark = pytest.mark.lines
 
@@ -1570,3 +1571,16 @@ def test_an_apertus_without_its_scaling_differs_between_lines(attributes):
     raw = {name: value for name, value in APERTUS_8B.items() if name != "rope_scaling"}
     with pytest.raises(InputError, match=r"rope_theta is 10000|rope_scaling is null"):
         decoder(raw | attributes)
+
+
+# Attributes of released configs that transformers' classes do not read
+UNREAD = {
+    "kolibri1": {"head_dtype": "float32", "use_sliding_window": True},
+    "mellum": {"max_window_layers": 0, "use_sliding_window": True},
+}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_attributes_that_no_class_reads_are_taken_as_released(kind):
+    raw, where = {"model_type": kind, **BASE[kind]}, Path("somewhere")
+    assert translate(where, raw | UNREAD[kind]) == translate(where, raw)

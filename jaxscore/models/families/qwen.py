@@ -51,6 +51,8 @@ def _qwen3_moe(config: Any) -> DecoderConfig:
 
 def _mellum(config: Any) -> DecoderConfig:
     """qwen3_moe with plain layers, and rotary frequencies per layer type."""
+    # Released configs have it; the windows are in `layer_types`.
+    fields.require(config, use_sliding_window=True)
     experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
     width, plain = config.moe_intermediate_size, mixtures.dense_layers(config)
     return llama.llama_config(
@@ -95,7 +97,8 @@ MIXTURE = (
 FAMILIES = {
     "mellum": llama.family(
         _mellum,
-        "attention_bias head_dim layer_types sliding_window mlp_layer_types mtp_layer_types",
+        "attention_bias head_dim layer_types mlp_layer_types mtp_layer_types",
+        WINDOWS,
         "moe_intermediate_size mtp_mlp_layer_types norm_topk_prob num_experts num_experts_per_tok",
         mixtures.NEXT_TOKENS,
         mixtures.TRAINING,

@@ -89,6 +89,7 @@ def _hy_v3_sources(config: DecoderConfig) -> Table:
 
 def _kolibri1(config: Any) -> DecoderConfig:
     """Norms around both halves; layers without a window are NoPE."""
+    fields.require(config, use_sliding_window=True, head_dtype="float32")  # as released
     if config.sliding_window is None:
         raise InputError("sliding_window is None, expected a number of tokens")
     width, windows = config.moe_intermediate_size, fields.windows_by_layer_type(config)
@@ -170,7 +171,7 @@ FAMILIES = {
         _kolibri1,
         CHOICE,
         "head_dim layer_types norm_topk_prob num_experts shared_expert_intermediate_size",
-        "sliding_window",
+        "sliding_window use_sliding_window head_dtype",
         sources=_kolibri1_sources,
         lacks="intermediate_size",
         renamed={  # as transformers' class has them
