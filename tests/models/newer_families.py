@@ -577,15 +577,28 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("aria_text", {"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
     ("aria_text", {"mlp_bias": True}, "mlp_bias is True"),
     ("axk1", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
+    ("axk1", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+    ("axk1", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
     ("cwm", {"attention_bias": True}, "attention_bias=True"),
     ("kolibri1", {"layer_types": [FULL] * 5, "sliding_window": None}, "sliding_window is None"),
     ("kolibri1", {"head_dtype": "bfloat16"}, "head_dtype is 'bfloat16'"),
     ("kolibri1", {"use_sliding_window": False}, "use_sliding_window is False"),
     ("mellum", {"use_sliding_window": False}, "use_sliding_window is False"),
+    ("sarvam_mla", {"default_theta": 300.0}, "default_theta is 300.0"),
     ("sarvam_mla", {"moe_layer_freq": 2}, "moe_layer_freq is 2"),
     ("sarvam_mla", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("sarvam_mla", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     ("sarvam_mla", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
+    ("sarvam_mla", {"use_qk_norm": False}, "use_qk_norm is False"),
+    *(
+        (kind, {name: value}, f"{name} is {value!r}")
+        for kind in ("sarvam_mla", "sarvam_moe")
+        for name, value in {
+            "moe_router_enable_expert_bias": False,
+            "score_function": "softmax",
+        }.items()
+    ),
+    ("sarvam_moe", {"moe_shared_expert_intermediate_size": 8}, "intermediate_size is 8"),
     ("youtu", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("codegen", {"rotary_dim": None}, "rotary_dim is None"),
     ("gpt_bigcode", {"add_cross_attention": True}, "add_cross_attention is True"),
@@ -625,13 +638,21 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
 ALIKE: dict[str, set[str]] = {"sarvam_mla": {"head_dim"}}  # in two spellings
 HALF = "other sums in half precision alone"
 NEXT = {"num_nextn_predict_layers": OF_NEXT_TOKENS}
+WITHOUT_WINDOWS = {
+    "attn_implementation": "how attention is computed",
+    "max_window_layers": NOT_READ,
+}
 OF_MIXTURES = {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING}
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "axk1": {
+        "aux_loss_alpha": NOT_READ,
+        "ep_size": NOT_READ,
         "first_k_dense_replace": "mlp_layer_types has the layers",
         "head_dim": DERIVED,
         "output_router_logits": TRAINING,
         "qk_head_dim": DERIVED,
+        "seq_aux": NOT_READ,
+        **NEXT,
     },
     "dots1": {"output_router_logits": TRAINING},
     "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
@@ -649,8 +670,9 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "qk_head_dim": DERIVED,
         "seq_aux": NOT_READ,
         **NEXT,
+        **WITHOUT_WINDOWS,
     },
-    "sarvam_moe": {"output_router_logits": TRAINING, **NEXT},
+    "sarvam_moe": {"output_router_logits": TRAINING, **NEXT, **WITHOUT_WINDOWS},
     "youtu": {"head_dim": DERIVED, "qk_head_dim": DERIVED},
     "glm4_moe_lite": {"output_router_logits": TRAINING, "qk_head_dim": DERIVED, **NEXT},
     "gpt_bigcode": {

@@ -98,6 +98,20 @@ def _v3(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, interleaved=config.rope_interleave)
 
 
+# Attributes of released configs, at the values that PyTorch's class computes
+SARVAM: dict[str, Any] = {
+    "default_theta": 10000.0,
+    "moe_router_enable_expert_bias": True,
+    "score_function": "sigmoid",
+    "use_qk_norm": True,
+}
+
+
+def _sarvam_mla(config: Any) -> DecoderConfig:
+    fields.require(config, **SARVAM)
+    return _v3(config)
+
+
 def sigmoid_mixture(config: Any, of_experts: Any, **own: Any) -> DecoderConfig:
     """deepseek_v3 with a type of MLP for each layer, except for fields of `Experts` and of the
     decoder."""
@@ -118,6 +132,8 @@ def _glm4_moe_lite(config: Any) -> DecoderConfig:
 
 def _axk1(config: Any) -> DecoderConfig:
     """deepseek_v3 with a norm after the experts."""
+    # A.X K1's released config has these; PyTorch's class reads neither.
+    fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc")
     fields.require_counts(config, "q_lora_rank")
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts, normed=True)
     plain = mixtures.dense_layers(config)
@@ -327,14 +343,14 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 FAMILIES = {
     "axk1": llama.family(
         _axk1,
-        "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
-        "head_dim qk_head_dim first_k_dense_replace mlp_layer_types moe_intermediate_size",
-        "moe_layer_freq n_routed_experts n_shared_experts num_experts_per_tok norm_topk_prob",
-        "routed_scaling_factor n_group topk_group rope_interleave output_router_logits",
+        READS,
+        "mlp_layer_types rope_interleave",
+        mixtures.NEXT_TOKENS,
         sources=_axk1_sources,
         # Released files have this norm in layers without experts, too.
         unread=lambda config: (r"layers\.\d+\.post_mlp_layernorm\.weight",),
         renamed={".mlp.post_mlp_layernorm.": ".post_mlp_layernorm."},
+        next_tokens=True,
     ),
     "axk2": llama.family(
         _axk2,
@@ -367,7 +383,12 @@ FAMILIES = {
         **NAMES,
     ),
     "sarvam_mla": llama.family(
-        _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=sources
+        _sarvam_mla,
+        READS,
+        *SARVAM,
+        "rope_interleave max_window_layers attn_implementation",
+        mixtures.NEXT_TOKENS,
+        sources=sources,
     ),
     "youtu": llama.family(
         _youtu,

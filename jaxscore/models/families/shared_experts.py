@@ -74,6 +74,16 @@ def _glm_sources(config: DecoderConfig) -> Table:
     return mixtures.sources(config, attention)
 
 
+# Attributes of released configs, at the values that PyTorch's class computes
+SARVAM: dict[str, Any] = {"moe_router_enable_expert_bias": True, "score_function": "sigmoid"}
+
+
+def _sarvam_moe(config: Any) -> DecoderConfig:
+    width = config.moe_intermediate_size
+    fields.require(config, **SARVAM, moe_shared_expert_intermediate_size=width)
+    return _glm4_moe(config)
+
+
 def _sarvam_sources(config: DecoderConfig) -> Table:
     """Released files have queries, keys and values in one tensor."""
     table, first = _glm_sources(config), 0
@@ -298,8 +308,10 @@ FAMILIES = {
         _glm4_moe, GLM, mixtures.NEXT_TOKENS, sources=_glm_sources, next_tokens=True
     ),
     "sarvam_moe": llama.family(
-        _glm4_moe,
+        _sarvam_moe,
         GLM,
+        *SARVAM,
+        "moe_shared_expert_intermediate_size max_window_layers attn_implementation",
         mixtures.NEXT_TOKENS,
         sources=_sarvam_sources,
         renamed={
