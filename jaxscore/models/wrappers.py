@@ -119,7 +119,28 @@ IDEFICS = Wrapper(
     {"image_token_id": 128257},
     frozenset({"scale_factor", "use_reentrant_checkpointing"}),
 )
+NEMOTRON_OMNI = Wrapper(
+    ("nemotron_h",),
+    frozenset(
+        "audio_tower embed_audio mlp1 multi_modal_projector sound_encoder sound_projection "
+        "vision_final_layernorm vision_model vision_projector".split()
+    ),
+    {"audio_token_id": None, "image_token_id": None, "video_token_id": None},
+    frozenset(
+        "downsample_ratio force_image_size projector_hidden_size ps_version template use_thumbnail "
+        "video_pruning_rate video_temporal_patch_size vision_hidden_size".split()
+    ),
+    {
+        "img_context_token_id": "image_token_id",
+        "llm_config": "text_config",
+        "sound_config": "audio_config",
+        "sound_context_token_id": "audio_token_id",
+        "video_context_token_id": "video_token_id",
+        "vit_hidden_size": "vision_hidden_size",
+    },
+)
 WRAPPERS: dict[str, Wrapper] = {
+    "NemotronH_Nano_Omni_Reasoning_V3": NEMOTRON_OMNI,  # as released
     "aria": Wrapper(
         ("aria_text",),
         PROJECTED,
@@ -292,26 +313,7 @@ WRAPPERS: dict[str, Wrapper] = {
             {"audio_chunk_size", "audio_merge_size", "projector_bias", "projector_hidden_act"}
         ),
     ),
-    "nemotron_h_omni": Wrapper(
-        ("nemotron_h",),
-        frozenset(
-            "audio_tower embed_audio mlp1 multi_modal_projector sound_encoder sound_projection "
-            "vision_final_layernorm vision_model vision_projector".split()
-        ),
-        {"audio_token_id": None, "image_token_id": None, "video_token_id": None},
-        frozenset(
-            "downsample_ratio force_image_size projector_hidden_size video_pruning_rate "
-            "video_temporal_patch_size vision_hidden_size".split()
-        ),
-        {
-            "img_context_token_id": "image_token_id",
-            "llm_config": "text_config",
-            "sound_config": "audio_config",
-            "sound_context_token_id": "audio_token_id",
-            "video_context_token_id": "video_token_id",
-            "vit_hidden_size": "vision_hidden_size",
-        },
-    ),
+    "nemotron_h_omni": NEMOTRON_OMNI,
     "ovis2": Wrapper(
         ("qwen2",),
         frozenset({"vision_tower", "visual_embeddings_table"}),

@@ -353,6 +353,7 @@ WRAPPED = {
          "multi_modal_projector.norm.weight"],
     ),
 }  # fmt: skip
+WRAPPED["NemotronH_Nano_Omni_Reasoning_V3"] = WRAPPED["nemotron_h_omni"]
 NEW = {"gemma4_text", "gemma4_unified_text", "lfm3", "ministral3"}
 
 
@@ -366,6 +367,9 @@ def wrapped(folder, wrapper, **config):
     top = {"model_type": wrapper, "text_config": raw, "vision_config": {"hidden_size": 8}}
     if wrapper in ("aria", "exaone4_5"):  # whose ids are small by default
         top |= {"image_token_id": 1000}
+    if wrapper == "NemotronH_Nano_Omni_Reasoning_V3":
+        top["llm_config"] = top.pop("text_config")
+        top |= {"ps_version": "v2", "template": "omni", "use_thumbnail": True}
     if wrapper == "exaone4_5":
         top |= {"video_token_id": 1001}
     (folder / "config.json").write_text(json.dumps(top), encoding="utf-8")
