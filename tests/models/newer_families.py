@@ -630,6 +630,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("cwm", {"sliding_window": 0}, "sliding_window is 0"),
     ("dots1", {"num_experts_per_tok": None}, "num_experts_per_tok is None, expected a number"),
     ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
+    ("hyperclovax", {"logits_scaling": 0}, "logits_scaling is 0, expected another number"),
     ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
     ("ministral", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
     ("ministral", {"sliding_window": None}, "sliding_window is None"),

@@ -14,6 +14,8 @@ MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier log
 
 
 def granite_config(config: Any, **own: Any) -> DecoderConfig:
+    if not config.logits_scaling:
+        raise InputError("logits_scaling is 0, expected another number")
     return llama.llama_config(
         config,
         attention_scale=config.attention_multiplier,
