@@ -632,6 +632,17 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("exaone_moe", {"sliding_window": None}, "sliding_window is None"),
     ("hyperclovax", {"logits_scaling": 0}, "logits_scaling is 0, expected another number"),
     ("hy_v3", {"mlp_layer_types": ["dense", "odd", "sparse"]}, "mlp_layer_types has ['odd']"),
+    *(
+        ("mellum", {"rope_parameters": OWN_ROPE | {FULL: value}}, f"rope_parameters.{FULL} {named}")
+        for value, named in (
+            (None, "is None, expected an object"),
+            ({"rope_type": "default"}, "lacks rope_theta"),
+            (
+                {"rope_type": "yarn", "rope_theta": 300.0, "factor": 3.0},
+                "lacks original_max_position_embeddings",
+            ),
+        )
+    ),
     ("ministral", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
     ("ministral", {"sliding_window": None}, "sliding_window is None"),
     ("olmo", {"clip_qkv": 0.0}, "clip_qkv is 0.0"),

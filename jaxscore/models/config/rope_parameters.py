@@ -33,6 +33,8 @@ STREAMS = frozenset(
 )
 # Whose base may be null, which is no rotation
 MAY_BE_NOPE = frozenset({"olmo_hybrid"})
+# Whose class has no default for numbers that the object of a layer type lacks
+COMPLETE = frozenset({"mellum"})
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 
 
@@ -183,6 +185,8 @@ def _for_types(
         full = layer_type == "full_attention"
         if given:
             found = given[layer_type]
+            if kind in COMPLETE:
+                _check_complete(f"rope_parameters.{layer_type}", found)
             if found is None and old:
                 # transformers 5 takes the default for it; elsewhere null is no rotation.
                 raise InputError(f"rope_parameters.{layer_type} is null, expected an object")
@@ -206,6 +210,14 @@ def _for_types(
             own = {**defaults, **own}
         out[layer_type] = _with_theta(own, defaults["rope_theta"])
     return out
+
+
+def _check_complete(name: str, value: Any) -> None:
+    given = _object(name, value)
+    rope_type = given.get("rope_type", given.get("type"))
+    needed = ["rope_theta", *([ORIGINAL] if rope_type in WITH_ORIGINAL else [])]
+    if missing := [key for key in needed if given.get(key) is None]:
+        raise InputError(f"{name} lacks {', '.join(missing)}")
 
 
 def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
