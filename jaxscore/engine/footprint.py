@@ -268,10 +268,7 @@ def abstract_batch(
 
 def _path_shape(model: Model, n_tokens: int) -> ChunkShape | None:
     """Usual sizes for recurrent layers."""
-    if model.paths is None:
-        return None
-    # Tries often leave slots empty, so one chunk more than the tokens fill.
-    return model.paths.shape(n_tokens, n_tokens // max(1, model.paths.size) + 1)
+    return None if model.paths is None else model.paths.usual_shape(n_tokens)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:

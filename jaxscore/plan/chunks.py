@@ -73,6 +73,11 @@ class PathNeeds(NamedTuple):
         n_chunks = chunk_count(needed, n_tokens, self.size) if self.size else 0
         return ChunkShape(n_chunks, self.size, self.width)
 
+    def usual_shape(self, n_tokens: int) -> ChunkShape:
+        """`shape` of a batch whose tries leave some slots empty, as memory is planned."""
+        least = -(-n_tokens // max(1, self.size))
+        return self.shape(n_tokens, least + (least > 1))
+
 
 class ChunkPlan(NamedTuple):
     """Host arrays of `device.rows.Chunks`, int32; N chunks of C slots, W exits per step.

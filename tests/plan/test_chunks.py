@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from jaxscore.plan.chunks import (
     NO_TOKEN,
     ChunkShape,
+    PathNeeds,
     chunk_count,
     chunk_plan,
     cut_chunks,
@@ -174,3 +175,11 @@ def test_full_batches_have_few_empty_slots_and_one_shape(kind):
 )
 def test_a_batch_shape_has_three_numbers_of_chunks(needed, n_tokens, want):
     assert chunk_count(needed, n_tokens, 64) == want
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "want"), [(48, 1), (64, 1), (96, 3), (128, 3), (1056, 19), (4096, 72)]
+)
+def test_memory_is_planned_for_spare_chunks(n_tokens, want):
+    assert PathNeeds(64, 1).usual_shape(n_tokens).n_chunks == want
+    assert PathNeeds(0, 1).usual_shape(n_tokens).n_chunks == 0
