@@ -218,6 +218,18 @@ def test_a_trained_correction_of_the_choice(tmp_path, kind):
     assert_agree(scores(loaded(tmp_path)), want)
 
 
+@pytest.mark.skipif(not FIFTH, reason="transformers 4.57 has separate experts")
+@pytest.mark.parametrize("kind", ["axk1", "deepseek_v3", "kolibri1", "mellum", "sarvam_moe"])
+def test_names_of_transformers_5(tmp_path, kind):
+    """Fused experts, and other names than in released files."""
+    model = saved(tmp_path, kind)
+    model.save_pretrained(tmp_path, save_original_format=False)
+    assert any(
+        name.endswith("experts.gate_up_proj") for name in load_file(tmp_path / "model.safetensors")
+    )
+    assert_agree(scores(loaded(tmp_path)), torch_scores(model, ragged()))
+
+
 OF_LLAVA = {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."}
 # wrapper, its text, the text's prefixes as released, and names of tensors of its towers
 WRAPPED = {

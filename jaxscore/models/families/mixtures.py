@@ -240,7 +240,9 @@ def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
 
 
 def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTION) -> Table:
-    """All tensors of a decoder with llama's names and separate experts in some or all layers.
+    """All tensors of a decoder with llama's names and experts in some or all layers.
+
+    Released files have separate experts; transformers 5 may write them fused.
 
     Args:
         attention: rows of attention.
@@ -253,6 +255,6 @@ def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTIO
         | attention
         | plain_mlp_sources(config)
         | router_sources(config, mlp + "gate", correction)
-        | separate_expert_sources(config, mlp)
+        | separate_or_fused_expert_sources(config, mlp, transposed=False)
         | shared_expert_sources(config, mlp + "shared_experts.")
     )
