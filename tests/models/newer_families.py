@@ -580,6 +580,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("axk1", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     ("axk1", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
     ("cwm", {"attention_bias": True}, "attention_bias=True"),
+    ("hyperclovax", {"activation_function": "gelu"}, "activation_function is 'gelu'"),
     ("kolibri1", {"layer_types": [FULL] * 5, "sliding_window": None}, "sliding_window is None"),
     ("kolibri1", {"head_dtype": "bfloat16"}, "head_dtype is 'bfloat16'"),
     ("kolibri1", {"use_sliding_window": False}, "use_sliding_window is False"),
@@ -670,6 +671,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "exaone_moe": {"output_router_logits": TRAINING, **NEXT},
     "flex_olmo": OF_MIXTURES,
     "flint": OF_MIXTURES,
+    "hyperclovax": {"end_token_id": "where generated text ends"},
     "kolibri1": {"output_router_logits": TRAINING},
     "mellum": OF_MIXTURES
     | NEXT

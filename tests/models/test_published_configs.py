@@ -1577,6 +1577,7 @@ def test_an_apertus_without_its_scaling_differs_between_lines(attributes):
 UNREAD = {
     "axk1": {"aux_loss_alpha": 0.0001, "ep_size": 1, "num_nextn_predict_layers": 1, "seq_aux": True}
     | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "hyperclovax": {"activation_function": "silu", "end_token_id": 3},
     "kolibri1": {"head_dtype": "float32", "use_sliding_window": True},
     "mellum": {"max_window_layers": 0, "use_sliding_window": True},
     "sarvam_mla": {"attn_implementation": "eager", "default_theta": 10000.0, "use_qk_norm": True}

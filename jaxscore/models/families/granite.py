@@ -29,6 +29,8 @@ def granite_config(config: Any, **own: Any) -> DecoderConfig:
 
 def _hyperclovax(config: Any) -> DecoderConfig:
     """Granite with norms after both halves, whose `logits_scaling` multiplies."""
+    # Released configs have it beside `hidden_act`; PyTorch's class does not read it.
+    fields.require(config, activation_function=config.hidden_act)
     made = granite_config(config, norm_place="both" if config.use_post_norm else "before")
     return dataclasses.replace(made, logit_scale=config.logits_scaling)
 
@@ -107,7 +109,7 @@ FAMILIES = {
     "granite": llama.family(granite_config, "attention_bias mlp_bias", MULTIPLIERS),
     "hyperclovax": llama.family(
         _hyperclovax,
-        "attention_bias head_dim mlp_bias use_post_norm",
+        "activation_function attention_bias end_token_id head_dim mlp_bias use_post_norm",
         MULTIPLIERS,
         sources=_hyperclovax_sources,
     ),
