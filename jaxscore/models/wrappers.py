@@ -374,9 +374,10 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
         if kind == "fuyu":
             _check_flat_fuyu(given, where)
         text = {}
-    elif not isinstance(text, dict):
+    elif not isinstance(text, dict) or (wrapper.flat and not text):  # {} are defaults, not the top
         raise InputError(
-            f"{where}: model_type {kind!r} has text_config {str(text)[:60]}, expected an object"
+            f"{where}: model_type {kind!r} has text_config {str(text)[:60]}, expected an object "
+            "with the text model's attributes"
         )
     own = text.get("model_type", wrapper.texts[0])
     own = wrapper.texts[0] if own == kind else RENAMED.get(own, own)

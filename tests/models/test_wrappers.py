@@ -269,6 +269,7 @@ TEXT = {"text_config": {"hidden_size": 64, "head_dim": 8}}
 REFUSED = [
     ("gemma3", {}, "'gemma3' has text_config None, expected an object"),
     ("qwen3_vl", {"text_config": [1]}, r"text_config \[1\], expected an object"),
+    ("fuyu", {"text_config": {}}, r"text_config \{\}, expected an object"),
     (
         "mistral3",
         {"text_config": {"model_type": "llama"}},
