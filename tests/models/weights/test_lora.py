@@ -120,6 +120,8 @@ EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
 EVERY["axk2"][1]["exclude_modules"] = ["fc1", "fc2", "q_gate_proj"]  # so, too
 # Files have one tensor of all products inward of its delta rule.
 EVERY["lara_mini"][1]["exclude_modules"] = [f"in_proj_{name}" for name in ("qkv", "z", "b", "a")]
+# Files have one tensor of queries, keys and values, and the product after them under another name.
+EVERY["sarvam_moe"][1]["exclude_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
 for kind in ("zamba", "zamba2"):
     EVERY[kind][1]["target_modules"] = ["in_proj", "linear"]  # of shared blocks, see below
 EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
