@@ -51,7 +51,7 @@ output, in the order of the inputs' names:
   page of one run over everything, with means and intervals over all items.
   preferences, sample, select, vote, usc-* and livecode-* get no page, and other
   pages no contexts and no tokens that the outputs do not have. Audits (noise,
-  boundaries, blanks) are those of all shards' samples together.
+  boundaries, blanks) cover the samples of all shards together.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.

@@ -409,7 +409,7 @@ def _check_flat_fuyu(given: Mapping[str, Any], where: str) -> None:
     if share != 0.5 or "rope_parameters" in given:
         name = "rope_parameters" if share == 0.5 else f"partial_rotary_factor {share!r}"
         raise InputError(
-            f"{where}: {name} stands outside of a text_config, where transformers does not read "
+            f"{where}: {name} is outside of a text_config, where transformers does not read "
             "it; write a text_config"
         )
 

@@ -409,7 +409,7 @@ def test_a_text_in_a_wrapper(tmp_path, wrapper):
 
 
 def test_a_fuyu_without_a_text_config(tmp_path):
-    """As it is released: transformers rotates half of each head, whatever stands there."""
+    """As it is released: transformers rotates half of each head, whatever the config says."""
     model = wrapped(tmp_path, "fuyu")
     file = tmp_path / "config.json"
     top = json.loads(file.read_text(encoding="utf-8"))
@@ -420,7 +420,7 @@ def test_a_fuyu_without_a_text_config(tmp_path):
     assert_agree(scores(loaded(tmp_path)), torch_scores(model, ragged()))
     for name, value in {"partial_rotary_factor": 0.25, "rope_parameters": rope}.items():
         file.write_text(json.dumps(flat | {name: value}), encoding="utf-8")
-        with pytest.raises(InputError, match=f"{name}.* stands outside of a text_config"):
+        with pytest.raises(InputError, match=f"{name}.* is outside of a text_config"):
             loaded(tmp_path)
 
 
