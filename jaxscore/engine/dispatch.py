@@ -1,7 +1,7 @@
 """Sends batches to the devices and fetches scores; halves batches that do not fit in memory."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,13 @@ from jaxscore.plan.requests import ScoreOptions
 from jaxscore.plan.row_batches import RowBatch, split_scored
 
 
+class PlannedBatch(NamedTuple):
+    """A batch, and what recurrent layers take of it."""
+
+    rows: RowBatch
+    paths: PathPlan | None
+
+
 class InFlight(NamedTuple):
     """Batches of one shape in flight; `scores` is None if they do not fit in memory.
 
@@ -28,7 +35,7 @@ class InFlight(NamedTuple):
     """
 
     variant: int
-    batches: Sequence[RowBatch]
+    batches: Sequence[PlannedBatch]
     caches: tuple[KVCache, ...]
     options: ScoreOptions
     scores: Scores | None
@@ -58,25 +65,42 @@ class Dispatch:
         progress.advance(len(ids))
         return (cache,)
 
+    def together(self, variant: int, batches: Iterable[RowBatch]) -> Iterator[list[PlannedBatch]]:
+        """Batches that one program computes, at most `n_together` at once.
+
+        A batch is never beside one whose program differs from its own on one device: its bits do
+        not depend on the batches beside it.
+        """
+        needs = self.variants[variant].model.paths
+        of_shape: dict[Hashable, list[PlannedBatch]] = {}
+        for batch in batches:
+            paths = None if needs is None else plan_paths(batch, needs)
+            key = batch.shape, paths and paths.shape
+            waiting = of_shape.setdefault(key, [])
+            waiting.append(PlannedBatch(batch, paths))
+            if len(waiting) == (self.n_together or 1):
+                yield of_shape.pop(key)
+        yield from of_shape.values()
+
     def send(
         self,
         variant: int,
-        batches: Sequence[RowBatch],
+        batches: Sequence[PlannedBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
         options: ScoreOptions,
     ) -> InFlight:
-        """Send batches of one shape, at most `n_together`, without waiting for them.
+        """Send batches of `together` without waiting for them.
 
         Raises:
             InputError: they do not fit in memory and cannot be halved, see `_give_up`.
         """
-        scores = None
-        if batches[0].shape not in self.too_large:
+        scores, shape = None, batches[0].rows.shape
+        if shape not in self.too_large:
             try:
                 scores = self._run(variant, batches, caches, progress, options)
             except JaxRuntimeError as problem:
-                self._give_up(batches[0].shape, problem, progress)
+                self._give_up(shape, problem, progress)
         return InFlight(variant, batches, caches, options, scores)
 
     def fetched(self, in_flight: InFlight, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
@@ -90,37 +114,34 @@ class Dispatch:
             try:
                 columns = jax.device_get(scores)
             except JaxRuntimeError as problem:
-                self._give_up(batches[0].shape, problem, progress)
+                self._give_up(batches[0].rows.shape, problem, progress)
             else:
                 for k, batch in enumerate(batches):
                     share = functools.partial(_share_of, k, self.n_together or 1)
-                    yield batch, jax.tree.map(share, columns)
+                    yield batch.rows, jax.tree.map(share, columns)
                 return
-        smaller = [half for batch in batches for half in halves(batch)]
-        n = self.n_together or 1
-        for together in (smaller[k : k + n] for k in range(0, len(smaller), n)):
+        smaller = (half for batch in batches for half in halves(batch.rows))
+        for together in self.together(variant, smaller):
             sent = self.send(variant, together, caches, progress, options)
             yield from self.fetched(sent, progress)
 
     def _run(
         self,
         variant: int,
-        batches: Sequence[RowBatch],
+        batches: Sequence[PlannedBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
         options: ScoreOptions,
     ) -> Scores:
         slots = [cache.key.shape[-2] for cache in caches]
         model, programs, score = self.variants[variant]
-        paths, own = None, {}
-        if model.paths is not None:
-            path_shape, paths = plan_paths(batches, model.paths)
-            own = {"path_shape": path_shape}
-        values = stack_batches(batches, self.n_together, paths)
+        (rows, paths), *_ = batches
+        own = {} if paths is None else {"path_shape": paths.shape}
+        values = stack_batches(batches, self.n_together)
         name = f"score with {options.name()}" if any(options) else "score"
         return programs.run(
-            (name, *batches[0].shape, *slots),
-            functools.partial(score, batches[0].shape, **options._asdict(), **own),
+            (name, *rows.shape, *slots),
+            functools.partial(score, rows.shape, **options._asdict(), **own),
             (model.params, programs.put(values, ROWS), *caches),
             progress,
         )
@@ -159,33 +180,27 @@ def _share_of(k: int, n: int, column: np.ndarray) -> np.ndarray:
     return np.split(column, n)[k]
 
 
-def stack_batches(
-    batches: Sequence[RowBatch], n: int | None, paths: Sequence[PathPlan] | None = None
-) -> np.ndarray:
+def stack_batches(batches: Sequence[PlannedBatch], n: int | None) -> np.ndarray:
     """Pack `n` batches, missing ones without scored positions, as int32 [n, size].
 
     If `n` is None, pack a single batch as [size].
-
-    Args:
-        paths: of each batch, for recurrent layers.
     """
-    own = [None] * len(batches) if paths is None else paths
     packed = [
-        _packed(batch, batch.scored.n_queries, len(batch.edge), path)
-        for batch, path in zip(batches, own, strict=True)
+        _packed(batch, batch.rows.scored.n_queries, len(batch.rows.edge)) for batch in batches
     ]
     if n is None:
         return packed[0]
-    return np.stack([*packed, *[_packed(batches[0], 0, 0, own[0])] * (n - len(batches))])
+    return np.stack([*packed, *[_packed(batches[0], 0, 0)] * (n - len(batches))])
 
 
-def _packed(batch: RowBatch, n_queries: int, n_answers: int, paths: PathPlan | None) -> np.ndarray:
-    scored = batch.scored
+def _packed(batch: PlannedBatch, n_queries: int, n_answers: int) -> np.ndarray:
+    rows, paths = batch
+    scored = rows.scored
     positions: tuple[Any, ...] = scored.query, n_queries, scored.slot, scored.answer, n_answers
     of_batch: tuple[Any, ...] = (
-        batch.ids,
-        batch.position,
-        batch.subtree_end,
+        rows.ids,
+        rows.position,
+        rows.subtree_end,
         ScoredPositions(*positions),
         paths,
     )

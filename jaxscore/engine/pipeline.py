@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine.dispatch import Dispatch, InFlight
+from jaxscore.engine.dispatch import Dispatch, InFlight, PlannedBatch
 from jaxscore.engine.journal_writer import JournalWriter, RunJournal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
@@ -237,25 +237,21 @@ class Pipeline:
 
     def _together(
         self, forest_scores: ForestScores, part: Part, plan: Planned, progress: Progress
-    ) -> Iterator[list[RowBatch]]:
-        """Batches of one shape, one for each device along `data`, without journaled ones.
+    ) -> Iterator[list[PlannedBatch]]:
+        """Batches that are sent at once, without journaled ones.
 
         Journaled sequences are laid out all the same, so that a missing one has the same
         neighbours, and with them the same last bits, as in an uninterrupted run.
         """
-        waiting: list[RowBatch] = []
-        for batch in plan.batches():
-            if self.run_journal.journal is not None and forest_scores.has_scores(part, batch):
-                progress.advance(batch.n_tokens)
-                continue
-            if waiting and (
-                batch.shape != waiting[0].shape or len(waiting) == (self.dispatch.n_together or 1)
-            ):
-                yield waiting
-                waiting = []
-            waiting.append(batch)
-        if waiting:
-            yield waiting
+
+        def missing() -> Iterator[RowBatch]:
+            for batch in plan.batches():
+                if self.run_journal.journal is not None and forest_scores.has_scores(part, batch):
+                    progress.advance(batch.n_tokens)
+                else:
+                    yield batch
+
+        return self.dispatch.together(forest_scores.variant, missing())
 
     def _fetch(self, sent: _Sent, progress: Progress, writer: JournalWriter | None) -> None:
         window, forest_scores, part, in_flight = sent

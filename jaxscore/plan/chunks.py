@@ -100,42 +100,35 @@ class ChunkPlan(NamedTuple):
 
 
 class PathPlan(NamedTuple):
-    """Host arrays of `device.rows.Paths`: int32 [T] parents, and chunks if a layer has a state."""
+    """Host arrays of `device.rows.Paths`, and their sizes.
+
+    Attributes:
+        parent: int32 [T].
+        chunks: None if no layer has a state.
+    """
 
     parent: np.ndarray
     chunks: ChunkPlan | None
+    shape: ChunkShape
 
 
-def plan_paths(batches: Sequence[RowBatch], needs: PathNeeds) -> tuple[ChunkShape, list[PathPlan]]:
-    """Plans of batches of one shape, which all have the same sizes.
-
-    Chunks depend on the batch alone, so that the bits of its scores do.
-    """
-    scored = [batch.scored.query[: batch.scored.n_queries] for batch in batches]
-    return _plans([batch.subtree_end for batch in batches], scored, needs)
+def plan_paths(batch: RowBatch, needs: PathNeeds) -> PathPlan:
+    """Plan of a batch, which depends on that batch alone, so that the bits of its scores do."""
+    return _plan(batch.subtree_end, batch.scored.query[: batch.scored.n_queries], needs)
 
 
 def plan_path(length: int, needs: PathNeeds) -> PathPlan:
     """Plan of one row that is one path of tokens."""
-    end = np.full((1, length), length, np.int32)
-    _, [plan] = _plans([end], [np.arange(length)], needs)
-    return plan
+    return _plan(np.full((1, length), length, np.int32), np.arange(length), needs)
 
 
-def _plans(
-    ends: Sequence[np.ndarray], scored: Sequence[np.ndarray], needs: PathNeeds
-) -> tuple[ChunkShape, list[PathPlan]]:
-    n_tokens = ends[0].size
-    parent = [parents(end) for end in ends]
+def _plan(end: np.ndarray, scored: np.ndarray, needs: PathNeeds) -> PathPlan:
+    parent = parents(end)
     if not needs.size:
-        return needs.shape(n_tokens), [PathPlan(one, None) for one in parent]
-    cut = [
-        cut_chunks(end, padding(end, positions), needs.size)
-        for end, positions in zip(ends, scored, strict=True)
-    ]
-    shape = needs.shape(n_tokens, max(map(len, cut)))
-    plans = [chunk_plan(chunks, n_tokens, shape) for chunks in cut]
-    return shape, [PathPlan(*pair) for pair in zip(parent, plans, strict=True)]
+        return PathPlan(parent, None, needs.shape(end.size))
+    chunks = cut_chunks(end, padding(end, scored), needs.size)
+    shape = needs.shape(end.size, len(chunks))
+    return PathPlan(parent, chunk_plan(chunks, end.size, shape), shape)
 
 
 class _Chains(NamedTuple):

@@ -1,6 +1,7 @@
 """A batch that does not fit in memory is cut in two, and every score is what it was."""
 
 from collections import Counter
+from types import SimpleNamespace
 from unittest import mock
 
 import jax
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine.dispatch import halves
+from jaxscore.engine.dispatch import Dispatch, halves
 from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.plan import row_batches
+from jaxscore.plan.chunks import PathNeeds, plan_paths
 from jaxscore.plan.packing import pack_rows
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.tries import build_forest
@@ -51,13 +53,29 @@ def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
         assert sum(part.n_tokens for part in parts) == batch.n_tokens
 
 
+@pytest.mark.parametrize("n", [None, 3])
+def test_batches_sent_together_take_the_program_that_each_takes_alone(n):
+    needs = PathNeeds(8, 2)
+    mesh = n and SimpleNamespace(shape=SimpleNamespace(data=n))
+    dispatch = Dispatch([SimpleNamespace(model=SimpleNamespace(paths=needs))], mesh)
+    forest = build_forest([one for seed in range(8) for one in random_sequences(seed)])
+    batches = [*pack_rows(forest, max_positions=256, width=8, batch_tokens=128).batches()]
+    groups = [*dispatch.together(0, batches)]
+    shapes = [{(one.rows.shape, plan_paths(one.rows, needs).shape) for one in g} for g in groups]
+    assert all(len(shape) == 1 for shape in shapes)
+    assert len({one.shape for one in batches}) < len(set.union(*shapes))  # else nothing is tested
+    short = [tuple(shape) for g, shape in zip(groups, shapes, strict=True) if len(g) < (n or 1)]
+    assert len(short) == len({*short})
+    assert sorted(id(one.rows) for g in groups for one in g) == sorted(map(id, batches))
+
+
 def short_of_memory(scorer, most: int, *, late: bool):
     """Devices hold batches of so many tokens: others fail at the call, or at the fetch."""
     program = scorer.engine.dispatch._run
     refused = []
 
     def run(variant, batches, *rest):
-        rows, length = batches[0].shape
+        rows, length = batches[0].rows.shape
         if rows * length <= most:
             return program(variant, batches, *rest)
         refused.append((rows, length))

@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import unpack_rows
 from jaxscore.device.sharding import DeviceMesh, keys_of
-from jaxscore.engine.dispatch import stack_batches
+from jaxscore.engine.dispatch import PlannedBatch, stack_batches
 from jaxscore.engine.footprint import (
     Collective,
     Refused,
@@ -132,7 +132,7 @@ def test_abstract_rows_are_the_packers():
         build_forest([TokenSequence(np.arange(30), 1)]), row_length=64, batch_tokens=128
     )
     [batch] = plan.batches()
-    rows, sent = abstract_rows(*batch.shape), stack_batches([batch], None)
+    rows, sent = abstract_rows(*batch.shape), stack_batches([PlannedBatch(batch, None)], None)
     there = unpack_rows(jnp.asarray(sent), batch.shape)
     for ours, theirs in zip(jax.tree.leaves(rows), jax.tree.leaves(there), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)

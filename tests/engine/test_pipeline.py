@@ -10,7 +10,7 @@ import pytest
 
 from jaxscore.device.rows import Scores
 from jaxscore.engine import pipeline
-from jaxscore.engine.dispatch import InFlight
+from jaxscore.engine.dispatch import InFlight, PlannedBatch
 from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
@@ -30,8 +30,6 @@ def score(path, target):
 class FakeDispatch:
     """Scores each query from what its row shows of its path, as soon as it may."""
 
-    n_together = None
-
     def __init__(self):
         self.n_sent = self.n_waiting = self.most_waiting = 0
         self.may_answer = threading.Event()
@@ -40,6 +38,9 @@ class FakeDispatch:
     def prefix(self, variant, ids, progress):
         assert not len(ids)
         return ()
+
+    def together(self, variant, batches):
+        return ([PlannedBatch(batch, None)] for batch in batches)
 
     def send(self, variant, batches, caches, progress, top):
         self.n_sent += 1
@@ -50,7 +51,7 @@ class FakeDispatch:
     def fetched(self, in_flight, progress):
         assert self.may_answer.wait(10)
         self.n_waiting -= 1
-        for batch in in_flight.batches:
+        for batch, _ in in_flight.batches:
             asked = batch.scored
             logprob = np.zeros(len(asked.answer), np.float32)
             for k in range(len(batch.edge)):

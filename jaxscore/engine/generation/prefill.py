@@ -139,7 +139,7 @@ class PromptBatch:
         arrays = programs.put((self._rows.ids, position, self._rows.subtree_end))
         state_tokens = np.zeros(self._n_states, np.int32)
         state_tokens[: scored.n_queries] = scored.query[: scored.n_queries]
-        plan = None if needs is None else plan_paths([self._rows], needs)[1][0]
+        plan = None if needs is None else plan_paths(self._rows, needs)
         found: KeysValues = variant.programs.run(
             ("prefill", *self.shape, self._prefill.prefix_slots),
             keys_and_values(cached(variant)),
