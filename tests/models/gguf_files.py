@@ -643,6 +643,15 @@ ARCHITECTURES = {
     ),
     "granitemoe": Written("granitemoe", keys=_multipliers, change=granite_experts),
     "hunyuan-dense": Written("hunyuan_v1_dense"),
+    "hunyuan-moe": Written(
+        "hunyuan_v1_moe",
+        keys=lambda config: {
+            "expert_used_count": config.moe_topk,
+            "expert_shared_count": 1,
+            "expert_feed_forward_length": config.intermediate_size,
+            "expert_shared_feed_forward_length": config.intermediate_size,
+        },
+    ),
     "jais2": Written("jais2"),
     "jamba": Written("jamba", {}, _scan, scan_tensors),
     "lfm2": Written("lfm2", {"block_auto_adjust_ff_dim": False}, _lfm2, lfm2_tensors),

@@ -90,6 +90,7 @@ VARIANTS = [
     ("gptneox", {"use_parallel_residual": False, "attention_bias": False}),
     ("granite", {"attention_bias": True, "mlp_bias": True}),
     ("granitehybrid", {"position_embedding_type": "rope", "mamba_conv_bias": False}),
+    ("hunyuan-moe", {"attention_bias": True, "tie_word_embeddings": True}),
     ("jamba", {"attn_layer_period": 1, "attn_layer_offset": 0, "num_experts": 1}),
     ("jamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True}),
     ("mamba", {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False}),
@@ -290,6 +291,13 @@ def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
         ("stablelm", {"context_length": 16_384}, {}, "has no key stablelm.rope.freq_base"),
         ("nemotron", {}, {"head_dim": 12}, "heads of 12 channels and a width of 32 over 4 heads"),
         ("phimoe", {}, {"rope_scaling": MSCALED}, "short_mscale and long_mscale"),
+        ("hunyuan-moe", {"expert_shared_count": 2}, {}, r"num_shared_expert is \[2, 2\]"),
+        (
+            "hunyuan-moe",
+            {"expert_feed_forward_length": 9},
+            {},
+            r"moe_intermediate_size is \[9, 9\]",
+        ),
         ("lfm2", {"attention.head_count_kv": [0, 2, 4]}, {}, r"has \[2, 4\], expected one number"),
         ("lfm2moe", {"expert_gating_func": 1}, {}, "gating_func is 1, expected 2"),
         ("qwen35", {"ssm.group_count": 3}, {}, "time_step_rank 4 is no multiple of"),
@@ -420,24 +428,25 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path, monkeypatch):
     assert_same(folder, path)
 
 
-def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path):
+@pytest.mark.parametrize("name", ["hunyuan-dense", "hunyuan-moe"])
+def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path, name):
     alpha = {"type": "dynamic", "factor": 1.0, "alpha": 50.0}
     width = 12
-    folder, _ = written(tmp_path, "hunyuan-dense", rope_scaling=alpha)
+    folder, _ = written(tmp_path, name, rope_scaling=alpha)
     keys = {
         "rope.freq_base": 10_000.0 * 50.0 ** (width / (width - 2)),
         "rope.scaling.type": "none",
         "rope.scaling.factor": 1.0,
         "rope.scaling.original_context_length": 262_144,
     }
-    keys = {f"hunyuan-dense.{name}": value for name, value in keys.items()}
-    _, path = written(tmp_path / "scaled", "hunyuan-dense", metadata=keys)
+    keys = {f"{name}.{key}": value for key, value in keys.items()}
+    _, path = written(tmp_path / "scaled", name, metadata=keys)
     tables = [loaded(source)[0].rotary[0].frequencies for source in (folder, path)]
     np.testing.assert_allclose(*tables, rtol=2e-7)
 
 
-@pytest.mark.parametrize("name", ["jamba", "mamba", "mamba, norms"])
-def test_a_file_of_selective_scans_has_the_scores_of_its_checkpoint(tmp_path, name):
+@pytest.mark.parametrize("name", ["hunyuan-moe", "jamba", "mamba", "mamba, norms"])
+def test_a_file_has_the_scores_of_its_checkpoint(tmp_path, name):
     of_folder, of_file = (
         scorer(load(source, dtype="float32")).score_sequences(ragged())
         for source in written(tmp_path, name)

@@ -203,6 +203,15 @@ QWEN35 = Architecture(
     ignored=QWEN_HYBRID_IGNORED,
     checks=(at.check_streams,),
 )
+HUNYUAN = Architecture(
+    "hunyuan_v1_dense",
+    {**at.LLAMA, **at.HEAD_DIM, **at.ATTENTION_BIAS},
+    {
+        **BLOCK,
+        "attn_q_norm": "self_attn.query_layernorm",
+        "attn_k_norm": "self_attn.key_layernorm",
+    },
+)
 LFM2 = Architecture(
     "lfm2",
     {
@@ -788,14 +797,22 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
     ),
     "granitehybrid": _granite_hybrid,
-    "hunyuan-dense": Architecture(
-        "hunyuan_v1_dense",
-        {**at.LLAMA, **at.HEAD_DIM, **at.ATTENTION_BIAS},
+    "hunyuan-dense": HUNYUAN,
+    "hunyuan-moe": Architecture(
+        "hunyuan_v1_moe",
         {
-            **BLOCK,
-            "attn_q_norm": "self_attn.query_layernorm",
-            "attn_k_norm": "self_attn.key_layernorm",
+            **HUNYUAN.config,
+            **at.experts(chosen="moe_topk"),
+            "moe_intermediate_size": at.in_every_layer(at.expert_width),
+            "num_shared_expert": at.in_every_layer(at.size("expert_shared_count", 1)),
         },
+        {
+            **HUNYUAN.names,
+            **EXPERTS,
+            **shared_experts("mlp.shared_mlp"),
+            "ffn_gate_inp": "mlp.gate.wg",
+        },
+        ignored=("expert_shared_feed_forward_length",),
     ),
     "jais2": Architecture(
         "jais2",
@@ -1162,7 +1179,7 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
     "clip": "a vision tower",
     **dict.fromkeys(
-        "afmoe cohere2moe dbrx deepseek32 exaone gemma3n glm-dsa granite_swa hunyuan-moe hy_v3 "
+        "afmoe cohere2moe dbrx deepseek32 exaone gemma3n glm-dsa granite_swa hy_v3 "
         "kimi-linear mimo2 minicpm3 minimax-01 minimax-m3 mpt starcoder".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),

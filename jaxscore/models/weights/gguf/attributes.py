@@ -102,6 +102,11 @@ def every(interval: int) -> Value:
     return lambda keys: [int((layer + 1) % interval != 0) for layer in range(keys.n_layers())]
 
 
+def in_every_layer(value: Value) -> Value:
+    """A list with the same value for each layer."""
+    return lambda keys: [value(keys)] * keys.n_layers()
+
+
 def recurrent_types(part: str, recurrent: str) -> Value:
     """`layer_types` of a model whose recurrent layers, and no others, have a tensor."""
 
