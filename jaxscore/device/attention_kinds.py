@@ -5,7 +5,8 @@ keys and values leave a layer in arrays as large as the largest kind's.
 """
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -91,21 +92,11 @@ def empty_sources(x: Array, config: DecoderConfig, build: Build) -> Any:
     return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
 
 
-def attention_half(
-    params: Any,
-    config: DecoderConfig,
-    build: Build,
-    weights: Any,
-    layer: Array,
-    x: Array,
-    layout: Layout,
-    own: PerLayer,
-    sources: Any,
-    states: Any = (),
-) -> tuple[Array, Any, Any, Any]:
-    """The attention half of any layer, with a recurrence beside it or in its place, or nothing.
+@dataclasses.dataclass(frozen=True)
+class LayerCall:
+    """What the attention half of one layer takes.
 
-    Args:
+    Attributes:
         params: of the decoder.
         weights: the layer's parameters that do not depend on its kind.
         layer: its index, which is data.
@@ -113,143 +104,143 @@ def attention_half(
         own: with caches of all layers if some layers have none.
         sources: shared keys and values so far, see `empty_sources`.
         states: of all recurrent layers before the rows; empty without.
-
-    Returns:
-        What attention adds, its keys and values as stored, `sources` for later layers, and the
-        layer's states at `layout.paths.kept`.
     """
-    if not stacked_by_kind(config):
-        half = AttentionHalf(config, build)
-        added, keys_values = half.apply({"params": weights}, x, layout, own)
-        stored = to_cache(keys_values, config, build, layout.dtype)
+
+    params: Any
+    config: DecoderConfig
+    build: Build
+    weights: Any
+    layer: Array
+    x: Array
+    layout: Layout
+    own: PerLayer
+    sources: Any
+    states: Any
+
+    def attention_half(self) -> tuple[Array, Any, Any, Any]:
+        """Attention, with a recurrence beside it or in its place, or nothing.
+
+        Returns:
+            What it adds, its keys and values as stored, `sources` for later layers, and the
+            layer's states at `layout.paths.kept`.
+        """
+        config = self.config
+        if stacked_by_kind(config):
+            return self._of_kind()
+        half = AttentionHalf(config, self.build)
+        added, keys_values = half.apply({"params": self.weights}, self.x, self.layout, self.own)
+        stored = self._stored(keys_values)
         if config.recurrent is None:
-            return added, stored, sources, ()
-        beside, after = _recurrence(params, config, build, weights, layer, x, layout, states)
-        return added + beside, stored, sources, after
-    places, kind_of = _places(config)
-    kept = None if layout.paths is None else layout.paths.kept
-    no_states = () if kept is None else empty_states(config, len(kept), build)
+            return added, stored, self.sources, ()
+        beside, after = self._recurrence(self.layer, self.x)
+        return added + beside, stored, self.sources, after
 
-    def inputs_of(here: DecoderConfig) -> PerLayer:
+    def _of_kind(self) -> Any:
+        """Branches to the layer's kind."""
+        config, (places, kind_of) = self.config, _places(self.config)
+        here = {name: place[self.layer] for name, place in places.items()}
+        kept = None if self.layout.paths is None else self.layout.paths.kept
+        no_states = () if kept is None else empty_states(config, len(kept), self.build)
+
+        def branch(kind: int, shares: bool) -> Any:
+            if kind == RECURRENT:
+                return self._without_keys(*self._recurrence(here["recurrent"], self.x))
+            if kind == NO_MIXER:
+                return self._without_keys(jnp.zeros_like(self.x), no_states)
+            if config.shared_blocks is not None:
+                return self._with_block(here)
+            return *self._attention(here, kind, shares=shares), no_states
+
+        combinations = sorted(set(kind_of))
+        branches = [functools.partial(branch, *pair) for pair in combinations]
+        index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[self.layer]
+        return lax.switch(index, branches)
+
+    def _attention(
+        self, here: Mapping[str, Array], kind: int, *, shares: bool
+    ) -> tuple[Array, Any, Any]:
+        """What attention of a kind adds, its keys and values as stored, and sources."""
+        config, stack = self.config.kinds()[kind], self.params["attentions"][KINDS[kind]]
+
+        def of_layer(name: str) -> Any:
+            nth = here["keys" if name in KEY_PARAMETERS else "all"]
+            return from_storage(jax.tree.map(lambda leaf: leaf[nth], stack[name]))
+
+        names = [name for name in stack if not (shares and name in KEY_PARAMETERS)]
+        tree = {"params": self.weights | {"attention": {name: of_layer(name) for name in names}}}
+        slot, sources = here["source"], list(self.sources)
+        shared = tuple(array[slot] for array in sources[kind]) if shares else None
+        half, own = AttentionHalf(config, self.build), self._inputs_of(config, here)
+        added, keys_values = half.apply(tree, self.x, self.layout, own, shared)
+        if sources_of(self.config, kind) and not shares:
+            # A layer without sharers has an out-of-bounds slot, which `drop` ignores.
+            sources[kind] = tuple(
+                room.at[slot].set(array, mode="drop")
+                for room, array in zip(sources[kind], keys_values, strict=True)
+            )
+        return added, self._stored(keys_values), tuple(sources)
+
+    def _with_block(self, here: Mapping[str, Array]) -> Any:
+        """A shared block, and the recurrence that reads what it gives."""
+        given, keys_values = self._block(here["all"], self._inputs_of(self.config, here))
+        added, after = self._recurrence(here["recurrent"], self.x + given)
+        return added, self._stored(keys_values), tuple(self.sources), after
+
+    def _block(self, nth: Array, own: PerLayer) -> tuple[Array, KeyValue]:
+        """Output of the shared block of the `nth` layer that uses one, and its keys and values."""
+        blocks, layout = self.config.shared_blocks, self.layout
+        assert blocks is not None
+        assert layout.embedded is not None
+        config, at = block_config(self.config), nth % blocks.n_blocks
+        block = from_storage(jax.tree.map(lambda leaf: leaf[at], self.params["blocks"]))
+        mine = from_storage(jax.tree.map(lambda leaf: leaf[nth], self.params["block_uses"]))
+        tree = {"params": {name: part | mine.get(name, {}) for name, part in block.items()}}
+        both = jnp.concatenate([self.x, layout.embedded], axis=-1)
+        mixed, keys_values = AttentionHalf(config, self.build).apply(tree, both, layout, own)
+        given, _ = MlpHalf(config, self.build).apply(tree, mixed)
+        into = Linear(config.width, False, config.quantized)
+        return into.apply({"params": mine["into"]}, given), keys_values
+
+    def _recurrence(self, nth: Array, x: Array) -> tuple[Array, Any]:
+        """What the `nth` recurrence adds to x, and its states at `layout.paths.kept`."""
+        stacked = self.params["recurrent"], self.states
+        mixer, states = jax.tree.map(lambda leaf: leaf[nth], stacked)
+        variables = {"params": self.weights | {"mixer": from_storage(mixer)}}
+        if states:
+            variables["states"] = states
+        is_kept, recurrent = self.layout.paths.kept is not None, self.config.recurrent
+        half = RecurrentHalf(self.config, self.build)
+        mutable = ["states"] if is_kept else []
+        added, after = half.apply(variables, x, self.layout, mutable=mutable)
+        if not is_kept:
+            return added, ()
+        kept = after.get("states", {})
+        assert recurrent is not None
+        if recurrent.has_state and "state" not in kept.get("mixer", {}):
+            raise NotImplementedError(f"{recurrent.mixer} does not return its state")
+        return added, kept
+
+    def _inputs_of(self, config: DecoderConfig, here: Mapping[str, Array]) -> PerLayer:
         """Inputs of a layer with attention, cut to the sizes of its kind."""
-        caches = own.caches
-        if len(cached_layers(config)) < config.n_layers:
-            nth = places["cached"][layer]
+        caches = self.own.caches
+        if len(cached_layers(self.config)) < self.config.n_layers:
+            nth = here["cached"]
             caches = tuple(c._replace(key=c.key[nth], value=c.value[nth]) for c in caches)
-        caches = tuple(_trim_cache(cache, here, build) for cache in caches)
-        return trim_rotary(own._replace(caches=caches), here)
+        caches = tuple(_trim_cache(cache, config, self.build) for cache in caches)
+        return trim_rotary(self.own._replace(caches=caches), config)
 
-    def with_block() -> Any:
-        nth = places["all"][layer]
-        given, keys_values = apply_block(params, config, build, nth, x, layout, inputs_of(config))
-        stored = to_cache(keys_values, config, build, layout.dtype)
-        read, nth = x + given, places["recurrent"][layer]
-        added, after = _recurrence(params, config, build, weights, nth, read, layout, states)
-        return added, stored, tuple(sources), after
+    def _without_keys(self, added: Array, after: Any) -> Any:
+        heads, width = cache_head_shape(self.config, self.build)
+        none = jnp.zeros((*self.x.shape[:2], heads, width))
+        return added, self._stored((none, none)), tuple(self.sources), after
 
-    def branch(kind: int, shares: bool) -> Callable[[], Any]:
-        if config.shared_blocks is not None:
-            return with_block
-        here = config.kinds()[kind]
-        stack = params["attentions"][KINDS[kind]]
-
-        def of_layer(name: str, leaves: Any) -> Any:
-            nth = places["keys" if name in KEY_PARAMETERS else "all"][layer]
-            return from_storage(jax.tree.map(lambda leaf: leaf[nth], leaves))
-
-        def run() -> Any:
-            names = [name for name in stack if not (shares and name in KEY_PARAMETERS)]
-            attention = {name: of_layer(name, stack[name]) for name in names}
-            half = AttentionHalf(here, build)
-            tree = {"params": weights | {"attention": attention}}
-            slot = places["source"][layer]
-            shared = tuple(array[slot] for array in sources[kind]) if shares else None
-            added, keys_values = half.apply(tree, x, layout, inputs_of(here), shared)
-            after = list(sources)
-            if sources_of(config, kind) and not shares:
-                # A layer without sharers has an out-of-bounds slot, which `drop` ignores.
-                after[kind] = tuple(
-                    room.at[slot].set(array, mode="drop")
-                    for room, array in zip(sources[kind], keys_values, strict=True)
-                )
-            stored = to_cache(keys_values, config, build, layout.dtype)
-            return added, stored, tuple(after), no_states
-
-        return run
-
-    def without_keys(added: Array, after: Any) -> Any:
-        heads, width = cache_head_shape(config, build)
-        none = jnp.zeros((*x.shape[:2], heads, width))
-        return added, to_cache((none, none), config, build, layout.dtype), tuple(sources), after
-
-    def recurrence() -> Any:
-        nth = places["recurrent"][layer]
-        return without_keys(*_recurrence(params, config, build, weights, nth, x, layout, states))
-
-    own_branches = {
-        RECURRENT: recurrence,
-        NO_MIXER: lambda: without_keys(jnp.zeros_like(x), no_states),
-    }
-    combinations = sorted(set(kind_of))
-    branches = [own_branches.get(pair[0]) or branch(*pair) for pair in combinations]
-    index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[layer]
-    return lax.switch(index, branches)
-
-
-def _recurrence(
-    params: Any,
-    config: DecoderConfig,
-    build: Build,
-    weights: Any,
-    nth: Array,
-    x: Array,
-    layout: Layout,
-    states: Any,
-) -> tuple[Array, Any]:
-    """What the `nth` recurrence adds, and its states at `layout.paths.kept`."""
-    mixer, here = jax.tree.map(lambda leaf: leaf[nth], (params["recurrent"], states))
-    variables = {"params": weights | {"mixer": from_storage(mixer)}}
-    if here:
-        variables["states"] = here
-    is_kept = layout.paths.kept is not None
-    half = RecurrentHalf(config, build)
-    added, after = half.apply(variables, x, layout, mutable=["states"] if is_kept else [])
-    if not is_kept:
-        return added, ()
-    kept = after.get("states", {})
-    assert config.recurrent is not None
-    if config.recurrent.has_state and "state" not in kept.get("mixer", {}):
-        raise NotImplementedError(f"{config.recurrent.mixer} does not return its state")
-    return added, kept
+    def _stored(self, keys_values: KeyValue) -> Any:
+        return to_cache(keys_values, self.config, self.build, self.layout.dtype)
 
 
 def block_config(config: DecoderConfig) -> DecoderConfig:
     """Config of the halves of `SharedBlocks`."""
     return dataclasses.replace(config, recurrent=None, mlp_layers=None)
-
-
-def apply_block(
-    params: Any,
-    config: DecoderConfig,
-    build: Build,
-    nth: Array,
-    x: Array,
-    layout: Layout,
-    own: PerLayer,
-) -> tuple[Array, KeyValue]:
-    """Output of the shared block of the `nth` layer that uses one, and its keys and values."""
-    assert config.shared_blocks is not None
-    assert layout.embedded is not None
-    here = block_config(config)
-    at = nth % config.shared_blocks.n_blocks
-    block = from_storage(jax.tree.map(lambda leaf: leaf[at], params["blocks"]))
-    mine = from_storage(jax.tree.map(lambda leaf: leaf[nth], params["block_uses"]))
-    tree = {"params": {name: part | mine.get(name, {}) for name, part in block.items()}}
-    both = jnp.concatenate([x, layout.embedded], axis=-1)
-    mixed, keys_values = AttentionHalf(here, build).apply(tree, both, layout, own)
-    given, _ = MlpHalf(here, build).apply(tree, mixed)
-    into = Linear(config.width, False, config.quantized)
-    return into.apply({"params": mine["into"]}, given), keys_values
 
 
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:

@@ -126,6 +126,26 @@ def _embed(
     return x
 
 
+class _Run(NamedTuple):
+    """What all layers of a run share.
+
+    Attributes:
+        caches: keys and values of all layers.
+        rotary: see `_rotary_tables`.
+        states: of all recurrent layers before the rows.
+        scans_caches: each layer has keys and values, which are scanned beside its parameters.
+    """
+
+    params: Params
+    config: DecoderConfig
+    build: Build
+    layout: Layout
+    caches: tuple[KVCache, ...]
+    rotary: tuple[Array, ...]
+    states: Any
+    scans_caches: bool
+
+
 def _run(
     params: Params,
     config: DecoderConfig,
@@ -139,9 +159,8 @@ def _run(
     *,
     keep_kv: bool,
 ) -> tuple[Array, Any]:
-    embed = params["embed"]
-    axis = build.vocabulary_axis(config)
-    x = _embed(embed, config, ids, position, axis)
+    embed, has_late = params["embed"], config.experts is not None and config.experts.late
+    x = _embed(embed, config, ids, position, build.vocabulary_axis(config))
     layout = Layout(position, subtree_end, compute_dtype(embed["token"]), embedded=x)
     states: Any = ()
     if config.recurrent is not None:
@@ -149,67 +168,17 @@ def _run(
         index = _path_index(config, build, paths, subtree_end, states, kept)
         layout = dataclasses.replace(layout, paths=index)
     rotary = _rotary_tables(config, position)
-    per_layer: Any = ()
-    if config.per_layer_width:
-        n_rows = config.per_layer_rows or config.vocab_size
-        own_axis = build.axis if not n_rows % build.shards else None
-        rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), own_axis)
-        per_layer = per_layer_inputs(embed, config, x, rows)
+    scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
+    run = _Run(params, config, build, layout, caches, rotary, states, scans_caches)
+    per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(x, config, build)
     if config.altup is not None:
         x = altup.expand(x, from_storage(params["streams"]["into"]["weight"]))
 
     def step(carry: Any, layer: Any) -> Any:
-        x, sources, late = carry
-        weights, cached, index, own, embedding = layer
-        weights = from_storage(weights)
-        streams = x
-        if config.altup is not None:
-            mixer = altup.Streams(config).bind({"params": weights["streams"]})
-            streams = mixer.predict(x)
-            x = streams[config.altup.active]
-        caches_here = caches
-        if scans_caches:  # otherwise each kind of layer takes its own
-            caches_here = tuple(
-                cache._replace(key=key, value=value)
-                for cache, (key, value) in zip(caches, cached, strict=True)
-            )
-        table = own.pop("table", None)
-        angles = {} if table is None else {"cos": rotary[0][table], "sin": rotary[1][table]}
-        factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
-        own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
-        added, keys_values, sources, after = attention_kinds.attention_half(
-            params, config, build, weights, index, x, layout, own, sources, states
-        )
-        added = added * config.residual_scale
-        if factors is not None:
-            x, added = x * factors[0], added * factors[1]
-        read = (
-            x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
-        )
-        more, later = _mlp_half(params, config, build, weights, index, read, cutoff)
-        more *= config.residual_scale
-        if factors is not None:
-            read, more = read * factors[2], more * factors[3]
-        if config.parallel != "no":
-            x = x + added + more
-        else:
-            x = _add_residual(config, weights, "mlp", read, more)
-        if has_late:
-            x += late
-        gated = x
-        if config.altup is not None:
-            x, gated = mixer.correct(streams, x)
-        if config.per_layer_width:
-            half = PerLayerInput(config)
-            more = half.apply({"params": weights["per_layer"]}, gated, embedding)
-            x = x + more if config.altup is None else x.at[1:].add(more)
-        if config.layer_scale:
-            x *= weights["layer_scale"]
-        return (x, sources, later), (keys_values, after) if keep_kv else None
+        carry, made = _layer(run, carry, *layer)
+        return carry, made if keep_kv else None
 
-    has_late = config.experts is not None and config.experts.late
-    scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
     cached = tuple((cache.key, cache.value) for cache in caches) if scans_caches else ()
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
@@ -222,6 +191,84 @@ def _run(
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
     return x, _of_kinds(config, *kept_of) if keep_kv else None
+
+
+def _layer(
+    run: _Run, carry: Any, weights: Params, cached: Any, layer: Array, own: Any, embedding: Any
+) -> Any:
+    """Attention or a recurrence, then the MLP.
+
+    Args:
+        carry: the residual stream, or several; shared keys and values; what the mixture of the
+            layer before adds after this one.
+        cached: the layer's keys and values of each cache, or ().
+        own: the layer's part of `_layer_inputs`.
+        embedding: the layer's part of `_per_layer_embeddings`.
+
+    Returns:
+        The carry of the next layer; keys and values as stored, and states.
+    """
+    config, build = run.config, run.build
+    x, sources, late = carry
+    weights, streams = from_storage(weights), x
+    if config.altup is not None:
+        mixer = altup.Streams(config).bind({"params": weights["streams"]})
+        streams = mixer.predict(x)
+        x = streams[config.altup.active]
+    factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
+    inputs = _attention_inputs(run, cached, own)
+    added, keys_values, sources, after = attention_kinds.LayerCall(
+        run.params, config, build, weights, layer, x, run.layout, inputs, sources, run.states
+    ).attention_half()
+    added = added * config.residual_scale
+    if factors is not None:
+        x, added = x * factors[0], added * factors[1]
+    read = x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
+    more, later = _mlp_half(run.params, config, build, weights, layer, read, cutoff)
+    more *= config.residual_scale
+    if factors is not None:
+        read, more = read * factors[2], more * factors[3]
+    if config.parallel != "no":
+        x = x + added + more
+    else:
+        x = _add_residual(config, weights, "mlp", read, more)
+    if config.experts is not None and config.experts.late:
+        x += late
+    gated = x
+    if config.altup is not None:
+        x, gated = mixer.correct(streams, x)
+    if config.per_layer_width:
+        half = PerLayerInput(config)
+        more = half.apply({"params": weights["per_layer"]}, gated, embedding)
+        x = x + more if config.altup is None else x.at[1:].add(more)
+    if config.layer_scale:
+        x *= weights["layer_scale"]
+    return (x, sources, later), (keys_values, after)
+
+
+def _attention_inputs(run: _Run, cached: Any, own: dict[str, Array]) -> PerLayer:
+    """Inputs of the layer's attention; `cached` is its part of the caches that are scanned."""
+    caches = run.caches
+    if run.scans_caches:  # otherwise each kind of layer takes its own
+        caches = tuple(
+            cache._replace(key=key, value=value)
+            for cache, (key, value) in zip(caches, cached, strict=True)
+        )
+    table = own.pop("table", None)
+    angles = {} if table is None else {"cos": run.rotary[0][table], "sin": run.rotary[1][table]}
+    return PerLayer(own.pop("window", None), caches, **angles, **own)
+
+
+def _per_layer_embeddings(
+    embed: Params, config: DecoderConfig, ids: Array, x: Array, build: Build
+) -> Any:
+    """See `feed_forward.per_layer_inputs`; () without."""
+    if not config.per_layer_width:
+        return ()
+    n_rows = config.per_layer_rows or config.vocab_size
+    axis = build.axis if not n_rows % build.shards else None
+    rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), axis)
+    return per_layer_inputs(embed, config, x, rows)
 
 
 def _path_index(
@@ -297,7 +344,6 @@ def _mlp_half(
 
     If layers have several kinds of MLP, parameters are stacked per kind and the program branches.
     """
-    most, other = build.backend.mlp_tokens, config.other_mlp
     is_recurrent = None
     if config.norm_place == "mixed":
         assert config.recurrent is not None
@@ -310,13 +356,12 @@ def _mlp_half(
 
     def plain(own: Params, width: int | None = None) -> tuple[Array, Any]:
         half = MlpHalf(config, build, width)
-        return now(
-            map_token_blocks(
-                lambda part: half.apply({"params": own}, part, None, is_recurrent, cutoff)[0],
-                x,
-                most,
-            )
-        )
+
+        def of_block(part: Array) -> Array:
+            added: Array = half.apply({"params": own}, part, None, is_recurrent, cutoff)[0]
+            return added
+
+        return now(map_token_blocks(of_block, x, build.backend.mlp_tokens))
 
     def main(own: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
@@ -334,28 +379,25 @@ def _mlp_half(
 
     if not config.mlps_by_kind:
         return main(weights, layer)
-    layers_of = {kind: layers for kind, layers in config.mlp_kinds().items() if layers}
-    kind_of = {n: kind for kind, layers in layers_of.items() for n in layers}
+    kind_of = {n: kind for kind, layers in config.mlp_kinds().items() for n in layers}
     kinds = [kind_of.get(n, "") for n in range(config.n_layers)]
     nth = [kinds[:n].count(kinds[n]) for n in range(config.n_layers)]  # within its kind
     here = jnp.asarray(nth, jnp.int32)[layer]
 
-    def of_kind(kind: str) -> Params:
-        stacked = params["mlps"][kind]
-        return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[here], stacked))}
-
-    def other_mlp() -> tuple[Array, Any]:
+    def branch(kind: str) -> tuple[Array, Any]:
+        if not kind:
+            return now(jnp.zeros_like(x))
+        mlp = jax.tree.map(lambda leaf: leaf[here], params["mlps"][kind])
+        own, other = weights | {"mlp": from_storage(mlp)}, config.other_mlp
+        if kind == "main":
+            return main(own, here)
         assert other is not None
-        return plain(of_kind("other"), other.width)
+        return plain(own, other.width)
 
-    branch_of = {
-        "": lambda: now(jnp.zeros_like(x)),
-        "main": lambda: main(of_kind("main"), here),
-        "other": other_mlp,
-    }
     present = sorted(set(kinds))
     index = jnp.asarray([present.index(kind) for kind in kinds], jnp.int32)[layer]
-    added: tuple[Array, Any] = lax.switch(index, [branch_of[kind] for kind in present])
+    branches = [functools.partial(branch, kind) for kind in present]
+    added: tuple[Array, Any] = lax.switch(index, branches)
     return added
 
 
