@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from jaxtyping import Int
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.backends import BACKENDS, current_platform
+from jaxscore.device.backends import BACKENDS, Backend, current_platform
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.dots import compute_dtype, to_storage
 from jaxscore.device.lm_head.token_scores import weight_and_bias
@@ -88,50 +88,13 @@ def build(
     placed = {"model": _placed(params, mesh, is_owned)}
     width, dtype = _check(functions, placed["model"], vocab_size, max_positions)
     like = jax.tree.map(abstract_array, placed["model"])
-    backend = BACKENDS[current_platform()]
-    # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
     precision = "highest" if dtype == "float32" else "default"
-
-    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
-        with jax.default_matmul_precision(precision):
-            if functions.takes_mask:
-                mask = interval_mask(subtree_end)
-                found = functions.hidden_states(params["model"], ids, position, mask)
-                return found.astype(jnp.float32)
-            # A row may be longer than the model's tables; the excess is padding.
-            known = ids[:, :max_positions]
-            found = functions.hidden_states(params["model"], known).astype(jnp.float32)
-        return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
-
-    def extend(
-        params: Any, ids: Any, position: Any, end: Any, caches: Any, paths: Any = None,
-        kept: Any = None,
-    ) -> Any:  # fmt: skip
-        """As `decoder.extend`; hidden states of rows of one token alone, which a step needs."""
-        key = ids[None, :, None, :, None]
-        made = KeysValues(key, key)
-        if ids.shape[1] > 1:
-            return jnp.zeros((*ids.shape, 0)), made
-        text = ids_of_caches(ids, position, caches, max_positions)
-        end = jnp.full(text.shape, text.shape[1], jnp.int32)
-        at = jnp.broadcast_to(jnp.arange(text.shape[1], dtype=jnp.int32), text.shape)
-        found = hidden_states(params, text, at, end)
-        return jnp.take_along_axis(found, position[..., None], axis=1), made
-
-    def empty_cache(rows: int, slots: int) -> KeysValues:
-        return KeysValues(*jnp.zeros((2, 1, rows, 1, slots, 1), jnp.int32))
-
-    def unembedding(params: Any) -> Unembedding:
-        weight, bias = weight_and_bias(functions.unembed(params["model"]))
-        if bias is not None:
-            bias = bias.astype(jnp.float32)
-        weight = to_storage(weight, backend.integers)
-        return Unembedding(weight, bias, functions.scale, functions.softcap, backend=backend)
+    forms = _Forms(functions, max_positions, BACKENDS[current_platform()], precision)
 
     return Model(
-        hidden_states=hidden_states,
-        unembedding=unembedding,
-        cached=Cached(extend, empty_cache, saves_work=False),
+        hidden_states=forms.hidden_states,
+        unembedding=forms.unembedding,
+        cached=Cached(forms.extend, _empty_cache, saves_work=False),
         write=None,
         params=placed,
         vocab_size=vocab_size,
@@ -146,6 +109,58 @@ def build(
         mesh=mesh,
         replace_params=lambda values: {"model": copied_tree(values, like)},
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Forms:
+    """The functions in the forms of a `Model`.
+
+    Attributes:
+        precision: of products; by default a GPU computes float32 in TF32 and a TPU in bfloat16.
+    """
+
+    functions: Functions
+    max_positions: int
+    backend: Backend
+    precision: str
+
+    def hidden_states(self, params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+        run = self.functions.hidden_states
+        with jax.default_matmul_precision(self.precision):
+            if self.functions.takes_mask:
+                mask = interval_mask(subtree_end)
+                return run(params["model"], ids, position, mask).astype(jnp.float32)
+            # A row may be longer than the model's tables; the excess is padding.
+            known = ids[:, : self.max_positions]
+            found = run(params["model"], known).astype(jnp.float32)
+        return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+
+    def extend(
+        self, params: Any, ids: Any, position: Any, end: Any, caches: Any, paths: Any = None,
+        kept: Any = None,
+    ) -> Any:  # fmt: skip
+        """As `decoder.extend`; hidden states of rows of one token alone, which a step needs."""
+        key = ids[None, :, None, :, None]
+        made = KeysValues(key, key)
+        if ids.shape[1] > 1:
+            return jnp.zeros((*ids.shape, 0)), made
+        text = ids_of_caches(ids, position, caches, self.max_positions)
+        end = jnp.full(text.shape, text.shape[1], jnp.int32)
+        at = jnp.broadcast_to(jnp.arange(text.shape[1], dtype=jnp.int32), text.shape)
+        found = self.hidden_states(params, text, at, end)
+        return jnp.take_along_axis(found, position[..., None], axis=1), made
+
+    def unembedding(self, params: Any) -> Unembedding:
+        given = self.functions
+        weight, bias = weight_and_bias(given.unembed(params["model"]))
+        if bias is not None:
+            bias = bias.astype(jnp.float32)
+        weight = to_storage(weight, self.backend.integers)
+        return Unembedding(weight, bias, given.scale, given.softcap, backend=self.backend)
+
+
+def _empty_cache(rows: int, slots: int) -> KeysValues:
+    return KeysValues(*jnp.zeros((2, 1, rows, 1, slots, 1), jnp.int32))
 
 
 def ids_of_caches(
