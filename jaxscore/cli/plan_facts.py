@@ -75,20 +75,14 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         _check_divisible(mesh, config)  # before anything is compiled
     batches = _batches(config.max_positions, args)
     compiler = Compiler(args, config, dtype, raw["model_type"], target)
-    found, meshes = [], []
+    found: list[Program] = []
+    meshes: list[MeshEstimate] = []
     if mesh is None:
         assert memory is not None  # `_machine` requires both for --mesh auto
         assert n_devices is not None
-        working = None
         if target is None:
             found = compiler.programs(MeshShape(), batches)
-            working = max(program.working_bytes for program in found)
-        rates = rates_of("" if target is None else target.devices[0].device_kind)
-        least = max(rows * length for rows, length in batches)
-        meshes = mesh_estimates(
-            shapes, config, n_devices, memory, rates, working=working, least=least
-        )
-        mesh = mesh_of_run(meshes, memory, working, or_largest=target is not None)
+        mesh, meshes = _auto_mesh(config, shapes, batches, n_devices, memory, target, found)
     if not found or compiler.shape(mesh) != MeshShape():
         found = compiler.programs(mesh, batches)
     working = max(program.working_bytes for program in found)
@@ -276,6 +270,27 @@ class Program(NamedTuple):
             "fits": found["fits"],
             "collectives": [dataclasses.asdict(moved) for moved in collectives],
         }
+
+
+def _auto_mesh(
+    config: DecoderConfig,
+    shapes: Params,
+    batches: Sequence[tuple[int, int]],
+    n_devices: int,
+    memory: int,
+    target: Target | None,
+    alone: Sequence[Program],
+) -> tuple[MeshShape, list[MeshEstimate]]:
+    """The mesh that `--mesh auto` takes, and the estimates of all.
+
+    Args:
+        alone: programs of one device, if it is this machine's.
+    """
+    working = max((program.working_bytes for program in alone), default=None)
+    rates = rates_of("" if target is None else target.devices[0].device_kind)
+    least = max(rows * length for rows, length in batches)
+    meshes = mesh_estimates(shapes, config, n_devices, memory, rates, working=working, least=least)
+    return mesh_of_run(meshes, memory, working, or_largest=target is not None), meshes
 
 
 class Compiler:

@@ -416,13 +416,10 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
             own = ((row >= from_row) & (row < n))[:, None]
             hidden = jnp.where(own, block(inputs.hidden), 0)
             z = block_logits(hidden, head, start, C)
-            below = z - block(top)[:, None]
-            w, c = jnp.exp(below), [block(x)[:, None] for x in (c0, c1, c2, c_target)]
-            mixed = c[0] + c[1] * (1 + jnp.where(w > 0, below, 0.0))
-            dz = w * mixed + c[2] + jnp.where(columns == block(target)[:, None], c[3], 0.0)
-            if head.softcap is not None:
-                dz *= 1 - jnp.square(z / head.softcap)
-            dz = jnp.where(own & fresh, dz * head.scale, 0.0)
+            is_target = columns == block(target)[:, None]
+            given = [block(x)[:, None] for x in (c0, c1, c2, c_target)]
+            dz = _product_cotangents(z, z - block(top)[:, None], is_target, given, head)
+            dz = jnp.where(own & fresh, dz, 0.0)
             more = _dot(dz.astype(weight.dtype), weight, ((1,), (0,)))
             d_hidden = lax.dynamic_update_slice_in_dim(d_hidden, block(d_hidden) + more, at, 0)
             more = _dot(dz.astype(weight.dtype), hidden.astype(weight.dtype), ((0,), (0,)))
@@ -447,6 +444,23 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
     d_hidden = out[0].astype(inputs.hidden.dtype)
     integers: Any = None  # no cotangent
     return (_Inputs(d_hidden, out[1], d_bias, integers, integers),)
+
+
+def _product_cotangents(
+    z: Array, below: Array, is_target: Array, given: Sequence[Array], head: Unembedding
+) -> Array:
+    """Cotangents of the products that logits come from, [positions, columns].
+
+    Args:
+        z: the logits; `below` these less the largest of each position.
+        given: cotangents of the three sums and of the target's logit, [positions, 1] each.
+    """
+    w = jnp.exp(below)
+    mixed = given[0] + given[1] * (1 + jnp.where(w > 0, below, 0.0))
+    dz = w * mixed + given[2] + jnp.where(is_target, given[3], 0.0)
+    if head.softcap is not None:
+        dz *= 1 - jnp.square(z / head.softcap)
+    return dz * head.scale
 
 
 def _position_loops(Q: int, n: Any, sizes: tuple[int, int]) -> list[tuple[Any, int, Any]]:
