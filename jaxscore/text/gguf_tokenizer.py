@@ -26,19 +26,21 @@ BLANK = "▁"  # in place of a blank in SentencePiece's tokens
 # Splits of a text as llama.cpp's llama-vocab.cpp has them, one after another
 _CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
-_LETTERS = rf"(?i:{_CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
+_START = r"[^\r\n\p{L}\p{N}]?"
+_WORD = rf"{_START}\p{{L}}+"
+_LETTERS = rf"(?i:{_CONTRACTIONS})|{_WORD}"
 _BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}"
 _QWEN2 = rf"{_LETTERS}|\p{{N}}|{_SYMBOLS}|{_BLANKS}"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-_START = r"[^\r\n\p{L}\p{N}]?"
 
 
-def _cased(ending: str) -> str:
-    """Words that are split before a capital letter."""
-    return f"{_START}[{_UPPER}]*[{_LOWER}]+{ending}|{_START}[{_UPPER}]+[{_LOWER}]*{ending}"
+def _cased(ending: str, but: str = "") -> str:
+    """Words that are split before a capital letter, without letters of the class `but`."""
+    upper, lower = (f"{letters}&&[^{but}]" if but else letters for letters in (_UPPER, _LOWER))
+    return f"{_START}[{upper}]*[{lower}]+{ending}|{_START}[{upper}]+[{lower}]*{ending}"
 
 
 class Split(NamedTuple):
@@ -57,17 +59,18 @@ class Split(NamedTuple):
 
 _DIGITS = Split((r"\p{N}", _GPT2))
 _PLAIN = Split((_GPT2,))
+_QWEN = Split((_QWEN2,))
 _LLAMA_BPE = Split((_LLAMA3,), whole_words=True, adds_bos=True)
-_GPT4O = Split((rf"{_cased(f'(?i:{_CONTRACTIONS})?')}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",))
-_DEEPSEEK_V3 = Split(
-    (
-        r"\p{N}{1,3}",
-        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
-        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-        rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BLANKS}",
-    )
+_ENDINGS = f"(?i:{_CONTRACTIONS})?"
+_GPT4O = Split((rf"{_cased(_ENDINGS)}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",))
+_HAN = r"\p{Han}"
+_KIMI = Split((rf"{_HAN}+|{_cased(_ENDINGS, but=_HAN)}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}",))
+_HAN_OR_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_WORDS_OR_SYMBOLS = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
 )
+_DEEPSEEK_V3 = Split((r"\p{N}{1,3}", _HAN_OR_KANA, rf"{_WORDS_OR_SYMBOLS}[\r\n]*|{_BLANKS}"))
 # Combining marks belong to words.
 _QWEN35 = Split(
     (
@@ -89,24 +92,64 @@ _EXAONE_MOE = Split(
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
     )
 )
-_BLOOM = Split((" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+",))
-_BAILING = Split(
-    (rf"'(?i:[sdmt]|ll|ve|re)|{_START}\p{{L}}+|\p{{N}}|{_SYMBOLS}|\s*[\r\n]|\s+(?!\S)|\s+",)
+_NO_PUNCTUATION = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_BLOOM = Split((_NO_PUNCTUATION,))
+# Letters with case as DeepSeek's pattern lists them, which lacks newer ones
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8f\u2d00-\u2d2d\ua790-\ua7fa"
+    r"\uab30-\uab68\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{1df2a}]]"
+)
+_HAN_TO_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_LLM = Split(
+    (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$",
+        _HAN_TO_HANGUL,
+        r"\p{N}+",
+    )
+)
+_DEEPSEEK_CODER = Split((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_TO_HANGUL, r"\p{N}"))
+_CHAMELEON = Split(
+    (
+        "<sentinel:[0-9]+>",
+        "IMGIMG[A-I]{1,4}Z",
+        r"[\t\n]|    |  ",
+        r"\p{N}",
+        r"[\p{P}!-/:-@\[-`{-~]",
+        _GPT2,
+    ),
+    adds_bos=True,
 )
 _NAMES = {
     _DIGITS: "codeshell command-r exaone mellum2 minerva-7b refact smollm starcoder",
     _PLAIN: "a.x-4.0 exaone4 gigachat gpt-2 granite-docling jais mellum mpt olmo phi-2 trillion",
+    Split(
+        (r"\p{N}{1,3}", rf"{_LETTERS}|\p{{N}}+|{_SYMBOLS}|{_BLANKS}"), whole_words=True
+    ): "minicpm5",
     Split((_LLAMA3,)): "chatglm-bpe dbrx smaug-bpe",
     Split((_LLAMA3,), whole_words=True): "glm4 glm5",
     _LLAMA_BPE: "falcon-h1 falcon3 lfm2 llama-bpe llama-v3 llama3 midm-2.0 pixtral",
-    Split((_QWEN2,)): "deepseek-r1-qwen grok-2 hunyuan kormo megrez qwen2 solar-open stablelm2",
+    _QWEN: "bailingmoe bailingmoe2 deepseek-r1-qwen f2llmv2 grok-2 hunyuan kormo llada-moe megrez "
+    "qwen2 solar-open stablelm2",
+    Split((r"\n+", _QWEN2)): "laguna",
+    Split((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_BLANKS}",)): "ufakzeka",
     _QWEN35: "qwen35",
-    _GPT4O: "gpt-4o kanana2 llama4 minimax-m2",
-    _DEEPSEEK_V3: "deepseek-v3 hunyuan-dense joyai-llm",
+    _GPT4O: "gpt-4o kanana2 llama4 minimax-m2 talkie",
+    _DEEPSEEK_V3: "deepseek-v3 hunyuan-dense hy_v4 joyai-llm",
+    _KIMI: "kimi-k2",
+    # Digits in groups of three from the right
+    Split((r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O.patterns)): "cohere2moe tiny_aya",
+    Split((r"\p{N}+", r"(?=(\d{3})+(?!\d))")): "superbpe",
+    _DEEPSEEK_LLM: "deepseek-llm",
+    _DEEPSEEK_CODER: "deepseek-coder",
+    _CHAMELEON: "chameleon",
+    Split((r"\p{N}", _HAN_OR_KANA, rf"{_WORDS_OR_SYMBOLS}|[\r\n]|\s+(?!\S)|\s+")): "spark2_5",
     _JAIS2: "jais-2",
     _EXAONE_MOE: "exaone-moe",
     _BLOOM: "bloom gpt3-finnish poro-chat",
-    _BAILING: "bailingmoe bailingmoe2",
+    Split((_NO_PUNCTUATION, r"\p{N}")): "viking",
     Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")): "falcon",
     Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)): "seed-coder",
     Split(
@@ -114,6 +157,15 @@ _NAMES = {
     ): "tekken",
 }
 SPLITS = dict(sorted((name, split) for split, names in _NAMES.items() for name in names.split()))
+# Names of llama.cpp that are not read
+_REASONS = {
+    "afmoe youtu": "llama.cpp approximates its pattern, whose published form is unknown here",
+    "default": "no name of a tokenizer; convert the model with a newer llama.cpp",
+    "gemma4 granite-embed-multi-311m sarvam-moe": "no BPE over bytes",
+    "granite-embed-multi-97m jina-de jina-es jina-v1-en jina-v2-code jina-v2-de jina-v2-es "
+    "jina-v5-nano modern-bert roberta-bpe whitespace": "of an encoder",
+}
+UNREAD = {name: reason for names, reason in _REASONS.items() for name in names.split()}
 ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}  # key in the file
 
 
@@ -247,8 +299,9 @@ class _Vocabulary:
         """Parts of tokenizer.json for BPE over bytes, and whether a BOS is added by default."""
         name = self.value("pre")
         if not isinstance(name, str) or name not in SPLITS:
+            reason = f" ({UNREAD[name]})" if isinstance(name, str) and name in UNREAD else ""
             raise InputError(
-                f"{self._path}: {PREFIX}pre is {name!r}, which is not read; known: "
+                f"{self._path}: {PREFIX}pre is {name!r}, which is not read{reason}; known: "
                 f"{', '.join(SPLITS)}"
             )
         merges = self.merges()

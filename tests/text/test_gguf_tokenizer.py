@@ -1,8 +1,9 @@
 """Tokenizers of GGUF files against ids of llama.cpp.
 
-tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0,
-or b9190, gives for each split of `tokenizer.ggml.pre`; glm4 and what came after it are of the
-library in llama-cpp-python 0.3.36.
+tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0
+(llama-cpp-python 0.3.36) gives for each `tokenizer.ggml.pre`. Where llama.cpp approximates a
+published pattern, the ids are those of the pattern in Python's `regex`. The merges of "gpt2" join
+each word of each kind, and each word with the next one, so that another split has other ids.
 """
 
 import json
@@ -16,6 +17,7 @@ from jaxscore.text.gguf_tokenizer import SPLITS, read_gguf_tokenizer
 from tests.conftest import ROOT
 
 CASES = json.loads((ROOT / "tests/cases/gguf/tokens.json").read_text(encoding="utf-8"))
+IDS = {name: ids for names, ids in CASES["ids"].items() for name in names.split(", ")}
 SPECIAL = "<|special|>"
 
 
@@ -34,7 +36,14 @@ def ids(tokenizer):
 
 @pytest.mark.parametrize("pre", SPLITS)
 def test_byte_bpe_gives_the_ids_of_llama_cpp(pre):
-    assert ids(read_gguf_tokenizer(file(pre=pre))) == CASES["ids"][pre]
+    assert ids(read_gguf_tokenizer(file(pre=pre))) == IDS[pre]
+
+
+def test_every_split_has_ids_of_its_own():
+    """A kind with the split of another one fails the test of its ids."""
+    listed = {str(IDS[pre]): split for pre, split in SPLITS.items()}
+    assert len(listed) == len(set(SPLITS.values()))
+    assert all(listed[str(IDS[pre])] == split for pre, split in SPLITS.items())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,7 @@ def test_symbols_are_split_as_llama_cpp_does(pre, pieces):
     ("name", "prefix"), [("llama", True), ("llama", None), ("llama without prefix", False)]
 )
 def test_sentencepiece_gives_the_ids_of_llama_cpp(name, prefix):
-    assert ids(read_gguf_tokenizer(file("llama", add_space_prefix=prefix))) == CASES["ids"][name]
+    assert ids(read_gguf_tokenizer(file("llama", add_space_prefix=prefix))) == IDS[name]
 
 
 def test_equal_scores_are_refused():
@@ -83,7 +92,7 @@ def gemma4(**more):
 
 @pytest.mark.parametrize("add_bos", [True, False])
 def test_gemma4_gives_the_ids_of_llama_cpp(add_bos):
-    assert ids(read_gguf_tokenizer(gemma4(add_bos_token=add_bos))) == CASES["ids"]["gemma4"]
+    assert ids(read_gguf_tokenizer(gemma4(add_bos_token=add_bos))) == IDS["gemma4"]
 
 
 def test_gemma4_splits_a_text_at_newlines():
@@ -120,6 +129,11 @@ def test_special_tokens_and_the_template_are_named():
     ("kind", "more", "message"),
     [
         ("gpt2", {"pre": "xyz"}, "pre is 'xyz', which is not read; known: a.x-4.0, bailingmoe"),
+        (
+            "gpt2",
+            {"pre": "afmoe"},
+            r"'afmoe', which is not read \(.* is unknown here\); known: a.x",
+        ),
         ("gpt2", {"pre": None}, "pre is None"),
         ("gpt2", {"pre": "default"}, "pre is 'default'"),
         ("gpt2", {"pre": "qwen2", "merges": None}, "merges is missing or no list"),
