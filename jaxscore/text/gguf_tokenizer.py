@@ -319,7 +319,11 @@ class _Vocabulary:
         return parts, split.adds_bos
 
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of tokens that BPE joins, the first ones first."""
+        """Pairs of tokens that BPE joins, the first ones first.
+
+        Raises:
+            InputError: they are missing, or join what are no tokens.
+        """
         merges = self.value("merges")
         if not isinstance(merges, list) or not all(
             isinstance(merge, str) and " " in merge[1:] for merge in merges
@@ -327,8 +331,17 @@ class _Vocabulary:
             raise InputError(
                 f"{self._path}: {PREFIX}merges is missing or no list of two tokens each"
             )
+        # Of equal ones llama.cpp takes the first, `tokenizers` the last.
+        merges = list(dict.fromkeys(merges))
         cuts = (merge.index(" ", 1) for merge in merges)
-        return [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
+        pairs = [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
+        for left, right in pairs:
+            if not {left, right, left + right} <= self.ids.keys():
+                raise InputError(
+                    f"{self._path}: {PREFIX}merges has {left!r} with {right!r}, which are no "
+                    "tokens, or do not make one"
+                )
+        return pairs
 
     def sentencepiece(self) -> tuple[dict[str, Any], bool]:
         """The same for SentencePiece's BPE.

@@ -100,6 +100,12 @@ def test_gemma4_splits_a_text_at_newlines():
     assert backend.encode("a.\n\n\nb").tokens[1:] == ["a", ".", "\n\n\n", "b"]  # not ".\n"
 
 
+def test_the_first_of_equal_merges_counts_as_in_llama_cpp():
+    made = {"tokens": [*"abc", "ab", "bc"], "token_type": [1] * 5, "bos_token_id": None}
+    found = read_gguf_tokenizer(file(pre="gpt-2", merges=["a b", "b c", "a b"], **made)).backend
+    assert found.encode("abc").tokens == ["ab", "c"]
+
+
 @pytest.mark.parametrize(("kind", "pre"), [("gpt2", "qwen2"), ("llama", None)])
 def test_ids_become_the_text_again(kind, pre):
     backend = read_gguf_tokenizer(file(kind, pre=pre)).backend
@@ -144,6 +150,11 @@ def test_special_tokens_and_the_template_are_named():
         ("gpt2", {"pre": "llama3", "bos_token_id": None}, "bos_token_id is missing"),
         ("gpt2", {"pre": ["qwen2"]}, "pre is"),
         ("gpt2", {"pre": "qwen2", "merges": ["ab"]}, "no list of two tokens each"),
+        (
+            "gpt2",
+            {"pre": "qwen2", "merges": ["a Ł"]},
+            "merges has 'a' with 'Ł', which are no tokens",
+        ),
         ("gpt2", {"pre": "qwen2", "token_type": 5}, "token_type has none entries"),
         ("llama", {"scores": None}, "scores has none entries"),
         (
