@@ -319,6 +319,31 @@ def test_what_a_file_cannot_say_is_refused_by_name(tmp_path, name, metadata, con
         load(path)
 
 
+def test_a_factor_of_rotary_scaling_without_a_type_is_linear(tmp_path):
+    linear = {"rope_type": "linear", "factor": 3.0}
+    folder, _ = written(tmp_path, "llama", rope_scaling=linear)
+    _, path = written(tmp_path / "file", "llama", metadata={"llama.rope.scaling.factor": 3.0})
+    assert_same(folder, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("glm4moe", "expert_weights_scale"),
+        ("granite", "residual_scale"),
+        ("granite", "embedding_scale"),
+        ("granite", "logit_scale"),
+    ],
+)
+def test_a_factor_of_zero_is_none(tmp_path, name, key):
+    """llama.cpp skips such a factor, and writes 0 for one that a model does not have."""
+    of_one, of_zero = (
+        loaded(written(tmp_path / str(value), name, metadata={f"{name}.{key}": value})[1])[0]
+        for value in (1.0, 0.0)
+    )
+    assert of_one == of_zero
+
+
 def test_old_mixtrals_have_a_tensor_for_each_expert(tmp_path, monkeypatch):
     folder, _ = written(tmp_path, "llama, experts")
     whole = gguf_files.converted
@@ -498,8 +523,9 @@ def test_a_dense_file_that_counts_no_experts_is_read(tmp_path):
     assert load(path).model_type == "llama"
 
 
-def test_a_text_ends_at_the_end_of_a_turn_too(tmp_path):
-    tokens = {"tokenizer.ggml.tokens": ["a", "<end_of_turn>"], "tokenizer.ggml.token_type": [1, 3]}
+@pytest.mark.parametrize("end", ["<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"])
+def test_a_text_ends_at_other_ends_than_the_eos_too(tmp_path, end):
+    tokens = {"tokenizer.ggml.tokens": ["a", end], "tokenizer.ggml.token_type": [1, 3]}
     _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})
     assert load(path).eos_ids == (0, 1)
 

@@ -129,7 +129,7 @@ DEEPSEEK_V2 = Architecture(
         ),
         "scoring_func": at.gate(1),
         "norm_topk_prob": at.flag("expert_weights_norm", False),
-        "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+        "routed_scaling_factor": at.factor("expert_weights_scale"),
         # The converter wrote a tenth of the number.
         "rope_parameters": lambda keys: keys.rope(mscale=10),
     },
@@ -148,7 +148,7 @@ SIGMOID_MIXTURE = {
     "n_group": at.size("expert_group_count", 1),
     "topk_group": at.size("expert_group_used_count", 1),
     "norm_topk_prob": at.flag("expert_weights_norm"),
-    "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+    "routed_scaling_factor": at.factor("expert_weights_scale"),
 }
 GEMMA = {
     **at.without(at.LLAMA, "hidden_act"),
@@ -866,7 +866,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             **at.plain_first_layers("num_dense_layers"),
             # As llama.cpp computes
             "norm_topk_prob": True,
-            "routed_scaling_factor": at.real("expert_weights_scale", 1.0),
+            "routed_scaling_factor": at.factor("expert_weights_scale"),
             "use_expert_bias": at.has("exp_probs_b.bias"),
         },
         names={

@@ -27,6 +27,11 @@ def real(key: str, default: float | None = None) -> Value:
     return lambda keys: keys.single_precision(key, default)
 
 
+def factor(key: str) -> Value:
+    """A float32 by which something is multiplied; 0 is llama.cpp's name of none."""
+    return lambda keys: keys.single_precision(key, 0.0) or 1.0
+
+
 def flag(key: str, default: bool | None = None) -> Value:
     """A truth value."""
     return lambda keys: keys.get(key, bool, default)
@@ -199,9 +204,9 @@ MAMBA: Mapping[str, Value] = {f"mamba_{name}": value for name, value in STATE_SP
 }
 MULTIPLIERS: Mapping[str, Value] = {
     "attention_multiplier": real("attention.scale"),
-    "embedding_multiplier": real("embedding_scale", 1.0),
-    "residual_multiplier": real("residual_scale", 1.0),
-    "logits_scaling": real("logit_scale", 1.0),
+    "embedding_multiplier": factor("embedding_scale"),
+    "residual_multiplier": factor("residual_scale"),
+    "logits_scaling": factor("logit_scale"),
 }
 
 

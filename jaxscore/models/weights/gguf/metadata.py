@@ -22,10 +22,12 @@ TINY = 1e-12
 WHOLE = (bool, int, np.bool_, np.integer)
 # Keys of the model that decide no number
 INERT = frozenset({"tensor_data_layout"})
-# Texts of tokens that end a turn, at which llama.cpp ends a text though no key names them
-ENDS_OF_TURNS = frozenset(
+# Texts of tokens at which llama.cpp ends a text though no key names them; not "</s>", a tag of HTML
+# in vocabularies of Gemma
+ENDS_OF_TEXTS = frozenset(
     "<end_of_turn> <turn|> <|tool_response> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
-    "<|call|> <|calls|> <|flush|>".split()
+    "<|call|> <|calls|> <|flush|> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT] [EOS] <eos> "
+    "<end_of_utterance> [e~[".split()
 )
 # <|end|> ends a message, not the answer, if the vocabulary has a call and an end of the answer
 # (gpt-oss, solar-open).
@@ -289,8 +291,9 @@ class Keys:
             InputError: a kind of scaling that is not read.
         """
         base = {"rope_theta": self.single_precision("rope.freq_base", theta)}
-        kind = self.get("rope.scaling.type", str, "none")
         factor = self.single_precision("rope.scaling.factor", 1.0)
+        # As llama.cpp reads a factor without a type
+        kind = self.get("rope.scaling.type", str, "none" if factor == 1 else "linear")
         length = self.optional("rope.scaling.original_context_length", int)
         if self.has(ROPE_FACTORS):
             if kind != "none":
@@ -369,21 +372,21 @@ class Keys:
         return self.file.tensors[name].shape[0]
 
     def _special_ids(self) -> dict[str, Any]:
-        """Ids of special tokens; a text ends at the EOS and at the end of a turn."""
+        """Ids of special tokens; a text ends at the EOS and at the other ends of llama.cpp."""
         names = {"bos": "bos_token_id", "padding": "pad_token_id"}
         found = {
             theirs: id for ours, theirs in names.items() if (id := self._token_id(ours)) is not None
         }
         ends = [self._token_id(name) for name in ("eos", "eot", "eom")]
         types = self._list("token_type")
-        turns = {
+        others = {
             token: id
             for id, (token, kind) in enumerate(zip(self._list("tokens"), types, strict=False))
-            if kind in (CONTROL, USER_DEFINED) and token in ENDS_OF_TURNS
+            if kind in (CONTROL, USER_DEFINED) and token in ENDS_OF_TEXTS
         }
-        ends += turns.values()
-        if not (CALLS.isdisjoint(turns) or ENDS_OF_ANSWERS.isdisjoint(turns)):
-            ends = [id for id in ends if id != turns.get(END_OF_MESSAGE)]
+        ends += others.values()
+        if not (CALLS.isdisjoint(others) or ENDS_OF_ANSWERS.isdisjoint(others)):
+            ends = [id for id in ends if id != others.get(END_OF_MESSAGE)]
         return found | {"eos_token_id": list(dict.fromkeys(id for id in ends if id is not None))}
 
     def _token_id(self, role: str) -> int | None:
