@@ -1,6 +1,7 @@
 """GGUF files: the parameters of each architecture, types of values, damage."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -316,6 +317,23 @@ def test_what_a_file_cannot_say_is_refused_by_name(tmp_path, name, metadata, con
     keys = {f"{architecture}.{key}": value for key, value in metadata.items()}
     _, path = written(tmp_path, name, metadata=keys, **config)
     with pytest.raises(InputError, match=message):
+        load(path)
+
+
+def test_a_pattern_of_zero_is_windows_in_all_layers(tmp_path):
+    folder, _ = written(tmp_path, "gemma3", layer_types=[SLIDING] * 3, num_hidden_layers=3)
+    pattern = {"gemma3.attention.sliding_window_pattern": 0}
+    _, path = written(tmp_path / "file", "gemma3", metadata=pattern, num_hidden_layers=3)
+    assert loaded(path)[0] == loaded(folder)[0]
+
+
+def test_the_factor_of_yarn_may_be_there_and_no_other(tmp_path):
+    folder, _ = written(tmp_path, "qwen2", rope_scaling=YARN)
+    key = "qwen2.rope.scaling.yarn_attn_factor"
+    usual, other = {key: 1 + 0.1 * math.log(YARN["factor"])}, {key: 1.0}
+    assert_same(folder, written(tmp_path / "a", "qwen2", metadata=usual, rope_scaling=YARN)[1])
+    _, path = written(tmp_path / "b", "qwen2", metadata=other, rope_scaling=YARN)
+    with pytest.raises(InputError, match=r"yarn_attn_factor is 1, expected 1\.138629"):
         load(path)
 
 

@@ -89,9 +89,10 @@ def layer_types(every: int) -> Value:
 
     def read(keys: Keys) -> list[str]:
         n = keys.n_layers()
-        pattern = keys.numbers(PATTERN, n) or every
-        if isinstance(pattern, int):
-            return [FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(n)]
+        pattern = keys.numbers(PATTERN, n)
+        if not isinstance(pattern, list):
+            every_full = every if pattern is None else pattern or n + 1  # 0: no full layer
+            return [FULL if (layer + 1) % every_full == 0 else SLIDING for layer in range(n)]
         return [SLIDING if has_window else FULL for has_window in pattern]
 
     return read

@@ -291,7 +291,7 @@ class Keys:
             InputError: a kind of scaling that is not read.
         """
         base = {"rope_theta": self.single_precision("rope.freq_base", theta)}
-        factor = self.single_precision("rope.scaling.factor", 1.0)
+        factor = self.single_precision("rope.scaling.factor", 0.0) or 1.0
         # As llama.cpp reads a factor without a type
         kind = self.get("rope.scaling.type", str, "none" if factor == 1 else "linear")
         length = self.optional("rope.scaling.original_context_length", int)
@@ -316,18 +316,30 @@ class Keys:
             for key in ("attn_factor", "yarn_ext_factor"):
                 if (other := self.get(f"rope.scaling.{key}", float, 1.0)) != 1:
                     raise InputError(f"{self.file.path}: rope.scaling.{key} is {other}, expected 1")
-            for name, key in (
-                ("attention_factor", "yarn_attn_factor"),
-                ("beta_fast", "yarn_beta_fast"),
-                ("beta_slow", "yarn_beta_slow"),
-            ):
-                if self.optional(f"rope.scaling.{key}", float) is not None:
-                    found[name] = self.single_precision(f"rope.scaling.{key}")
+            for name in ("beta_fast", "beta_slow"):
+                if self.optional(f"rope.scaling.yarn_{name}", float) is not None:
+                    found[name] = self.single_precision(f"rope.scaling.yarn_{name}")
+            self._check_attention_factor(factor)
             if mscale and (log := self.single_precision("rope.scaling.yarn_log_multiplier", 0.0)):
                 both = float(mscale * Decimal(repr(log)))
                 found |= {"mscale": both, "mscale_all_dim": both}
             return found
         raise InputError(f"{self.file.path}: rope.scaling.type {kind!r} is not read")
+
+    def _check_attention_factor(self, factor: float) -> None:
+        """Require YaRN's own factor of the logits' scale.
+
+        Converters write the config's attention_factor, or an attn_factor that transformers ignores,
+        under one key, which llama.cpp does not read.
+
+        Raises:
+            InputError: the file has another factor.
+        """
+        name, usual = "rope.scaling.yarn_attn_factor", 1 + 0.1 * math.log(max(factor, 1))
+        if not math.isclose(found := self.get(name, float, usual), usual, rel_tol=1e-6):
+            raise InputError(
+                f"{self.file.path}: {name} is {found:.7g}, expected {usual:.7g}, the factor of YaRN"
+            )
 
     def _llama3(self) -> dict[str, Any]:
         """Parameters of llama 3's rotary frequencies, from the factors that divide them.
