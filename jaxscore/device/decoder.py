@@ -287,8 +287,9 @@ def _path_index(
             raise ValueError("recurrent layers take paths for rows of several tokens")
         return mixers.single_tokens(config, R)
     n_starts = max((leaf.shape[1] for leaf in jax.tree.leaves(states)), default=1)
-    n_ancestors, most = config.recurrent.mixer.taps - 1, build.backend.chunks_at_once
-    return path_index(paths, subtree_end, n_ancestors, n_starts, kept, most)
+    n_ancestors, backend = config.recurrent.mixer.taps - 1, build.backend
+    options = backend.chunks_at_once, backend.convolves_by_products
+    return path_index(paths, subtree_end, n_ancestors, n_starts, kept, *options)
 
 
 def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from jaxscore import Scorer
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.backends import BACKENDS
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.models.model import paired
@@ -71,9 +72,41 @@ def shared():
     return [TokenSequence(one.astype(np.int32), 0) for one in texts]
 
 
+def by_products(monkeypatch, folder):
+    """A model whose convolutions in chunks are products."""
+    changed = dataclasses.replace(BACKENDS["cpu"], convolves_by_products=True)
+    with monkeypatch.context() as patch:
+        patch.setitem(BACKENDS, "cpu", changed)
+        return loaded(folder)
+
+
+def with_nan(model, token_id):
+    """A model in which one token's embedding is NaN."""
+    embedding = np.array(model.params["embed"]["token"])
+    embedding[token_id] = np.nan
+    token = jnp.asarray(embedding)
+    params = model.params | {"embed": model.params["embed"] | {"token": token}}
+    return dataclasses.replace(model, params=params)
+
+
+def test_nan_reaches_the_same_tokens_if_convolutions_are_products(monkeypatch, tmp_path):
+    saved(tmp_path, "qwen3_5_text", **LONG)
+    draw = np.random.default_rng(3)
+    prompt, *rest = (draw.integers(6, VOCABULARY, n) for n in (70, 9, 9, 30))
+    rest[0][2] = 5
+    rest[1][8] = 5
+    texts = [TokenSequence(np.r_[prompt, text].astype(np.int32), 0) for text in rest]
+    models = loaded(tmp_path), by_products(monkeypatch, tmp_path)
+    want, got = (Scorer(with_nan(m, 5), None).score_sequences(texts) for m in models)
+    for one, other in zip(want, got, strict=True):
+        np.testing.assert_allclose(other.logprob, one.logprob, atol=1e-5)  # NaN equals NaN
+    assert [int(np.isnan(one.logprob).sum()) for one in got] == [6, 0, 0]
+
+
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", FORESTS)
-def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(tmp_path, kind):
+def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(monkeypatch, tmp_path, kind):
+    """Chunks of 64 with convolutions by products, as on a TPU."""
     model = torch_model(kind, **LONG_OF.get(kind, LONG))
     with torch.no_grad():
         for value in model.parameters():
@@ -83,9 +116,11 @@ def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(tmp_path, kind):
     own = loaded(tmp_path)
     alone = Scorer(own, None, reproducible=True)
     assert_agree(alone.score_sequences(shared()), want)
-    sizes = [own.paths] if not own.paths.size else [PathNeeds(8, 3), PathNeeds(64, 1)]
-    for needs in sizes:
-        scorer = Scorer(dataclasses.replace(own, paths=needs), None, batch_tokens=512)
+    forms = [(own, own.paths)]
+    if own.paths.size:
+        forms = [(own, PathNeeds(8, 3)), (by_products(monkeypatch, tmp_path), PathNeeds(64, 1))]
+    for form, needs in forms:
+        scorer = Scorer(dataclasses.replace(form, paths=needs), None, batch_tokens=512)
         got = scorer.score_sequences(shared())
         assert scorer.statistics.tokens_laid_out < 0.6 * sum(len(s.ids) for s in shared())
         assert distance(got, alone.score_sequences(shared())) < 2e-5
@@ -182,12 +217,7 @@ def test_steps_have_the_hidden_states_of_scoring(tmp_path, kind):
 def test_a_text_with_nan_leaves_no_trace_in_its_slot(monkeypatch, tmp_path):
     monkeypatch.setattr(decode_slots, "GROUPS", (1,))
     saved(tmp_path, "qwen3_5_text", **LONG)
-    model = loaded(tmp_path)
-    embedding = np.array(model.params["embed"]["token"])
-    embedding[5] = np.nan
-    token = jnp.asarray(embedding)
-    params = model.params | {"embed": model.params["embed"] | {"token": token}}
-    model = dataclasses.replace(model, params=params)
+    model = with_nan(loaded(tmp_path), 5)
     draw = np.random.default_rng(3)
     ids = [draw.integers(6, VOCABULARY, n).astype(np.int32) for n in (40, 30, 35)]
     ids[0][20] = 5

@@ -43,6 +43,7 @@ from jaxscore.device.recurrence.paths import (
     ChunkIndex,
     PathIndex,
     convolve,
+    convolve_chunks,
     dot,
     last_inputs,
     path_index,
@@ -102,6 +103,8 @@ class Convolution(nn.Module):
         flat, before = x.reshape(-1, D), start_state(self, "inputs")
         if index.kept is not None and self.taps > 1:
             keep_state(self, last_inputs(flat, index.ancestors, index.kept, before), "inputs")
+        if isinstance(index, ChunkIndex) and index.by_products and self.taps > 1:
+            return convolve_chunks(x, taps, bias, index, before)
         return convolve(flat, taps, bias, index.ancestors, before).reshape(x.shape)
 
 

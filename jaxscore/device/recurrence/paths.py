@@ -44,6 +44,7 @@ class ChunkIndex:
         n_starts: initial states: 1 for all rows, or one per row.
         kept: [E] slots whose states leave the layer; None if none do.
         most: see `backends.Backend.chunks_at_once`.
+        by_products: see `backends.Backend.convolves_by_products`.
     """
 
     chunks: Chunks
@@ -53,6 +54,7 @@ class ChunkIndex:
     n_starts: int = 1
     kept: Int[Array, " E"] | None = None
     most: int | None = None
+    by_products: bool = False
 
     @property
     def at_once(self) -> int:
@@ -102,13 +104,14 @@ def path_index(
     n_starts: int = 1,
     kept: Int[Array, " E"] | None = None,
     most: int | None = None,
+    by_products: bool = False,
 ) -> PathIndex:
     """Index of a batch.
 
     Args:
         subtree_end: see `rows.Rows`.
         n_ancestors: taps of the layers' convolutions less one.
-        n_starts, kept, most: see `ChunkIndex` and `PathIndex`.
+        n_starts, kept, most, by_products: see `ChunkIndex` and `PathIndex`.
     """
     T, (R, L) = paths.parent.shape[0], subtree_end.shape
     row = jnp.arange(T, dtype=jnp.int32) // L if n_starts > 1 else 0
@@ -135,6 +138,7 @@ def path_index(
         n_starts,
         None if kept is None else slot_of[kept],
         most,
+        by_products,
     )
     return PathIndex(ancestors, subtree_end, index, kept)
 
@@ -172,6 +176,39 @@ def convolve(
     for back in range(1, k):
         above = jnp.take(given, ancestors[back - 1], axis=0, mode="fill", fill_value=0)
         y += above * taps[:, k - 1 - back]
+    return y if bias is None else y + bias
+
+
+def convolve_chunks(
+    x: Float[Array, "N C D"],
+    taps: Float[Array, "D k"],
+    bias: Float[Array, " D"] | None,
+    index: ChunkIndex,
+    before: Float[Array, "n D k1"] | None = None,
+) -> Float[Array, "N C D"]:
+    """`convolve` of all slots by products, for devices on which gathers of many rows are slow.
+
+    A matrix of zeros and ones selects ancestors among a chunk's slots and its entry's path. It
+    would carry a NaN to other texts, as 0 * NaN. So an input that is not finite makes only its own
+    output NaN, and the recurrence carries that to what continues it.
+
+    Args:
+        taps: k of at least 2.
+        before: see `convolve`.
+    """
+    (N, C, D), k = x.shape, taps.shape[1]
+    ancestors = jnp.stack(index.ancestors[: k - 1]).reshape(k - 1, N, C)
+    outside = ancestors[:, :, 0].T  # a chunk's first slot continues its entry, as all roots do
+    given = with_inputs_before(x.reshape(-1, D), before)
+    above = jnp.take(given, outside, axis=0, mode="fill", fill_value=0)
+    slots = jnp.arange(N * C, dtype=jnp.int32).reshape(N, C)
+    is_ancestor = ancestors[..., None] == jnp.concatenate([slots, outside], 1)[:, None]
+    inputs = jnp.concatenate([x, above], 1)
+    inputs = jnp.where(jnp.isfinite(inputs), inputs, 0.0)
+    y = jnp.where(jnp.isfinite(x), x * taps[:, k - 1], jnp.nan)
+    for back in range(1, k):
+        selected = dot("nij,njd->nid", is_ancestor[back - 1].astype(x.dtype), inputs)
+        y += selected * taps[:, k - 1 - back]
     return y if bias is None else y + bias
 
 

@@ -8,7 +8,12 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.recurrence import rules
 from jaxscore.device.recurrence.mixers import isolate, spread_nonfinite
-from jaxscore.device.recurrence.paths import convolve, last_inputs, path_index
+from jaxscore.device.recurrence.paths import (
+    convolve,
+    convolve_chunks,
+    last_inputs,
+    path_index,
+)
 from jaxscore.device.recurrence.rules import (
     gated_delta,
     gated_unit,
@@ -178,6 +183,33 @@ def test_convolution_agrees_with_a_loop(kind, taps):
     np.testing.assert_allclose(got[~is_padding], want[~is_padding], atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", trees())
+@pytest.mark.parametrize("taps", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 16, 64])
+def test_convolution_by_products_agrees_with_a_loop(kind, taps, size):
+    """With paths in one chunk and over several, chunks smaller than the taps, and NaN in padding
+    and in one token, which makes its own output NaN and no other's."""
+    end = trees()[kind]
+    parent, is_padding, index = index_of(end, size, 1, scored=np.arange(0, end.size, 3))
+    draw = np.random.default_rng(2)
+    x, bias = draw.standard_normal((end.size, 5)).astype(np.float32), np.arange(5.0)
+    weight = draw.standard_normal((5, taps)).astype(np.float32)
+
+    def run(x):
+        chunks = index.chunks.gather(jnp.asarray(x))
+        y = convolve_chunks(chunks, jnp.asarray(weight), jnp.asarray(bias), index.chunks)
+        return np.asarray(index.chunks.scatter(y))[~is_padding]
+
+    want = reference.convolve(x, weight, bias, parent)[~is_padding]
+    x[is_padding] = np.nan
+    np.testing.assert_allclose(run(x), want, atol=1e-5)
+    for value in (np.nan, np.inf):
+        x[7] = value
+        broken = np.isnan(run(x))
+        assert broken[7].all()
+        assert broken.sum() == 5
+
+
 def continued(first, end, tips, steps):
     """Parents of a path of `first` tokens, then a trie that continues it, then steps of one token
     after each of some tokens of the trie."""
@@ -277,6 +309,8 @@ def test_convolutions_continue_a_prefix_and_rows_of_their_own(first):
     np.testing.assert_allclose(got, want[first : first + end.size], atol=1e-5)
     flat = index.chunks.gather(own).reshape(-1, 5)
     in_chunks = convolve(flat, taps, None, index.chunks.ancestors, before)
+    by_products = convolve_chunks(index.chunks.gather(own), taps, None, index.chunks, before)
+    np.testing.assert_allclose(by_products.reshape(-1, 5), in_chunks, atol=1e-6)
     in_chunks = index.chunks.scatter(in_chunks.reshape(*index.chunks.chunks.token.shape, 5))
     np.testing.assert_allclose(in_chunks, got, atol=1e-6)
     kept = last_inputs(own, index.ancestors, index.kept, before)
