@@ -1,5 +1,6 @@
 """Pairs of attributes: every token of every config of the covering arrays agrees with torch."""
 
+import functools
 import itertools
 import re
 
@@ -106,34 +107,34 @@ def torch_logprobs(model: torch.nn.Module, prefix: np.ndarray, branches: list[np
 
 
 def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -> np.ndarray:
-    """The same, the branches as tries of one row behind a prefix cache, in one program.
+    """The same, the branches as tries of one row behind a prefix cache.
 
-    Recurrent layers take them in chunks of 8 tokens.
+    One program, which takes most of the time to make: the prefix is the beginning of the first trie
+    of such a row, behind an empty cache. Recurrent layers take chunks of 8 tokens.
     """
     if model.longer is not None and PREFIX + max(map(len, branches)) > model.longer[0]:
         model = model.longer[1]
-    ends = np.cumsum([len(branch) for branch in branches])
-    subtree_end = np.repeat(ends, [len(branch) for branch in branches])
-    position = np.concatenate([PREFIX + np.arange(len(branch)) for branch in branches])
-
-    def paths_of(end):
-        return None if model.paths is None else device_paths(end, 8 if model.paths.size else 0, 2)
+    lengths = [len(branch) for branch in branches]
+    position = np.concatenate([np.arange(n) for n in lengths])[None]
+    end = np.repeat(np.cumsum(lengths), lengths)[None]
+    paths = None
+    if model.paths is not None:
+        paths = device_paths(end, 8 if model.paths.size else 0, 2)
 
     @jax.jit
-    def run(params, prefix, ids):
-        at, end = jnp.arange(PREFIX)[None], np.full((1, PREFIX), PREFIX)
-        last = jnp.array([PREFIX - 1])
-        hidden, made = model.cached.extend(
-            params, prefix[None], at, jnp.array(end), (), paths_of(end), last
-        )
-        cache = KVCache(made.key, made.value, jnp.int32(0), last + 1, made.states)
-        rows = ids[None], jnp.array(position)[None], jnp.array(subtree_end)[None]
-        paths = {} if model.paths is None else {"paths": paths_of(subtree_end[None])}
-        more = model.hidden_states(params, *rows, (cache,), **paths)
-        states = jnp.concatenate([hidden[0], more[0]])
-        return all_logits(states, model.unembedding(params))
+    def run(params, ids, cache):
+        at, last = position + cache.length, jnp.array([PREFIX - 1])
+        rows = ids[None], at, jnp.array(end)
+        hidden, made = model.cached.extend(params, *rows, (cache,), paths, last)
+        more = KVCache(made.key, made.value, jnp.int32(0), last + 1, made.states)
+        return all_logits(hidden[0], model.unembedding(params)), more
 
+    empty = jax.eval_shape(functools.partial(model.cached.empty_cache, 1, end.size))
+    key, value, states = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), empty)
+    cache = KVCache(key, value, np.int32(0), np.zeros(1, np.int32), states)
     ids = np.concatenate(branches).astype(np.int32)
-    logits = np.asarray(run(model.params, prefix.astype(np.int32), ids), np.float64)
+    first, cache = run(model.params, np.r_[prefix, ids[PREFIX:]].astype(np.int32), cache)
+    more, _ = run(model.params, ids, jax.tree.map(np.asarray, cache))  # as before: one program
+    logits = np.concatenate([first[:PREFIX], more]).astype(np.float64)
     top = logits.max(axis=1, keepdims=True)
     return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
