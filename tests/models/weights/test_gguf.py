@@ -330,9 +330,11 @@ def test_a_pattern_of_zero_is_windows_in_all_layers(tmp_path):
 def test_the_factor_of_yarn_may_be_there_and_no_other(tmp_path):
     folder, _ = written(tmp_path, "qwen2", rope_scaling=YARN)
     key = "qwen2.rope.scaling.yarn_attn_factor"
-    usual, other = {key: 1 + 0.1 * math.log(YARN["factor"])}, {key: 1.0}
-    assert_same(folder, written(tmp_path / "a", "qwen2", metadata=usual, rope_scaling=YARN)[1])
-    _, path = written(tmp_path / "b", "qwen2", metadata=other, rope_scaling=YARN)
+    usual = 1 + 0.1 * math.log(YARN["factor"])
+    for name, known in (("own", usual), ("inverse", 1 / usual)):
+        path = written(tmp_path / name, "qwen2", metadata={key: known}, rope_scaling=YARN)[1]
+        assert_same(folder, path)
+    _, path = written(tmp_path / "b", "qwen2", metadata={key: 1.0}, rope_scaling=YARN)
     with pytest.raises(InputError, match=r"yarn_attn_factor is 1, expected 1\.138629"):
         load(path)
 
@@ -541,7 +543,15 @@ def test_a_dense_file_that_counts_no_experts_is_read(tmp_path):
     assert load(path).model_type == "llama"
 
 
-@pytest.mark.parametrize("end", ["<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    ],
+)
 def test_a_text_ends_at_other_ends_than_the_eos_too(tmp_path, end):
     tokens = {"tokenizer.ggml.tokens": ["a", end], "tokenizer.ggml.token_type": [1, 3]}
     _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})

@@ -22,12 +22,12 @@ TINY = 1e-12
 WHOLE = (bool, int, np.bool_, np.integer)
 # Keys of the model that decide no number
 INERT = frozenset({"tensor_data_layout"})
-# Texts of tokens at which llama.cpp ends a text though no key names them; not "</s>", a tag of HTML
-# in vocabularies of Gemma
+# Texts of tokens at which llama.cpp ends a text though no key names them; not its tokens between
+# parts of files, nor "</s>", a tag of HTML in vocabularies of Gemma
 ENDS_OF_TEXTS = frozenset(
     "<end_of_turn> <turn|> <|tool_response> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> "
     "<|call|> <|calls|> <|flush|> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT] [EOS] <eos> "
-    "<end_of_utterance> [e~[".split()
+    "<end_of_utterance> [e~[ <\uff5cend\u2581of\u2581sentence\uff5c>".split()
 )
 # <|end|> ends a message, not the answer, if the vocabulary has a call and an end of the answer
 # (gpt-oss, solar-open).
@@ -327,16 +327,18 @@ class Keys:
         raise InputError(f"{self.file.path}: rope.scaling.type {kind!r} is not read")
 
     def _check_attention_factor(self, factor: float) -> None:
-        """Require YaRN's own factor of the logits' scale.
+        """Require YaRN's own factor of the logits' scale, or its inverse.
 
         Converters write the config's attention_factor, or an attn_factor that transformers ignores,
-        under one key, which llama.cpp does not read.
+        under one key, which llama.cpp does not read. The inverse is such an attn_factor, of
+        DeepSeek-R1-0528-Qwen3-8B: it would cancel YaRN's own.
 
         Raises:
             InputError: the file has another factor.
         """
         name, usual = "rope.scaling.yarn_attn_factor", 1 + 0.1 * math.log(max(factor, 1))
-        if not math.isclose(found := self.get(name, float, usual), usual, rel_tol=1e-6):
+        found = self.get(name, float, usual)
+        if not any(math.isclose(found, known, rel_tol=1e-6) for known in (usual, 1 / usual)):
             raise InputError(
                 f"{self.file.path}: {name} is {found:.7g}, expected {usual:.7g}, the factor of YaRN"
             )
