@@ -29,7 +29,7 @@ class PlannedBatch(NamedTuple):
 
 
 class InFlight(NamedTuple):
-    """Batches of one shape in flight; `scores` is None if they do not fit in memory.
+    """Batches of one program in flight; `scores` is None if they do not fit in memory.
 
     `variant` is an index into the dispatch's `variants`.
     """

@@ -89,8 +89,9 @@ def with_nan(model, token_id):
     return dataclasses.replace(model, params=params)
 
 
-def test_nan_reaches_the_same_tokens_if_convolutions_are_products(monkeypatch, tmp_path):
-    saved(tmp_path, "qwen3_5_text", **LONG)
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "jamba"])
+def test_nan_reaches_the_same_tokens_if_convolutions_are_products(monkeypatch, tmp_path, kind):
+    saved(tmp_path, kind, **LONG_OF.get(kind, LONG))
     draw = np.random.default_rng(3)
     prompt, *rest = (draw.integers(6, VOCABULARY, n) for n in (70, 9, 9, 30))
     rest[0][2] = 5
