@@ -44,6 +44,7 @@ class SimulatedDevice:
 
     rate: float
     busy = 0.0
+    together = getattr(dispatch.Dispatch, "together", None)
 
     def __init__(self, variants: Sequence[Any], mesh: Any) -> None:
         self.variants, self.n_together = variants, None
@@ -56,21 +57,21 @@ class SimulatedDevice:
         return ()
 
     def send(
-        self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any, *top: int
+        self, variant: int, batches: Sequence[Any], caches: Any, progress: Any, *top: int
     ) -> "dispatch.InFlight":
-        # The other checkout of a comparison may have the other name, and the other arrays below.
+        # The other checkout of a comparison may have other names, and other arrays below.
         laid_out = getattr(dispatch, "stack_batches", None) or dispatch.side_by_side
         rows = laid_out(batches, None)
         sent = jax.device_put(rows)
         del sent
-        self._ends.append(self._compute(sum(batch.n_tokens for batch in batches)))
+        self._ends.append(self._compute(sum(_rows(batch).n_tokens for batch in batches)))
         return dispatch.InFlight(variant, batches, caches, *top, None)
 
     def fetched(
         self, in_flight: "dispatch.InFlight", progress: Any
     ) -> Iterator[tuple[RowBatch, Scores]]:
         time.sleep(max(0.0, self._ends.popleft() - time.perf_counter()))
-        [batch] = in_flight.batches
+        [batch] = map(_rows, in_flight.batches)
         old = getattr(batch, "target", None)
         answers = batch.scored.answer if old is None else old
         logprob: Any = np.full(answers.shape, -1.234567, np.float32)
@@ -85,6 +86,12 @@ class SimulatedDevice:
         self._free_at = max(now, self._free_at) + seconds
         type(self).busy += seconds
         return self._free_at
+
+
+def _rows(batch: Any) -> RowBatch:
+    """The batch, without what recurrent layers take of it."""
+    rows: RowBatch = getattr(batch, "rows", batch)
+    return rows
 
 
 def main() -> None:
