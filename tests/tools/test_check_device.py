@@ -213,7 +213,7 @@ def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     right = Dispatch._run
 
     def run(self, variant, batches, *rest):
-        rows, length = batches[0].shape
+        rows, length = batches[0].rows.shape
         if rows * length > 2 * memory.LENGTH:
             raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         return right(self, variant, batches, *rest)
