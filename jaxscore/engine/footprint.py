@@ -32,6 +32,9 @@ from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows
 # An asynchronous collective is two operations; `-done` has the result's shape.
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
+# A TPU's program has a reduce-scatter as a fusion, whose computation is written as an all-reduce.
+FUSED_SCATTER = "%all-reduce-scatter"
+SCATTER = re.compile(rf"= (.*?) fusion\(.*calls={FUSED_SCATTER}")
 SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
 JOINED = 'custom_call_target="ConcatBitcast"'
 KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
@@ -68,10 +71,18 @@ def collectives(text: str) -> list[Collective]:
     """Collective operations by kind; a loop's body counts once."""
     count: collections.Counter[str] = collections.Counter()
     size: collections.Counter[str] = collections.Counter()
+    is_fused = False
     for line in text.splitlines():
-        if match := COLLECTIVE.search(line):
-            count[match[2]] += 1
-            size[match[2]] += shape_bytes(match[1])
+        if not line.startswith((" ", "}")):
+            is_fused = line.startswith(FUSED_SCATTER)
+        if match := SCATTER.search(line):
+            op = "reduce-scatter"
+        elif not is_fused and (match := COLLECTIVE.search(line)):
+            op = match[2]
+        else:
+            continue
+        count[op] += 1
+        size[op] += shape_bytes(match[1])
     return [Collective(op, count[op], size[op]) for op in sorted(count)]
 
 
