@@ -81,12 +81,12 @@ def sources_of(config: DecoderConfig, kind: int) -> list[int]:
     return [layer for layer in layers_of(config, kind)[1] if layer in used]
 
 
-def empty_sources(x: Array, config: DecoderConfig, build: Build) -> Any:
+def empty_sources(shape: tuple[int, ...], config: DecoderConfig, build: Build) -> Any:
     """Zeros for shared keys and values: for each kind two arrays [sources, R, L, K, H]."""
     if not config.keys_of:
         return ()
     shapes = [
-        (len(sources_of(config, kind)), *x.shape[:2], *_own_shape(here, build))
+        (len(sources_of(config, kind)), *shape, *_own_shape(here, build))
         for kind, here in enumerate(config.kinds())
     ]
     return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
@@ -100,7 +100,7 @@ class LayerCall:
         params: of the decoder.
         weights: the layer's parameters that do not depend on its kind.
         layer: its index, which is data.
-        x: the residual stream [R, L, D].
+        x: the residual stream [R, L, D], of the shard's tokens if `build.tokens`.
         own: with caches of all layers if some layers have none.
         sources: shared keys and values so far, see `empty_sources`.
         states: of all recurrent layers before the rows; empty without.
@@ -231,7 +231,7 @@ class LayerCall:
 
     def _without_keys(self, added: Array, after: Any) -> Any:
         heads, width = cache_head_shape(self.config, self.build)
-        none = jnp.zeros((*self.x.shape[:2], heads, width))
+        none = jnp.zeros((*self.layout.position.shape, heads, width))
         return added, self._stored((none, none)), tuple(self.sources), after
 
     def _stored(self, keys_values: KeyValue) -> Any:

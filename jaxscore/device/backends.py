@@ -6,10 +6,12 @@ a program can be compiled for a platform that is not present.
 
 import dataclasses
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import jax
+from jax import Array, lax
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MODEL
@@ -162,10 +164,15 @@ class Build:
         backend: for the platform that the program is compiled for.
         shards: devices along the mesh axis MODEL, over which heads, MLP channels, experts and
             vocabulary are split; 1 is no split.
+        tokens: dtype in which a layer gathers its normed input if each shard has the residual
+            stream of its own tokens, [1, T / shards, D] in place of [R, L, D]; None if each has
+            all of it. A sum over shards is then half as many bytes, and norms are computed once
+            (arXiv 2205.05198, section 4.2.2).
     """
 
     backend: Backend = BACKENDS["cpu"]
     shards: int = 1
+    tokens: Any = None
 
     def __post_init__(self) -> None:
         if self.shards < 1:
@@ -175,6 +182,39 @@ class Build:
     def axis(self) -> str | None:
         """Mesh axis to sum over, or None on one device."""
         return MODEL if self.shards > 1 else None
+
+    def splitting_tokens(self, shape: tuple[int, ...], dtype: Any) -> "Build":
+        """The build for rows [R, L]; steps of single tokens are not split, nor tokens whose number
+        the shards do not divide."""
+        splits = self.shards > 1 and shape[1] > 1 and math.prod(shape) % self.shards == 0
+        return dataclasses.replace(self, tokens=dtype if splits else None)
+
+    def gathered(self, x: Array, dtype: Any = None) -> Array:
+        """Values [1, T, ...] of all shards' tokens [1, T / shards, ...], or what is not split.
+
+        Args:
+            dtype: in which they are sent; None is `tokens`.
+        """
+        if self.tokens is None:
+            return x
+        return lax.all_gather(x[0].astype(dtype or self.tokens), MODEL, tiled=True)[None]
+
+    def own_tokens(self, x: Array) -> Array:
+        """This shard's part [1, T / shards, ...] of values [R, L, ...]."""
+        if self.tokens is None:
+            return x
+        n = x.shape[0] * x.shape[1] // self.shards
+        flat = x.reshape(-1, *x.shape[2:])
+        return lax.dynamic_slice_in_dim(flat, lax.axis_index(MODEL) * n, n)[None]
+
+    def summed(self, x: Array) -> Array:
+        """Sums of all shards' values [R, L, D], of this shard's tokens if these are split."""
+        if self.axis is None:
+            return x
+        if self.tokens is None:
+            return lax.psum(x, self.axis)
+        # The TPU compiler scatters along the first axis alone; it sums others whole.
+        return lax.psum_scatter(x.reshape(-1, x.shape[-1]), self.axis, tiled=True)[None]
 
     def vocabulary_axis(self, config: DecoderConfig) -> str | None:
         """`axis` of embedding and unembedding, or None if the vocabulary does not divide."""

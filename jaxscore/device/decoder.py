@@ -111,10 +111,11 @@ def extend(
 
 
 def _embed(
-    embed: Params, config: DecoderConfig, ids: Array, position: Array, axis: str | None
+    embed: Params, config: DecoderConfig, ids: Array, position: Array, build: Build
 ) -> Array:
-    """Embeddings [R, L, D], with learned or sinusoidal positions."""
-    x = _lookup(embed["token"], ids, axis) * config.embedding_scale
+    """Embeddings [R, L, D], of the shard's tokens, with learned or sinusoidal positions."""
+    x = _lookup(embed["token"], ids, build, config.vocab_size) * config.embedding_scale
+    position = build.own_tokens(position)
     if config.embedding_width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
@@ -160,8 +161,10 @@ def _run(
     keep_kv: bool,
 ) -> tuple[Array, Any]:
     embed, has_late = params["embed"], config.experts is not None and config.experts.late
-    x = _embed(embed, config, ids, position, build.vocabulary_axis(config))
-    layout = Layout(position, subtree_end, compute_dtype(embed["token"]), embedded=x)
+    dtype = compute_dtype(embed["token"])
+    build = build.splitting_tokens(ids.shape, jnp.promote_types(dtype, config.quantized or dtype))
+    x = _embed(embed, config, ids, position, build)
+    layout = Layout(position, subtree_end, dtype, embedded=x)
     states: Any = ()
     if config.recurrent is not None:
         states = caches[-1].states if caches else ()
@@ -171,7 +174,7 @@ def _run(
     scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
     run = _Run(params, config, build, layout, caches, rotary, states, scans_caches)
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
-    sources = attention_kinds.empty_sources(x, config, build)
+    sources = attention_kinds.empty_sources(ids.shape, config, build)
     if config.altup is not None:
         x = altup.expand(x, from_storage(params["streams"]["into"]["weight"]))
 
@@ -190,6 +193,7 @@ def _run(
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
+    x = build.gathered(x, x.dtype).reshape(*ids.shape, -1)
     return x, _of_kinds(config, *kept_of) if keep_kv else None
 
 
@@ -266,8 +270,7 @@ def _per_layer_embeddings(
     if not config.per_layer_width:
         return ()
     n_rows = config.per_layer_rows or config.vocab_size
-    axis = build.axis if not n_rows % build.shards else None
-    rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), axis)
+    rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), build, n_rows)
     return per_layer_inputs(embed, config, x, rows)
 
 
@@ -410,14 +413,14 @@ def _sinusoidal(position: Array, width: int) -> Array:
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
-def _lookup(table: Array, ids: Array, axis: str | None) -> Array:
-    """float32 rows of the embedding; the shards of a split one add up theirs."""
-    if axis is None:
-        return from_storage(table[ids]).astype(jnp.float32)
-    own = ids - lax.axis_index(axis) * table.shape[0]
+def _lookup(table: Array, ids: Array, build: Build, n_rows: int) -> Array:
+    """float32 rows of the shard's tokens; shards of a split embedding of n_rows add up theirs."""
+    if build.axis is None or n_rows % build.shards:
+        return from_storage(table[build.own_tokens(ids)]).astype(jnp.float32)
+    own = ids - lax.axis_index(build.axis) * table.shape[0]
     here = (own >= 0) & (own < table.shape[0])
     rows = from_storage(table[jnp.where(here, own, 0)]).astype(jnp.float32)
-    return lax.psum(jnp.where(here[..., None], rows, 0.0), axis)
+    return build.summed(jnp.where(here[..., None], rows, 0.0))
 
 
 def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:

@@ -118,6 +118,8 @@ def mixture(
         build: backend and mesh; each shard has consecutive experts.
     """
     axis = build.axis
+    x = build.gathered(x, jnp.float32 if weighs_input else None)
+    share, chosen = build.gathered(share, share.dtype), build.gathered(chosen, chosen.dtype)
     if axis is not None:
         chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
     D, k = x.shape[-1], chosen.shape[-1]
@@ -134,8 +136,7 @@ def mixture(
         run = functools.partial(GROUPED[form], interpret=build.backend.interpreted)
         product, shards = functools.partial(grouped, run), build.shards
     out = in_chunks(product, shards, experts, layer, gate, *flat, quantized, weighs_input)
-    out = out.reshape(x.shape)
-    return out if axis is None else lax.psum(out, axis)
+    return build.summed(out.reshape(x.shape))
 
 
 class Blocks(NamedTuple):

@@ -102,8 +102,7 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, cutoff: Array | None = None) -> Array:
-        c, build = self.config, self.build
-
+        c, build, x = self.config, self.build, self.build.gathered(x)
         width = self.inner_width // build.shards
         low = Linear(c.mlp_rank, False, c.quantized, name="low_in")(x) if c.mlp_rank else None
 
@@ -124,7 +123,7 @@ class Mlp(nn.Module):
             inner = XIelu(name="activation")(inward("up"))
         else:
             inner = gate_function(c)(inward("up"))
-        y = Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
+        y = Linear(c.width, c.mlp_bias, c.quantized, build.summed, name="down")(inner)
         return y if c.mlp_factors[1] == 1.0 else y * c.mlp_factors[1]
 
 

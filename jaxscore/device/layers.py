@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -22,7 +23,7 @@ class Layout:
     """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype.
 
     `paths` is the `recurrence.paths.PathIndex` of models with recurrent layers, `embedded` the
-    embeddings [R, L, D] of those with shared blocks.
+    embeddings [R, L, D], of the shard's tokens, of those with shared blocks.
     """
 
     position: jax.Array
@@ -79,13 +80,13 @@ class Linear(nn.Module):
 
     Attributes:
         quantized: see `DecoderConfig`; the sums are multiplied by a scale per output channel.
-        summed: mesh axis over which inputs and weight columns are split, and sums are added.
+        summed: adds up the sums of shards that have parts of the inputs and weight columns.
     """
 
     features: int
     use_bias: bool
     quantized: str = ""
-    summed: str | None = None
+    summed: Callable[[Array], Array] | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -96,7 +97,7 @@ class Linear(nn.Module):
         else:
             y = dot_last(x, weight)
         if self.summed is not None:
-            y = lax.psum(y, self.summed)
+            y = self.summed(y)
         if self.use_bias:
             y += self.param("bias", nn.initializers.zeros, (self.features,))
         return y

@@ -193,7 +193,8 @@ class Attention(nn.Module):
     def __call__(
         self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
     ) -> tuple[Array, KeyValue]:
-        """Output [R, L, D], and keys and values [R, L, K, H], float32.
+        """Output [R, L, D], of the shard's tokens if they are split, and keys and values
+        [R, L, K, H], float32.
 
         Args:
             x: normed input [R, L, D].
@@ -233,7 +234,7 @@ class Attention(nn.Module):
         if c.query_gate and not c.gate_per_head:
             gate = Linear(mixed.shape[-1], c.qkv_bias, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)
-        return Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")(mixed), (k, v)
+        return Linear(c.width, c.out_bias, c.quantized, build.summed, name="out")(mixed), (k, v)
 
     def heads(self, x: Array, own: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
         """Queries, and keys and values unless `only_queries`, of this shard's heads."""
@@ -310,7 +311,8 @@ class Laurel(nn.Module):
 
 
 class AttentionHalf(nn.Module):
-    """What attention adds to the residual stream, and keys and values; see `Attention`."""
+    """What attention adds to the residual stream of the shard's tokens, and all keys and values;
+    see `Attention`."""
 
     config: DecoderConfig
     build: Build = ON_CPU
@@ -326,7 +328,8 @@ class AttentionHalf(nn.Module):
         beside = None if c.recurrent is None else c.recurrent.beside
         if beside is not None:
             read *= beside.attention_in
-        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
+        rows = self.build.gathered(read).reshape(*layout.position.shape, -1)
+        mixed, keys_values = Attention(c, self.build, name="attention")(rows, layout, own, shared)
         if beside is not None:
             mixed *= beside.attention_out
         if c.norm_place in NORMS_AFTER:

@@ -13,9 +13,11 @@ Rows are split over the axis `data`. Over the axis `model` are split
     vocabulary         in order if it divides, otherwise whole on every shard
 
 A product's outputs are split (its weight's first axis, with bias and scales), the product that
-reads them is split along its inputs, and the shards' sums are added. All functions of `device/`
-are written for one shard: its rows, its heads, its vocabulary columns. `DeviceMesh.over` runs one
-on every shard, and each function names the collectives that it needs.
+reads them is split along its inputs, and the shards' sums are added. In rows of several tokens each
+shard keeps the sums of its own tokens, and their residual stream; a layer gathers its normed input
+(`backends.Build`). All functions of `device/` are written for one shard: its rows, its heads, its
+vocabulary columns. `DeviceMesh.over` runs one on every shard, and each function names the
+collectives that it needs.
 """
 
 import functools

@@ -5,7 +5,8 @@ if that is longer, and then that of its exchanges, which nothing overlaps:
 
     products     useful FLOPs / (model * peak * EFFICIENCY)
     weights      bytes of the parameters on a device / memory bandwidth
-    exchanges    two sums of float32 [tokens, width] per layer, over a ring of `model` devices
+    exchanges    two sums of float32 [tokens, width] per layer, of which each of `model` devices
+                 in a ring keeps its tokens, and two such arrays in bfloat16 gathered
 
 Larger batches read the weights less often, so the room beside the parameters counts too.
 """
@@ -165,8 +166,8 @@ def _seconds(
     flops = costs.linear_flops(shapes, config) + costs.attention_flops(config, depth // 2 + 1)
     flops += costs.unembedding_flops(config)
     products = tokens * flops / (model * rates.flops * EFFICIENCY)
-    exchanged = 2 * config.n_layers * tokens * config.width * 4
-    ring = 2 * (model - 1) / model * exchanged / rates.links
+    exchanged = 2 * config.n_layers * tokens * config.width * (4 + 2)
+    ring = (model - 1) / model * exchanged / rates.links
     return max(products, n_bytes / rates.memory) + ring
 
 

@@ -182,7 +182,9 @@ def sent(scorer: Engine) -> list[tuple[str, int]]:
     found: dict[str, int] = {}
     for text in scorer.programs.as_text("score"):
         for line in text.splitlines():
-            match = re.search(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+)\(", line)
+            match = re.search(
+                r"= (.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-\w+)\(", line
+            )
             for dims in re.findall(r"\[([\d,]*)\]", match[1]) if match else []:
                 size = int(np.prod([int(n) for n in dims.split(",") if n]))
                 found[match[2]] = max(found.get(match[2], 0), size)

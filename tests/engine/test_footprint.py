@@ -155,7 +155,7 @@ from tests.engine.test_footprint import model
 config = llamalike(width=256, mlp_width=2048, vocab_size=4096, n_heads=8)
 found = [measure(model(config, shape), 8, 64) for shape in (None, (1, 2), (1, 8), (4, 2))]
 moved = [sorted({part.op for part in one.collectives}) for one in found]
-sums = sum(part.bytes for part in found[1].collectives if part.op == "all-reduce")
+sums = sum(part.bytes for part in found[1].collectives if part.op == "reduce-scatter")
 print(json.dumps([[(one.temporary_bytes, one.batch_bytes) for one in found], moved, sums]))
 """
 
@@ -170,9 +170,10 @@ def test_a_shard_takes_less():
     scores = 8 * 64 * (4 * 4 + 4 * 1 + 3 * 4)
     # every device has the scores of all four shares of the rows, and its own rows alone
     assert [own for _, own in shards] == [batch, batch, batch + 3 * scores]
-    assert ["all-reduce" in ops for ops in moved] == [False, True, True, True]
-    # attention, MLP and embedding add up what the shards have of each token's hidden state
-    assert sums > 3 * 8 * 64 * 256 * 4
+    assert ["reduce-scatter" in ops for ops in moved] == [False, True, True, True]
+    # attention, MLP and embedding add up what the shards have of each token's hidden state, and
+    # each of two shards keeps the sums of its tokens
+    assert sums == 3 * 8 * 64 * 256 * 4 // 2
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,13 @@ metadata={op_name="jit(one)/interval_attention/pallas_call"}
   %two = f32[512]{0} fusion(%psum.1), kind=kCustom, metadata={op_name="jit(one)/while/body/gather"}
 }
 
+%all-reduce-scatter.2 (input.2: f32[4096,896]) -> f32[1120,896] {
+  %all-reduce.5 = f32[4480,896]{1,0} all-reduce(%pad.16), channel_id=7, to_apply=%add
+  ROOT %dynamic-slice.7 = f32[1120,896]{1,0} dynamic-slice(%all-reduce.5, %index)
+}
+
 ENTRY %main.18 (h.1: f32[512,4096]) -> f32[512] {
+  %own = f32[1120,896]{1,0} fusion(%input), kind=kCustom, calls=%all-reduce-scatter.2
   %while.3 = (s32[], f32[512]) while(%tuple), condition=%condition, body=%body.7
   ROOT %last = f32[512]{0} sort(%while.3)
 }
@@ -238,6 +245,7 @@ def test_collectives():
     assert collectives(TEXT) == [
         Collective("all-gather", 1, 16 * 128 * 2),
         Collective("all-reduce", 2, 4 * 4096 * 896 + 4 * 512 * 4 + 4 * 512),
+        Collective("reduce-scatter", 1, 4 * 1120 * 896),
     ]
     assert collectives("%x = f32[4]{0} add(%all-reduce.1, %y)") == []
 

@@ -12,6 +12,7 @@ from tests.io.test_processes import start, well
 
 HIDDEN = 192 * 32  # a batch's tokens, the half-step row over its 128, and the width
 SCORES = 192 * 4  # a batch's queries and their targets
+LOGITS = 192 * 2  # a batch's sums of exponentials over a vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +35,13 @@ def test_the_numbers_are_those_of_one_device(on_eight, name, shape):
     # Each device scores whole batches as one device does, if it has the whole layers.
     assert same or model > 1
     sizes = dict(sent)
-    assert sizes["all-gather"] == data * SCORES
     if model == 1:
-        assert set(sizes) == {"all-gather"}
+        assert sizes == {"all-gather": data * SCORES}
     else:
-        assert set(sizes) == {"all-gather", "all-reduce"}
-        assert sizes["all-reduce"] == HIDDEN
+        assert sizes["all-gather"] == HIDDEN
+        assert sizes["reduce-scatter"] == HIDDEN // model
+        assert sizes.pop("all-reduce", 0) <= LOGITS
+        assert set(sizes) == {"all-gather", "reduce-scatter"}
 
 
 @pytest.mark.numeric
@@ -85,7 +87,7 @@ def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(on_eight
 def test_split_recurrent_layers_are_those_of_one_device(on_eight, name, shape):
     difference, _, sent = on_eight("against_one_device", name, shape)
     assert difference < 1e-5
-    assert "all-reduce" in dict(sent)  # the layers are split
+    assert "reduce-scatter" in dict(sent)  # the layers are split
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_text_continued_by_split_recurrent_layers(on_eight, name):
 def test_a_prefix_on_a_mesh(on_eight, name):
     difference, sent = on_eight("with_prefixes", name, (2, 4) if name == "grouped" else (1, 8))
     assert difference < 1e-5
-    assert "all-reduce" in dict(sent)  # the layers are split
+    assert "reduce-scatter" in dict(sent)  # the layers are split
 
 
 @pytest.mark.numeric

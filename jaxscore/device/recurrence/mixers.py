@@ -15,6 +15,8 @@ On a mesh a shard computes its heads, blocks of a gated unit, or channels of a s
 see `device.sharding`; each shard's sums of the last product are added.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -84,9 +86,14 @@ def finish(
 ) -> Array:
     """Return the kept states, and the last product of a mixer's outputs [N, C, D] as `shape`."""
     keep_state(mixer, kept)
-    c, axis = mixer.config, mixer.build.axis
-    y = Linear(c.width, use_bias, c.quantized, axis, name="out")(out)
-    return index.scatter(y).reshape(shape)
+    c = mixer.config
+
+    def summed(y: Array) -> Array:
+        """Sums of tokens in rows, where those of a shard are neighbours."""
+        in_rows: Array = mixer.build.summed(index.scatter(y).reshape(shape))
+        return in_rows
+
+    return Linear(c.width, use_bias, c.quantized, summed, name="out")(out)
 
 
 class Convolution(nn.Module):
@@ -123,7 +130,7 @@ class ShortConvolutionMixer(nn.Module):
             for name in ("before", "after", "value")
         )
         mixed = Convolution(mixer.taps, mixer.bias, name="conv")(before * value, layout.paths)
-        return Linear(c.width, mixer.bias, c.quantized, build.axis, name="out")(after * mixed)
+        return Linear(c.width, mixer.bias, c.quantized, build.summed, name="out")(after * mixed)
 
 
 class GatedDeltaMixer(nn.Module):
@@ -302,6 +309,7 @@ class SelectiveScanMixer(nn.Module):
         c, m = self.config, self.mixer
         index: ChunkIndex = layout.paths.chunks
         axis, inner = self.build.axis, m.inner // self.build.shards
+        all_shards = None if axis is None else functools.partial(lax.psum, axis_name=axis)
         x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
         heads = (m.n_heads // self.build.shards,) if m.n_heads else ()
         width = inner // math.prod(heads)  # of a head
@@ -314,7 +322,7 @@ class SelectiveScanMixer(nn.Module):
             if heads:
                 y = OfHeads(width, name=name)(u.reshape(*u.shape[:2], *heads, -1))
             else:
-                y = Linear(width, False, summed=axis, name=name)(u)[:, :, None]
+                y = Linear(width, False, summed=all_shards, name=name)(u)[:, :, None]
             if not m.norm:
                 return y
             scaled = m.norm == "scale"
@@ -389,7 +397,10 @@ class GatedUnitMixer(nn.Module):
 
 
 class RecurrentHalf(nn.Module):
-    """What a recurrence adds to the residual stream [R, L, D]."""
+    """What a recurrence adds to the residual stream [R, L, D], of the shard's tokens.
+
+    The recurrence itself reads all tokens.
+    """
 
     config: DecoderConfig
     build: Build = ON_CPU
@@ -403,7 +414,8 @@ class RecurrentHalf(nn.Module):
         read = Norm(c, name="attention_norm")(x) if is_before else x
         if beside is not None:
             read *= beside.mixer_in
-        mixed = mixer_module(c, self.build, name="mixer")(read, layout)
+        rows = self.build.gathered(read).reshape(*layout.position.shape, -1)
+        mixed = mixer_module(c, self.build, name="mixer")(rows, layout)
         if beside is not None:
             mixed *= beside.mixer_out
         if c.norm_place in NORMS_AFTER:
@@ -456,6 +468,7 @@ def single_tokens(config: DecoderConfig, n_rows: int) -> PathIndex | None:
 
 def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:
     """Zeros for the states of one recurrent layer at `n_rows` tokens, on one shard."""
+    build = dataclasses.replace(build, tokens=None)  # these tokens are not split
 
     def made(key: Array) -> Any:
         x, at = jnp.zeros((n_rows, 1, config.width)), jnp.zeros((n_rows, 1), jnp.int32)
