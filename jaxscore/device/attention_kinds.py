@@ -82,14 +82,15 @@ def sources_of(config: DecoderConfig, kind: int) -> list[int]:
 
 
 def empty_sources(shape: tuple[int, ...], config: DecoderConfig, build: Build) -> Any:
-    """Zeros for shared keys and values: for each kind two arrays [sources, R, L, K, H]."""
+    """Zeros for shared keys and values of rows [R, L]: for each kind two arrays
+    [sources, R, L, K, H]."""
     if not config.keys_of:
         return ()
     shapes = [
         (len(sources_of(config, kind)), *shape, *_own_shape(here, build))
         for kind, here in enumerate(config.kinds())
     ]
-    return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
+    return tuple((jnp.zeros(one), jnp.zeros(one)) for one in shapes)
 
 
 @dataclasses.dataclass(frozen=True)
