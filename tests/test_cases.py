@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore import Request, evaluate
 from jaxscore.io.json_input import read_jsonl
-from jaxscore.systems.paths.system import read_system_prompts
+from jaxscore.systems.paths import read_system_prompts
 from tests.conftest import CASES, MODELS
 from tests.releases import flax_classes
 

@@ -61,9 +61,9 @@ def package(tmp_path):
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Declare the page's system in this process, as its diff does."""
-    (tmp_path / "systems/pairs").mkdir(parents=True)
+    (tmp_path / "systems").mkdir()
     [code] = blocks("Adding a system", "python")
-    (tmp_path / "systems/pairs/system.py").write_text(code, encoding="utf-8")
+    (tmp_path / "systems/pairs.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(systems, "__path__", [*systems.__path__, str(tmp_path / "systems")])
     found = {file: "".join(line[1:] for line in lines) for file, lines in hunks("Adding a system")}
     for table, file in (

@@ -23,24 +23,24 @@ from jaxscore.journal import database, files
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
+from jaxscore.systems.choose import SYSTEM as CHOOSE
+from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.entries import check_file, read_file
-from jaxscore.systems.paths.system import SYSTEM as PATHS
-from jaxscore.systems.paths.system import read_system_prompts
-from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem.system import load as load_suite
-from jaxscore.systems.probsem.system import remarks as suite_remarks
+from jaxscore.systems.paths import SYSTEM as PATHS
+from jaxscore.systems.paths import read_system_prompts
+from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
+from jaxscore.systems.probsem import load as load_suite
+from jaxscore.systems.probsem import remarks as suite_remarks
 from jaxscore.systems.rag import (
     evaluator_file,
     experiment_folder,
     results_table,
     retrieval_runs,
 )
-from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
 from jaxscore.systems.selection.select_and_vote import SELECT
-from jaxscore.systems.self_certainty.system import SYSTEM as SELF_CERTAINTY
+from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 
 ROOT = Path(__file__).parent.parent

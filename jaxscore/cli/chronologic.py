@@ -22,7 +22,7 @@ from jaxscore.io import remote, run_files, streams
 from jaxscore.io.config_file import TAKES_ONE, UNSET
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import RunFile, file_digest
-from jaxscore.systems.chronologic.system import SYSTEM
+from jaxscore.systems.chronologic import SYSTEM
 from jaxscore.systems.entries import read_file, with_examples
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name

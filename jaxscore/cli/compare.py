@@ -11,8 +11,8 @@ from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.run_files import file_digest, shorten_name
 from jaxscore.io.streams import is_stream
+from jaxscore.systems.compare import SYSTEM
 from jaxscore.systems.compare.open_run import find_manifest
-from jaxscore.systems.compare.system import SYSTEM
 from jaxscore.systems.entries import read_objects
 
 NOISE = {  # the runs that were audited -> how many flips lie within the noise

@@ -28,9 +28,9 @@ from jaxscore.io.config_file import TAKES_ONE
 from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import read_objects, with_examples
+from jaxscore.systems.probsem import SYSTEM, load
 from jaxscore.systems.probsem.report import DISABLED
 from jaxscore.systems.probsem.suite import read_suite_file, suite_files
-from jaxscore.systems.probsem.system import SYSTEM, load
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"

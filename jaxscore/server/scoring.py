@@ -33,7 +33,7 @@ from jaxscore.server.request_models import (
 )
 from jaxscore.server.scheduler import ScoringJob
 from jaxscore.server.service import Service
-from jaxscore.systems.score.system import read_request, record_of
+from jaxscore.systems.score import read_request, record_of
 from jaxscore.text.result_assembly import assemble_label_scores, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.requests import LabelRequest, Request, Unusable

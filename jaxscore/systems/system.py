@@ -376,16 +376,16 @@ def arrow_type(hint: Any) -> str:
 
 # Module below `jaxscore.systems`, with the name of its declaration if that is not SYSTEM
 SYSTEMS = {
-    "score": "score.system",
-    "choose": "choose.system",
-    "perplexity": "perplexity.system",
-    "divergence": "divergence.system",
+    "score": "score",
+    "choose": "choose",
+    "perplexity": "perplexity",
+    "divergence": "divergence",
     "preferences": "preferences",
-    "paths": "paths.system",
-    "chronologic": "chronologic.system",
-    "probsem": "probsem.system",
-    "sample": "sample.system",
-    "self-certainty": "self_certainty.system",
+    "paths": "paths",
+    "chronologic": "chronologic",
+    "probsem": "probsem",
+    "sample": "sample",
+    "self-certainty": "self_certainty",
     "select": "selection.select_and_vote:SELECT",
     "vote": "selection.select_and_vote:VOTE",
     "livecode-select": "selection.livecode:LIVECODE_SELECT",
@@ -395,7 +395,7 @@ SYSTEMS = {
     "judge": "rag.judge",
     "bem": "rag.bem",
     "metrics": "rag.metrics",
-    "compare": "compare.system",
+    "compare": "compare",
 }
 
 

@@ -8,9 +8,9 @@ import pytest
 import jaxscore
 from jaxscore.cli import compare
 from jaxscore.io.records import ParquetWriter
-from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.compare.open_run import comparisons_of
-from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.score import SYSTEM as SCORE
 from tests.conftest import CASES
 from tests.systems.compare.records import made_by, path, paths, score, write
 

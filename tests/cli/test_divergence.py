@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from jaxscore.systems.divergence import SYSTEM, Settings
 from jaxscore.systems.divergence.summary import NUMBERS, PER_TOKEN
-from jaxscore.systems.divergence.system import SYSTEM, Settings
 from tests.cli import adapters
 from tests.cli.conftest import QWEN, strict
 

@@ -13,7 +13,7 @@ from jaxscore.cli import merge as merging
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io import run_files
 from jaxscore.io.records import csv_line
-from jaxscore.systems.divergence import system as divergence
+from jaxscore.systems import divergence
 from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
 

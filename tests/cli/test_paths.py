@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from jaxscore.systems import paths as path_system
 from jaxscore.systems import scoring_run
-from jaxscore.systems.paths import system as path_system
 from tests.cli.conftest import QWEN, strict, with_input
 from tests.conftest import CASES
 

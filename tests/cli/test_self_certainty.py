@@ -12,7 +12,7 @@ from pyarrow import parquet
 from jaxscore.cli import model_flags
 from jaxscore.io import json_output
 from jaxscore.scorer import WINDOW, Scorer
-from jaxscore.systems.self_certainty import system
+from jaxscore.systems import self_certainty
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 from tests.systems.works import begin
@@ -391,15 +391,15 @@ def test_a_window_holds_some_batches_of_text_and_every_output_of_an_item():
     work = begin("self-certainty", given)
     wanted = [(k, place) for k in range(100) for place in range(20)]
     # 64 batches of 4,096 tokens hold 262 outputs, of which 12 or 13 inputs are shared
-    assert 240 < system.window_size(work, wanted, 4096) < 262
-    assert system.window_size(work, wanted, 16) == 20
-    assert system.window_size(work, wanted, 1 << 22) == WINDOW
+    assert 240 < self_certainty.window_size(work, wanted, 4096) < 262
+    assert self_certainty.window_size(work, wanted, 16) == 20
+    assert self_certainty.window_size(work, wanted, 1 << 22) == WINDOW
 
 
 @pytest.mark.slow
 def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch, counted):
     """What is missing is planned in the windows of a run from the beginning."""
-    monkeypatch.setattr(system, "window_size", lambda *_: 7)
+    monkeypatch.setattr(self_certainty, "window_size", lambda *_: 7)
     draw = np.random.default_rng(3)
 
     def text(n: int) -> str:

@@ -12,21 +12,21 @@ from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
-from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.choose import SYSTEM as CHOOSE
+from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
-from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
-from jaxscore.systems.chronologic.system import read_example as read_question
+from jaxscore.systems.chronologic import read_example as read_question
 from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item, usable
-from jaxscore.systems.paths.system import SYSTEM as PATHS_SYSTEM
-from jaxscore.systems.paths.system import cases_of
-from jaxscore.systems.paths.system import read_example as read_path_example
-from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
+from jaxscore.systems.paths import SYSTEM as PATHS_SYSTEM
+from jaxscore.systems.paths import cases_of
+from jaxscore.systems.paths import read_example as read_path_example
+from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
+from jaxscore.systems.probsem import load as load_suite
+from jaxscore.systems.probsem import remarks as suite_remarks
 from jaxscore.systems.probsem.suite import read_example as read_context_example
-from jaxscore.systems.probsem.system import load as load_suite
-from jaxscore.systems.probsem.system import remarks as suite_remarks
 from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
-from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty import right_responses
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values

@@ -18,8 +18,8 @@ _CONTEXT.set_forkserver_preload(
         "jaxscore.cli.model_flags",
         "jaxscore.models.native",
         "jaxscore.scorer",
-        "jaxscore.systems.score.system",
-        "jaxscore.systems.sample.system",
+        "jaxscore.systems.score",
+        "jaxscore.systems.sample",
         "jaxscore.systems.usc_generate",
     ]
 )

@@ -7,7 +7,7 @@ from jaxscore import evaluate
 from jaxscore.adapters.lm_eval import JaxscoreLM
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.systems.score.system import UNKNOWN
+from jaxscore.systems.score import UNKNOWN
 from jaxscore.types.requests import GenerationRequest, TextLabelRequest
 from tests.adapters.lm_eval.evaluated import assert_same, evaluated
 from tests.conftest import CASES

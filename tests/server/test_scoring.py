@@ -11,7 +11,7 @@ import pytest
 from jaxscore.io.json_output import json_line
 from jaxscore.server import request_models, scoring
 from jaxscore.server.service import LONG
-from jaxscore.systems.score.system import read_request, record_of
+from jaxscore.systems.score import read_request, record_of
 from jaxscore.types.requests import LabelRequest, Request
 from tests.server.conftest import refused
 

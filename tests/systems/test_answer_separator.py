@@ -6,8 +6,8 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.cli import listing, settings_flags
-from jaxscore.systems.chronologic.system import Settings
-from jaxscore.systems.paths.system import DEFAULT_SYSTEM_PROMPT as SYSTEM
+from jaxscore.systems.chronologic import Settings
+from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT as SYSTEM
 
 pytestmark = pytest.mark.numeric
 

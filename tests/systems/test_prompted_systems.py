@@ -7,9 +7,9 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.chronologic import system as chronologic
+from jaxscore.systems import chronologic
 from jaxscore.systems.entries import read_objects, with_examples
-from jaxscore.systems.paths.system import DEFAULT_SYSTEM_PROMPT
+from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
 
 pytestmark = pytest.mark.numeric
 

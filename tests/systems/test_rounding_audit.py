@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
-from jaxscore.systems.choose import system as choose
+from jaxscore.systems import choose
 from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts, Spread
 from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import failed
@@ -247,7 +247,7 @@ def test_each_request_is_as_likely_to_be_drawn():
 
 MESH = """
 import dataclasses, json
-from jaxscore.systems.choose import system as choose
+from jaxscore.systems import choose
 from jaxscore.systems.rounding_audit import Draw, OtherLayouts
 from tests.systems.test_rounding_audit import PROMPTS, loaded_as, texts
 for moved in (False, True):

@@ -1,0 +1,500 @@
+"""Multiple choice: which of several texts a model finds the most probable after a context.
+
+sum   the highest ln p(option | context)
+norm  the highest ln p(option | context) per UTF-8 byte of the option
+PMI   the highest ln p(option | context) - ln p(option | premise), the pointwise mutual
+      information with the context (Holtzman et al. 2021, arXiv 2104.08315)
+"""
+
+import dataclasses
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+import numpy as np
+
+from jaxscore.analysis import margins
+from jaxscore.analysis.bootstrap import Column, Estimate, summarise
+from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
+from jaxscore.analysis.margins import Decisions
+from jaxscore.errors import InputError
+from jaxscore.io.json_input import json_kind
+from jaxscore.lm import LM
+from jaxscore.systems.choose.report import report
+from jaxscore.systems.entries import SHOWN, Entry
+from jaxscore.systems.evaluation import Evaluation, failed_records, failures_of, flat, mark_noise
+from jaxscore.systems.remarks import Remark
+from jaxscore.systems.rounding_audit import Noise
+from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.settings import IntervalSettings, setting
+from jaxscore.systems.system import Compared, Decision, Metric, System
+from jaxscore.types.requests import Request
+from jaxscore.types.results import ScoredRequest
+
+HELP = """\
+Which of several texts does a model find the most probable after a context, and
+is it the right one?
+
+input, one object per line:
+  {"id": "q1", "context": "Q: Where is Oslo?\\nA:",
+   "options": [" Norway", " Spain"], "gold": 0, "category": "places"}
+  `gold` is the index of the right option from 0, or its text; it may be left
+  out, and so may `id` and `category`. A blank between the context and an option
+  belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
+  .parquet or a folder of datasets' save_to_disk holds the same; --column
+  options=choices reads a field from the column `choices`.
+
+chosen is the first option with the highest
+  acc       sum of log-probability of its tokens
+  acc_norm  sum per UTF-8 byte, blanks before the option not counted
+            (lm-evaluation-harness' acc_bytes; its acc_norm counts characters)
+  acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315)
+
+output, one line per item, in order:
+  id, context, options, category, sum_logprob[], n_tokens[], n_bytes[], pmi[],
+  probability[] (softmax of the sums), choice, choice_norm, choice_pmi; with
+  gold also gold, acc, acc_norm, acc_pmi, chance, skill, skill_norm, skill_pmi,
+  brier; other fields of the input line. An OUT that ends in .csv, .tsv or
+  .parquet is a table with these columns.
+  Beside OUT lie OUT.report.md, OUT.report.json (accuracy, skill, calibration,
+  by category, wrong items first), OUT.report.html, which shows them in a
+  browser, and OUT.run.json. With --audit-noise an item has `within_noise` and
+  `acc_within_noise`: whether rounding could change the choice by the sum, and
+  whether it is right.
+
+exit code: 0 all scored, 1 some items failed (their lines hold `error`),
+           2 unusable input.
+"""
+RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
+NO_CATEGORY = "(none)"
+INDEX = re.compile(r"[0-9]{1,9}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A choice between texts.
+
+    Attributes:
+        context: text before each option.
+        options: at least two texts, none of them empty.
+        gold: the right option: its index or its text in the input, then its index; None if it is
+            not known.
+        category: any name.
+    """
+
+    context: str
+    options: tuple[str, ...]
+    gold: Any = None
+    category: str | None = NO_CATEGORY
+
+    def __post_init__(self) -> None:
+        """Check the options and turn `gold` into an index."""
+        for place, option in enumerate(self.options, start=1):
+            if not isinstance(option, str) or not option:
+                found = "empty" if option == "" else json_kind(option)
+                raise InputError(f'field "options", entry {place} is {found}, expected a text')
+        if len(self.options) < 2:
+            raise InputError(f'field "options" has {len(self.options)} texts, expected at least 2')
+        object.__setattr__(self, "gold", _gold_index(self.gold, self.options))
+        object.__setattr__(self, "category", self.category or NO_CATEGORY)
+
+
+def _gold_index(value: Any, options: Sequence[str]) -> int | None:
+    last = len(options) - 1
+    if isinstance(value, float) and value.is_integer():  # a column of a table with gaps
+        value = int(value)
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        return _index_of_text(value, options)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(
+            f'field "gold" is {json_kind(value)}, expected the index of an option from 0 to '
+            f"{last}, or its text"
+        )
+    if not 0 <= value <= last:
+        raise InputError(f'field "gold" is {str(value)[:20]}, expected an index from 0 to {last}')
+    return value
+
+
+def _index_of_text(value: str, options: Sequence[str]) -> int:
+    """Index of the option with this text, ignoring blanks around it, or the index in digits."""
+    equal = [option for option in options if option == value] or [
+        option for option in options if option.strip() == value.strip()
+    ]
+    quoted = repr(value[:SHOWN])
+    if len(set(equal)) > 1:
+        raise InputError(
+            f'field "gold" is {quoted}, and so are several options but for their blanks; give the '
+            "index"
+        )
+    by_text = options.index(equal[0]) if equal else None
+    by_index = int(value) if INDEX.fullmatch(value) and int(value) < len(options) else None
+    if by_text is not None and by_index is not None and by_text != by_index:
+        raise InputError(
+            f'field "gold" is the text {quoted}, which is option {by_text} and also the index of '
+            f"option {by_index}; give the index as a number"
+        )
+    found = by_index if by_text is None else by_text
+    if found is None:
+        raise InputError(
+            f'field "gold" is {quoted}, expected the text of an option, or an index from 0 to '
+            f"{len(options) - 1}"
+        )
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(IntervalSettings):
+    """Settings of `choose`."""
+
+    boundary: Literal["joint", "separate"] = setting(
+        "joint",
+        help="joint: encode context and option as one text (default); separate: encode each and "
+        "join the ids",
+    )
+    pmi_context: str = setting(
+        "Answer:",
+        metavar="TEXT",
+        help="the premise of acc_pmi, a text that asks for an answer without the question "
+        "(default: 'Answer:'); '' scores each option after the BOS, as lm-evaluation-harness does",
+    )
+
+
+def _option_index(record: Mapping[str, Any], field: str) -> int:
+    """Index that a stored record has for an option.
+
+    Raises:
+        InputError: there is no such option, or the options and their scores differ in number.
+    """
+    index, n = record[field], len(record["options"])
+    if len(sums := record["sum_logprob"]) != n:
+        raise InputError(f'field "sum_logprob" has {len(sums)} entries, expected {n}')
+    if not 0 <= index < n:
+        raise InputError(f'field "{field}" is {index!r}, expected the place of one of {n} options')
+    return index
+
+
+def _chosen(field: str) -> Callable[[Mapping[str, Any]], str]:
+    """The text of the option that a rule chose."""
+    return lambda record: record["options"][_option_index(record, field)]
+
+
+def _lead(record: Mapping[str, Any]) -> float:
+    return margins.lead(record["sum_logprob"])
+
+
+def _right_from_wrong(record: Mapping[str, Any]) -> float:
+    is_right = right_options(record["options"], _option_index(record, "gold"))
+    return margins.right_from_wrong(record["sum_logprob"], is_right)
+
+
+def _gold_logprob(record: Mapping[str, Any]) -> float:
+    return record["sum_logprob"][_option_index(record, "gold")]
+
+
+STATISTIC = "log-probability"
+
+
+class Record(TypedDict, total=False):
+    """One output line; the fields from `gold` on only if the item has a gold option."""
+
+    id: str | int
+    context: str
+    options: list[str]
+    category: str
+    sum_logprob: list[float]
+    n_tokens: list[int]
+    n_bytes: list[int]
+    pmi: list[float] | None
+    probability: list[float]
+    choice: Annotated[
+        int,
+        Decision(
+            "option chosen by log-probability", False, STATISTIC, _chosen("choice"), _lead,
+            "within_noise",
+        ),
+    ]  # fmt: skip
+    choice_norm: Annotated[
+        int,
+        Decision("option chosen by log-probability per byte", value=_chosen("choice_norm")),
+    ]
+    choice_pmi: Annotated[int | None, Decision("option chosen by PMI", value=_chosen("choice_pmi"))]
+    gold: Annotated[
+        int,
+        Metric("log-probability of the right option, nats", "gold_logprob", _gold_logprob),
+    ]
+    acc: Annotated[
+        bool,
+        Decision(
+            "the option chosen by log-probability is right", True, STATISTIC, None,
+            _right_from_wrong, "acc_within_noise",
+        ),
+    ]  # fmt: skip
+    acc_norm: Annotated[
+        bool, Decision("the option chosen by log-probability per byte is right", is_right=True)
+    ]
+    acc_pmi: Annotated[bool | None, Decision("the option chosen by PMI is right", is_right=True)]
+    chance: float
+    skill: float
+    skill_norm: float
+    skill_pmi: float | None
+    brier: float
+    within_noise: bool
+    acc_within_noise: bool
+    truncated: list[int]
+
+
+MARKS = {
+    "within_noise": "option with the highest sum",
+    "acc_within_noise": "whether it is the right one",
+}
+SHARES = tuple(f"acc{rule}" for rule in RULES)
+MEANS = {
+    name: Column(name, share=name in SHARES)
+    for name in (*SHARES, "chance", *(f"skill{rule}" for rule in RULES), "brier")
+}
+
+
+def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
+    """Score each option of each item whole, after the context and after the premise."""
+    run = ScoringRun(lm, settings, policies={"joint": "joint", "separate": "separate"})
+    items = [entry.item for entry in entries if entry.item is not None]
+    texts = list(dict.fromkeys(option for item in items for option in item.options))
+    scored = run.stream(
+        _requests(items, texts, settings.pmi_context),
+        n_requests=len(texts) + sum(len(item.options) for item in items),
+    )
+    premises = {
+        text: result.sum_logprob if _problem(result) is None else None
+        for text, result in zip(texts, itertools.islice(scored, len(texts)), strict=True)
+    }
+    records = [
+        {
+            "id": entry.id,
+            **_record(item, list(itertools.islice(scored, len(item.options))), premises),
+            **entry.extra,
+        }
+        for entry, item in zip(entries, items, strict=True)
+    ]
+    next(scored, None)  # ends the measured time
+    decisions = mark(records, run.noise, settings)
+    found = merge(records, settings)
+    return dataclasses.replace(
+        found,
+        details={**found.details, "boundary_audit": run.boundaries.counts("options")},
+        failures=failures_of(entries, records),
+        decisions=decisions,
+        **run.measured(),
+    )
+
+
+def mark(
+    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
+) -> list[Decisions]:
+    """Mark the choices that rounding could change; see `System.mark`."""
+    return mark_noise(records, Record, noise, "sum_logprob", MARKS)
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """Evaluate the items of all records as one run would; see `System.merge`."""
+    records = list(records)
+    good = [record for record in records if "error" not in record]
+    with_gold = [record for record in good if record.get("gold") is not None]
+    summary = {
+        "n_scored": len(good),
+        "n_with_gold": len(with_gold),
+        "ties": _count_ties(good),
+        **summarise(with_gold, MEANS, settings.n_bootstrap, settings.seed, "category"),
+    }
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=[flat(record) for record in records],
+        details={
+            "summary": summary,
+            "calibration": calibration(
+                [record["probability"] for record in with_gold],
+                [truth(record["options"], record["gold"]) for record in with_gold],
+            ),
+        },
+        long={"items": records},
+        headline=headline(summary),
+        failures=failed_records(records),
+        remarks=_remarks([record for record in records if record.get("options")]),
+    )
+
+
+def _requests(items: Sequence[Item], texts: Sequence[str], premise: str) -> Iterator[Request]:
+    """Each distinct option after the premise, then the options of each item."""
+    for k, text in enumerate(texts, start=1):
+        yield Request(f"premise.{k}", premise, text)
+    for number, item in enumerate(items, start=1):
+        for k, option in enumerate(item.options, start=1):
+            yield Request(f"{number}.{k}", item.context, option)
+
+
+def _problem(result: ScoredRequest) -> str | None:
+    """Why an option has no log-probability of all of its tokens, or None if it has one."""
+    if result.error is not None:
+        return result.error
+    if not result.n_tokens:
+        return "it has no tokens of its own, so it has no probability"
+    if result.n_scored < result.n_tokens:
+        return (
+            "its first token has nothing before it and so no probability; give a context, or a "
+            "model whose tokenizer writes a BOS"
+        )
+    return None
+
+
+def _record(
+    item: Item, results: Sequence[ScoredRequest], premises: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """The record of an item without `id`: `error` and no scores if an option failed.
+
+    Args:
+        results: one for each option.
+        premises: option -> its log-probability after the premise, nats; None if it has none.
+    """
+    options = item.options
+    record: dict[str, Any] = {
+        "context": item.context,
+        "options": list(options),
+        "category": item.category,
+    }
+    for place, result in enumerate(results, start=1):
+        if (problem := _problem(result)) is not None:
+            return {**record, "error": f"option {place}: {problem}"}
+    sums = [float(result.sum_logprob or 0.0) for result in results]
+    lengths = [n_bytes(option) for option in options]
+    before = [premises[option] for option in options]
+    pmi = None
+    if None not in before:
+        pmi = [total - float(prior or 0.0) for total, prior in zip(sums, before, strict=True)]
+    per_byte = [total / length for total, length in zip(sums, lengths, strict=True)]
+    scores = dict(zip(RULES, (sums, per_byte, pmi), strict=True))
+    # Of equal options argmax takes the first.
+    chosen = {
+        rule: None if values is None else int(np.argmax(values)) for rule, values in scores.items()
+    }
+    probability = softmax(sums)
+    record |= {
+        "sum_logprob": sums,
+        "n_tokens": [result.n_tokens for result in results],
+        "n_bytes": lengths,
+        "pmi": pmi,
+        "probability": probability.tolist(),
+        **{f"choice{rule}": choice for rule, choice in chosen.items()},
+    }
+    if item.gold is not None:
+        correct = right_options(options, item.gold)
+        right = {rule: None if k is None else correct[k] for rule, k in chosen.items()}
+        record |= {"gold": item.gold, **{f"acc{rule}": hit for rule, hit in right.items()}}
+        record["chance"] = sum(correct) / len(sums)
+        record |= {
+            f"skill{rule}": None if hit is None else skill(hit, sum(correct), len(sums))
+            for rule, hit in right.items()
+        }
+        record["brier"] = brier(probability, truth(options, item.gold))
+    if any(result.truncated for result in results):
+        record["truncated"] = [result.truncated for result in results]
+    return record
+
+
+def n_bytes(option: str) -> int:
+    """UTF-8 bytes of an option without the blanks before it, unless it is all blanks.
+
+    lm-evaluation-harness writes the blank between context and option itself and does not count it.
+    """
+    return len((option.lstrip() or option).encode())
+
+
+def right_options(options: Sequence[str], gold: int) -> list[bool]:
+    """Whether each option is right: its text equals the gold option's."""
+    return [option == options[gold] for option in options]
+
+
+def truth(options: Sequence[str], gold: int) -> list[float]:
+    """Probability of each option if the answer is certain; equal options share it equally."""
+    correct = right_options(options, gold)
+    return [is_right / sum(correct) for is_right in correct]
+
+
+def _count_ties(good: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """By rule, the number of items whose best value several options have."""
+
+    def count(values: Sequence[Sequence[float]]) -> int:
+        return sum(margins.lead(scores) == 0 for scores in values)
+
+    per_byte = [
+        [a / b for a, b in zip(record["sum_logprob"], record["n_bytes"], strict=True)]
+        for record in good
+    ]
+    return {
+        "choice": count([record["sum_logprob"] for record in good]),
+        "choice_norm": count(per_byte),
+        "choice_pmi": count([record["pmi"] for record in good if record["pmi"] is not None]),
+    }
+
+
+def _remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Remarks on the records of usable items."""
+    good = [record for record in records if "error" not in record]
+    ids = Counter(record["id"] for record in records)
+    counts = {
+        "say no gold option; they are in no accuracy": sum(
+            record.get("gold") is None for record in good
+        ),
+        "have an option without a probability after the premise, so no PMI": sum(
+            record["pmi"] is None for record in good
+        ),
+        "have the same option more than once; the first one is chosen, and each that equals "
+        "the gold option is right": sum(
+            len(set(record["options"])) < len(record["options"]) for record in records
+        ),
+        "share their id with another item": sum(n for n in ids.values() if n > 1),
+    }
+    return [
+        Remark("{n} of {n_items} items " + what, n=n, n_items=len(records))
+        for what, n in counts.items()
+        if n
+    ]
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """The accuracies, the first with its interval, and the chance level."""
+    if not summary["n_scored"]:
+        return "no item was scored"
+    means: Mapping[str, Estimate] = summary["overall"]
+    acc, chance = means["acc"], means["chance"]
+    if acc.mean is None or chance.mean is None:
+        return f"{summary['n_scored']} items scored, none with a gold option"
+    span = ""
+    if acc.low is not None and acc.high is not None:
+        span = f" (95% interval {acc.low:.4f} to {acc.high:.4f})"
+    others = "".join(
+        f", {name} {mean:.4f}"
+        for name in ("acc_norm", "acc_pmi")
+        if (mean := means[name].mean) is not None
+    )
+    return f"acc {acc.mean:.4f}{span}{others}, chance {chance.mean:.4f}, {acc.n} items"
+
+
+SYSTEM = System(
+    name="choose",
+    what="items",
+    help=HELP,
+    item=Item,
+    settings=Settings,
+    record=Record,
+    evaluate=evaluate,
+    report=report,
+    merge=merge,
+    mark=mark,
+    needs=("scores",),
+    compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),
+)

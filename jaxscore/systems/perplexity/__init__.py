@@ -1,0 +1,353 @@
+"""Perplexity and bits per byte of documents of any length, each token scored once."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from jaxscore.analysis.bootstrap import Estimate, ratio
+from jaxscore.analysis.text_measures import bits, perplexity
+from jaxscore.errors import InputError, NoItems, is_valid_unicode
+from jaxscore.io.items import Row, read_rows
+from jaxscore.io.json_input import check_regular, read_text
+from jaxscore.io.streams import form_of
+from jaxscore.io.tables import is_dataset
+from jaxscore.lm import Capabilities, LocalLM
+from jaxscore.systems.entries import Entry
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
+from jaxscore.systems.perplexity.report import report
+from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
+from jaxscore.systems.remarks import Remark
+from jaxscore.systems.settings import IntervalSettings, setting
+from jaxscore.systems.system import Compared, Metric, System
+
+HELP = """\
+How well does a model predict whole documents, however long? Each token is
+scored once, in windows that the model can read.
+
+input, one of
+  JSONL       {"id": "a", "text": "It was the best of times, ..."}, one document
+              per line; `id` defaults to the line's number. A JSON array, .csv,
+              .tsv, .parquet or a folder of datasets' save_to_disk holds the
+              same; --column text=body reads a field from the column `body`
+  a .txt file one document
+  a folder    each .txt file in it is a document, in the order of their names
+
+windows: each reads up to --max-length tokens and scores those that no window
+before it scored: at most --stride, the first one up to --max-length. By default
+they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
+stride gives tokens more context and takes twice as long.
+
+A document fails if it has more than 2,097,152 characters without a place where
+the tokenizer certainly splits a text; of some tokenizers no place is certain.
+
+output, one line per document, in order, log-probabilities in nats:
+  id, begin, text_sha256, n_tokens, n_scored, n_bytes (UTF-8), n_words,
+  n_windows, sum_logprob, mean_logprob, perplexity (per token), bits_per_byte,
+  bits_per_word; other fields of the input line. An OUT that ends in .csv, .tsv
+  or .parquet is a table with these columns.
+  Beside OUT lie OUT.report.md, OUT.report.json (means over all documents
+  together, worst documents first), OUT.report.html, which shows them in a
+  browser, and OUT.run.json.
+
+exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
+           2 unusable input.
+"""
+TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
+UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A document."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        """Check that the text can be encoded."""
+        if not is_valid_unicode(self.text):
+            raise InputError("its text has half a surrogate pair, which is no character")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(IntervalSettings):
+    """Settings of `perplexity`."""
+
+    max_length: int | None = setting(
+        None,
+        least=1,
+        metavar="N",
+        help="tokens that a window reads (default: the model's positions)",
+    )
+    stride: int | None = setting(
+        None, least=1, metavar="N", help="tokens that a window scores (default: --max-length)"
+    )
+    prefix_token_id: int | None = setting(
+        None,
+        least=0,
+        metavar="ID",
+        help="a token before each document in place of the tokenizer's BOS; "
+        "lm-evaluation-harness takes the EOS where there is no BOS (default: the BOS that the "
+        "tokenizer writes; without one the first token has no probability)",
+        advanced=True,
+    )
+    audit_noise: int = setting(0, least=0, is_flag=False)
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        if self.truncate is not None:
+            raise InputError(
+                "truncate: documents are read in windows, so none is too long; leave it out"
+            )
+        if self.audit_noise:
+            raise InputError(
+                "audit_noise: perplexity decides nothing that rounding could turn; leave it out"
+            )
+        if self.max_length is not None and self.stride is not None:
+            _check_stride(self.stride, self.max_length)
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; `evaluate` adds the resolved windows."""
+        omitted = ("truncate", "max_length", "stride")
+        return {name: value for name, value in super().record().items() if name not in omitted}
+
+
+class Record(TypedDict, total=False):
+    """One output line; log-probabilities in nats."""
+
+    id: str | int
+    begin: str
+    text_sha256: str
+    n_tokens: int
+    n_scored: int
+    n_bytes: int
+    n_words: int
+    n_windows: int
+    sum_logprob: Annotated[float, Metric("log-probability of a document, nats")]
+    mean_logprob: Annotated[
+        float, Metric("mean log-probability, nats per token, mean over documents")
+    ]
+    perplexity: float
+    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents")]
+    bits_per_word: Annotated[float, Metric("bits per word, mean over documents")]
+
+
+def read_documents(
+    path: Path, columns: Mapping[str, str], lists: Collection[str] = ()
+) -> Iterator[Row]:
+    """Rows of a table, or each text file of a folder as one row.
+
+    Args:
+        path: a `.txt` file, which is one document; a folder, whose `.txt` files are documents in
+            the order of their names; or JSONL or a table, see `jaxscore.io.items`.
+        columns, lists: as of `read_rows`.
+
+    Raises:
+        InputError: the files cannot be read, or hold nothing.
+    """
+    is_folder = path.is_dir() and not is_dataset(path)
+    if not is_folder and form_of(path) != ".txt":
+        try:
+            yield from read_rows(path, columns, lists)
+        except InputError as problem:
+            if path.is_dir() or form_of(path) in TABLES or isinstance(problem, NoItems):
+                raise
+            raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
+        return
+    if columns:
+        raise InputError(f"{path}: --column names fields of a table, and text files have none")
+    files = sorted(path.glob("*.txt")) if is_folder else [path]
+    if not files:
+        raise InputError(
+            f"{path}: found a folder without a .txt file; expected text files, a file of JSONL or "
+            "another table, or a folder that save_to_disk of datasets wrote"
+        )
+    for number, file in enumerate(files, start=1):
+        check_regular(file)
+        yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
+
+
+def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) -> Evaluation:
+    """Score every token of each document once, in windows.
+
+    Raises:
+        InputError: windows that the model cannot read.
+    """
+    windows = _windows(settings, lm.capabilities)
+    started = time.perf_counter()
+    documents = list(
+        score_documents(lm, entries, prefix_token_id=settings.prefix_token_id, **windows)
+    )
+    seconds = time.perf_counter() - started
+    records = [_record(document) for document in documents]
+    good = [record for record in records if "error" not in record]
+    summary = summarise(good, settings.n_bootstrap, settings.seed)
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=records,
+        details={"summary": summary, "windows": windows},
+        long={"documents": records},
+        headline=headline(summary),
+        failures=[
+            Failure(document.entry.name, document.error)
+            for document in documents
+            if document.error is not None
+        ],
+        remarks=_remarks(good),
+        seconds=seconds,
+    )
+
+
+def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+    """Evaluate the documents of all records as one run would; see `System.merge`."""
+    records = list(records)
+    good = [record for record in records if "error" not in record]
+    summary = summarise(good, settings.n_bootstrap, settings.seed)
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(records),
+        rows=records,
+        details={"summary": summary},
+        long={"documents": records},
+        headline=headline(summary),
+        failures=failed_records(records),
+        remarks=_remarks(good),
+    )
+
+
+def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
+    """`max_length` and `stride`, with the defaults that the model decides.
+
+    Raises:
+        InputError: the model has fewer positions or ids, or the stride is longer than a window.
+    """
+    assert model.max_positions is not None  # a local model knows both
+    assert model.vocab_size is not None
+    most = model.max_positions
+    length = most if settings.max_length is None else settings.max_length
+    if length > most:
+        raise InputError(
+            f"max_length is {length}, and the model takes {most} positions; give at most that, or "
+            "leave it out"
+        )
+    stride = length if settings.stride is None else settings.stride
+    _check_stride(stride, length)
+    prefix, columns = settings.prefix_token_id, model.vocab_size
+    if prefix is not None and prefix >= columns:
+        raise InputError(f"prefix_token_id is {prefix}, expected an id from 0 to {columns - 1}")
+    return {"max_length": length, "stride": stride}
+
+
+def _check_stride(stride: int, length: int) -> None:
+    """Refuse a stride that is longer than a window."""
+    if stride > length:
+        raise InputError(
+            f"stride is {stride}, and a window reads {length} tokens, so that some would have no "
+            f"window; give at most {length}"
+        )
+
+
+def _record(document: ScoredDocument) -> dict[str, Any]:
+    entry = document.entry
+    if document.error is not None:
+        return {"id": entry.id, "error": document.error, **entry.extra}
+    total = document.sum_logprob
+    mean = total / document.n_scored
+    return {
+        "id": entry.id,
+        "begin": document.begin,
+        "text_sha256": document.text_sha256,
+        "n_tokens": document.n_tokens,
+        "n_scored": document.n_scored,
+        "n_bytes": document.n_bytes,
+        "n_words": document.n_words,
+        "n_windows": document.n_windows,
+        "sum_logprob": total,
+        "mean_logprob": mean,
+        "perplexity": perplexity(mean),
+        "bits_per_byte": -bits(total) / document.n_bytes,
+        "bits_per_word": -bits(total) / document.n_words,
+        **entry.extra,
+    }
+
+
+def summarise(good: Sequence[Mapping[str, Any]], n_bootstrap: int, seed: int) -> dict[str, Any]:
+    """Sums over the scored documents, and means per token, byte and word with intervals."""
+    nats = [-record["sum_logprob"] for record in good]
+    counts = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
+    summary: dict[str, Any] = {"n_documents": len(good)}
+    summary |= {name: sum(record[name] for record in good) for name in counts}
+    summary["n_left_out"] = summary["n_tokens"] - summary["n_scored"]
+    for unit, field in UNITS.items():
+        mean = ratio(nats, [record[field] for record in good], n_bootstrap, seed)
+        summary[f"bits_per_{unit}"] = _transformed(mean, bits)
+        name = "perplexity" if unit == "token" else f"{unit}_perplexity"
+        summary[name] = _transformed(mean, lambda nats: perplexity(-nats))
+    return summary
+
+
+def _transformed(estimate: Estimate, change: Callable[[float], float | None]) -> Estimate:
+    """An estimate in another unit; a rising function keeps the order of the bootstrap's draws."""
+    ends = (estimate.mean, estimate.low, estimate.high)
+    return Estimate(estimate.n, *(None if value is None else change(value) for value in ends))
+
+
+def _remarks(good: Sequence[Mapping[str, Any]]) -> list[str]:
+    without = sum(record["n_scored"] < record["n_tokens"] for record in good)
+    if not without:
+        return []
+    return [
+        Remark(
+            "the first token of {n} of {n_items} documents has nothing before it and so no "
+            "probability; bits per byte and per word count its bytes and words; prefix_token_id "
+            "(--prefix-token-id) puts a token before each document",
+            n=without,
+            n_items=len(good),
+        )
+    ]
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Bits per byte with its interval, and the perplexities."""
+    per_byte: Estimate = summary["bits_per_byte"]
+    if per_byte.mean is None:
+        return "no document was scored"
+    span = ""
+    if per_byte.low is not None and per_byte.high is not None:
+        span = f" (95% interval {per_byte.low:.4f} to {per_byte.high:.4f})"
+    return (
+        f"bits per byte {per_byte.mean:.4f}{span}, perplexity per token "
+        f"{summary['perplexity'].mean:.6g}, per word {summary['word_perplexity'].mean:.6g}, "
+        f"{per_byte.n} documents"
+    )
+
+
+SYSTEM = System(
+    name="perplexity",
+    what="documents",
+    help=HELP,
+    forms=".txt, a folder of .txt files,",
+    item=Item,
+    settings=Settings,
+    record=Record,
+    read_rows=read_documents,
+    from_value=lambda value: {"text": value} if isinstance(value, str) else value,
+    is_lazy=True,
+    evaluate=evaluate,
+    report=report,
+    merge=merge,
+    needs=("is_local",),
+    compared=(
+        Compared(
+            text=("text_sha256",),
+            signature=("bits_per_byte", "sum_logprob", "n_scored"),
+            order=("bits_per_byte", "bits_per_word", "mean_logprob"),
+            fixed=(),
+        ),
+    ),
+)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from jaxscore import InputError
-from jaxscore.systems.choose.system import SYSTEM, Item
+from jaxscore.systems.choose import SYSTEM, Item
 from jaxscore.systems.entries import Entry, check_file, read_file, read_objects
 from tests.hostile.inputs import HOSTILE, fields, outcome, put
 

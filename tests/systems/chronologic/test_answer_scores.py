@@ -8,9 +8,8 @@ import pytest
 
 from jaxscore.analysis.bootstrap import summarise
 from jaxscore.errors import InputError
-from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.chronologic import SYSTEM, Settings, answer_scores, label, select
 from jaxscore.systems.chronologic.answer_scores import Question
-from jaxscore.systems.chronologic.system import SYSTEM, Settings, label, select
 from jaxscore.systems.entries import Entry, read_file, read_objects
 from jaxscore.systems.evaluation import failures_of
 from jaxscore.types.results import ScoredRequest, failed

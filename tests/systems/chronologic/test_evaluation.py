@@ -7,7 +7,7 @@ import pytest
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.chronologic.system import Settings
+from jaxscore.systems.chronologic import Settings
 
 QUESTIONS = [
     {

@@ -4,19 +4,19 @@ import math
 
 import pytest
 
-from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.open_run import comparisons_of
 from jaxscore.systems.compare.units import Choice
-from jaxscore.systems.paths.system import SYSTEM as PATHS
-from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem.system import SYSTEM as PROBSEM
+from jaxscore.systems.paths import SYSTEM as PATHS
+from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
+from jaxscore.systems.probsem import SYSTEM as PROBSEM
 from jaxscore.systems.rag.judge import SYSTEM as JUDGE
 from jaxscore.systems.rag.metrics import SYSTEM as METRICS
-from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection.livecode import LIVECODE_SELECT
 from jaxscore.systems.selection.select_and_vote import SELECT, VOTE
-from jaxscore.systems.self_certainty.system import SYSTEM as SELF_CERTAINTY
+from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from tests.systems.compare import records
 
 

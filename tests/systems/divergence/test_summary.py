@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.io.json_output import json_text
+from jaxscore.systems.divergence import merge_lists
 from jaxscore.systems.divergence.summary import PER_TOKEN, Totals, Worst, means_of, values_of
-from jaxscore.systems.divergence.system import merge_lists
 from jaxscore.types.results import ScoredRequest
 
 

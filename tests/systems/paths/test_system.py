@@ -9,7 +9,7 @@ import pytest
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.entries import read_file, read_objects
-from jaxscore.systems.paths.system import (
+from jaxscore.systems.paths import (
     BOUNDARIES,
     COLUMNS,
     SYSTEM,

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from jaxscore import InputError
 from jaxscore.systems.entries import check_file, iterate_file, iterate_objects
-from jaxscore.systems.perplexity.system import SYSTEM
+from jaxscore.systems.perplexity import SYSTEM
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
 
 load = functools.partial(iterate_file, SYSTEM)

@@ -11,8 +11,9 @@ import torch
 import transformers
 
 from jaxscore import InputError, evaluate
+from jaxscore.systems import perplexity
 from jaxscore.systems.entries import iterate_objects
-from jaxscore.systems.perplexity import system, windows
+from jaxscore.systems.perplexity import windows
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
@@ -111,10 +112,10 @@ def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
     texts = [WORDS * 2, "", "One", WORDS, {"id": 1}]
     want = evaluate("perplexity", scorers("tiny-llama3"), texts, max_length=8)
     found = [
-        system._record(document)
+        perplexity._record(document)
         for document in windows.score_documents(
             scorers("tiny-llama3"),
-            iterate_objects(system.SYSTEM, texts),
+            iterate_objects(perplexity.SYSTEM, texts),
             max_length=8,
             stride=8,
             prefix_token_id=None,
@@ -168,7 +169,7 @@ def test_settings(scorers, settings, message):
 
 def test_stride_longer_than_given_windows_is_refused_without_a_model():
     with pytest.raises(InputError, match="stride is 9, and a window reads 8 tokens"):
-        system.Settings(max_length=8, stride=9)
+        perplexity.Settings(max_length=8, stride=9)
 
 
 def test_what_is_no_source_and_no_document(scorers):

@@ -5,7 +5,7 @@ import pytest
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.probsem.system import load
+from jaxscore.systems.probsem import load
 from tests.conftest import CASES
 
 SUITE = {

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.errors import InputError
-from jaxscore.systems.probsem.system import (
+from jaxscore.systems.probsem import (
     Prompts,
     Settings,
     failures_of,

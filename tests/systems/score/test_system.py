@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import check_file, iterate_file
-from jaxscore.systems.score.system import SYSTEM, Item, as_lists, record_of
+from jaxscore.systems.score import SYSTEM, Item, as_lists, record_of
 from jaxscore.types.results import ScoredRequest, failed
 
 SUMMARY = [

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore.errors import InputError
-from jaxscore.systems.self_certainty.system import ALIGNMENTS
+from jaxscore.systems.self_certainty import ALIGNMENTS
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES, MODELS
 from tests.systems.works import begin
