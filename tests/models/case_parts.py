@@ -63,5 +63,4 @@ LLAMALIKE_NAMES = "rms_norm_eps hidden_act rope_theta"
 # Why an attribute needs no case
 TRAINING = "for training"
 NOT_READ = "torch's class does not read it"
-OF_EXPERTS = "of layers without experts, which are refused"
 WINDOWED = "of sliding windows, which are refused"

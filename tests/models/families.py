@@ -30,7 +30,6 @@ from tests.models.case_parts import (
     LONGROPE,
     MIXTURE,
     NOT_READ,
-    OF_EXPERTS,
     OWN_HEADS,
     POSITIONS,
     SIZES,
@@ -57,6 +56,8 @@ STRUCTURES = {
     "deepseek_v3": "latent attention, groups of experts, layers of two kinds",
     "gpt_oss": "attention sinks, experts with biases",
 }
+# Experts in the last of four layers alone
+PLAIN = {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [1]}
 
 BASE: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": VOCABULARY, "hidden_size": 36, "n_layer": 2, "n_head": 6},
@@ -447,6 +448,7 @@ CASES = [
         **LLAMALIKE,
     ),
     case("qwen2_moe", "rope_scaling", num_experts_per_tok=1, **scaled(YARN)),
+    case("qwen2_moe", **PLAIN),
     case("qwen3"),
     case(
         "qwen3",
@@ -480,6 +482,7 @@ CASES = [
         **LLAMALIKE,
     ),
     case("qwen3_moe", "rope_scaling", **scaled(YARN)),
+    case("qwen3_moe", **PLAIN),
     case("smollm3", {"no_rope_layers": [1, 1, 1, 1]}),  # the fourth has none
     case(
         "smollm3",
@@ -600,13 +603,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # transformers 4.57 refuses it.
     ("phi3", scaled(LINEAR), "rope_type is 'linear'"),
     ("qwen2", {"attention_bias": True}, "attention_bias=True"),
-    ("qwen2_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
-    ("qwen2_moe", {"mlp_only_layers": [0]}, "mlp_only_layers is [0]"),
     # Its class windows the first layers, qwen2's the last ones.
     ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window is True"),
     ("qwen2_moe", {"layer_types": [SLIDING, FULL]}, "layer_types is ['sliding_attention', "),
-    ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
-    ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1]"),
     ("starcoder2", {"activation_function": "relu"}, "activation_function is 'relu'"),
     ("starcoder2", {"attention_softmax_in_fp32": False}, "attention_softmax_in_fp32 is False"),
     ("starcoder2", {"layer_norm_epsilon": 0.1}, "layer_norm_epsilon is 0.1"),
@@ -664,7 +663,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {"layer_types": ["chunked_attention", FULL]}, "layer_types"),
     ("qwen2", {"layer_types": [FULL, SLIDING]}, "sliding_window is None"),
     ("qwen2", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
-    ("qwen2_moe", {"num_experts": 0}, "num_experts_per_tok is 2, expected 1 to 0 of 0 experts"),
+    ("qwen2_moe", {"num_experts": 1}, "num_experts_per_tok is 2, expected 1 to 1 of 1 experts"),
     ("qwen3_moe", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
     ("smollm3", {"layer_types": [SLIDING] * 4}, "sliding_window is None"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]"),
@@ -710,14 +709,12 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "layerdrop": TRAINING,
     },
     "qwen2_moe": {
-        "intermediate_size": OF_EXPERTS,
         "max_window_layers": WINDOWED,
         "sliding_window": WINDOWED,
         "output_router_logits": TRAINING,
         "router_aux_loss_coef": TRAINING,
     },
     "qwen3_moe": {
-        "intermediate_size": OF_EXPERTS,
         "max_window_layers": NOT_READ,
         "output_router_logits": TRAINING,
         "router_aux_loss_coef": TRAINING,

@@ -21,15 +21,13 @@ def _qwen3(config: Any) -> DecoderConfig:
 
 
 def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
-    """Experts in every layer; configs that also have plain layers are refused."""
-    fields.require(config, decoder_sparse_step=1, mlp_only_layers=[])
     experts = Experts(
         config.num_experts, config.num_experts_per_tok, config.norm_topk_prob, shared_width
     )
+    width, plain = config.moe_intermediate_size, mixtures.layers_between_steps(config)
     return llama.llama_config(
         config,
-        mlp_width=config.moe_intermediate_size,
-        experts=mixtures.check_counts(experts),
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
         **own,
     )
 
@@ -75,16 +73,15 @@ def _sources(config: DecoderConfig) -> Table:
     table |= llama.attention_sources(config)
     if config.qk_norm:
         table |= llama.qk_norm_sources(config)
-    if config.experts is None:
-        return table | llama.mlp_sources(config)
+    table |= mixtures.plain_mlp_sources(config)
     layer = "layers.{i}.mlp."
     table |= mixtures.router_sources(config, layer + "gate")
     # Files of Qwen3-VL have all experts of a layer in two tensors, transposed until transformers 5.
     table |= mixtures.separate_or_fused_expert_sources(config, layer, transposed=None)
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
-    if config.experts.shared_width:
-        at = ("layers", "mlp", "shared_gate")
-        table |= linear(at, layer + "shared_expert_gate", False)
+    if config.experts is not None and config.experts.shared_width:
+        at, layers = mixtures.mlp_path(config), mixtures.split_layers(config)[0]
+        table |= linear((*at, "shared_gate"), layer + "shared_expert_gate", False, layers=layers)
     return table
 
 
