@@ -275,7 +275,7 @@ def load_scorer(
     remark_lora(args)
     place = _journal(args, output, written)
     # Deferred: imports JAX, which takes a second
-    from jaxscore.engine.devices import limit_bytes, use_device
+    from jaxscore.engine.devices import use_device
 
     use_device(args.device)
     scorer = _loader(args, generates=generates)(
@@ -298,6 +298,14 @@ def load_scorer(
     if part is not None:
         part.scorer, part.model = scorer, model
     stages.freeze_existing()
+    _remark_loaded(args, scorer)
+    return scorer
+
+
+def _remark_loaded(args: argparse.Namespace, scorer: "Scorer") -> None:
+    """Describe on stderr how the loaded models compute."""
+    from jaxscore.engine.devices import limit_bytes  # deferred: imports JAX
+
     for loaded_model in scorer.models:
         remark_model(args, loaded_model)
     remark_faster_dtype(args, scorer.model)
@@ -307,7 +315,6 @@ def load_scorer(
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
     if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {scorer.batch_tokens}")
-    return scorer
 
 
 def _with_journal_of(

@@ -166,41 +166,22 @@ def decode(
     head = unembedding(params)
     B = state.token.shape[0]
 
-    def next_token(hidden_BD: Array, drawn: Array, seen: Array | None) -> Array:
-        if greedy and seen is None:
-            terms = lm_head_terms(hidden_BD, head)
-            return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, NONFINITE)
-        logits_BV = all_logits(hidden_BD, head)
-        if seen is not None:
-            logits_BV = apply_repetition_penalty(logits_BV, seen, sampling.penalty)
-        # A logit of minus infinity is a token that is never drawn; the maximum is NaN if one is.
-        sound = jnp.isfinite(logits_BV.max(axis=1))
-        best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
-        chosen = best if greedy else sample_tokens(logits_BV, sampling, drawn, cut=cut)
-        return jnp.where(sound, chosen, NONFINITE)
-
     def step(carry: Any) -> Any:
-        t, new, (cache, token, done, left, drawn, seen), out = carry
-        before = (*prefix, cache, new)
+        t, new, state, out = carry
+        before = (*prefix, state.cache, new)
         at = new.first + t
         hidden, made = extend(
-            params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
+            params, state.token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
         )
         new = new._replace(
             key=lax.dynamic_update_slice_in_dim(new.key, made.key, t, axis=3),
             value=lax.dynamic_update_slice_in_dim(new.value, made.value, t, axis=3),
             states=made.states,
-            length=new.length + jnp.where(done, 0, 1),
+            length=new.length + jnp.where(state.done, 0, 1),
         )
-        drawn_token = next_token(hidden[:, 0], drawn, seen)
-        out = out.at[:, t].set(jnp.where(done, NO_TOKEN, drawn_token))
-        left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
-        broken = drawn_token == NONFINITE
-        token = jnp.where(done | broken, token, drawn_token)
-        done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
-        if seen is not None:
-            seen = seen.at[jnp.arange(B), token].set(True)
-        return t + 1, new, GenerationState(cache, token, done, left, drawn, seen), out
+        chosen = _choose(hidden[:, 0], head, sampling, state, greedy=greedy, cut=cut)
+        out = out.at[:, t].set(jnp.where(state.done, NO_TOKEN, chosen))
+        return t + 1, new, _advance(state, chosen, eos), out
 
     def unfinished(carry: Any) -> Array:
         t, _, state, _ = carry
@@ -211,6 +192,43 @@ def decode(
         unfinished, step, (jnp.int32(0), _empty_behind(state.cache, steps), state, empty)
     )
     return state._replace(cache=_append(state.cache, new)), out
+
+
+def _choose(
+    hidden_BD: Array,
+    head: Unembedding,
+    sampling: Sampling,
+    state: GenerationState,
+    *,
+    greedy: bool,
+    cut: bool,
+) -> Int[Array, " B"]:
+    """The next token of each slot, or `NONFINITE`; see `decode`."""
+    if greedy and state.seen is None:
+        terms = lm_head_terms(hidden_BD, head)
+        return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, NONFINITE)
+    logits_BV = all_logits(hidden_BD, head)
+    if state.seen is not None:
+        logits_BV = apply_repetition_penalty(logits_BV, state.seen, sampling.penalty)
+    # A logit of minus infinity is a token that is never drawn; the maximum is NaN if one is.
+    sound = jnp.isfinite(logits_BV.max(axis=1))
+    best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
+    chosen = best if greedy else sample_tokens(logits_BV, sampling, state.drawn, cut=cut)
+    return jnp.where(sound, chosen, NONFINITE)
+
+
+def _advance(
+    state: GenerationState, chosen: Int[Array, " B"], eos: Int[Array, "B E"]
+) -> GenerationState:
+    """The state after a step that chose these tokens; finished slots stay as they are."""
+    cache, token, done, left, drawn, seen = state
+    left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
+    broken = chosen == NONFINITE
+    token = jnp.where(done | broken, token, chosen)
+    done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
+    if seen is not None:
+        seen = seen.at[jnp.arange(len(token)), token].set(True)
+    return GenerationState(cache, token, done, left, drawn, seen)
 
 
 def _empty_behind(cache: KVCache, steps: int) -> KVCache:

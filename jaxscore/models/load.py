@@ -26,6 +26,7 @@ from jaxscore.models.model_types import (
 )
 from jaxscore.models.weights import checkpoint, quantization
 from jaxscore.models.weights.array_tensors import MEMORY, array_tensors
+from jaxscore.models.weights.tensor_files import Tensors
 
 TEXT = "text_config"
 DECISIVE = {"model_type", TEXT, "vision_config", "audio_config", "quantization_config"}
@@ -124,18 +125,12 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_choice("quantize", quantize, (None, *QUANTIZED))
-    try:
-        current_platform()
-    except ValueError as problem:
-        raise InputError(str(problem)) from None
-    raw = checkpoint.read_config(folder)
-    accepted: dict[str, Any] = {}
-    where = str(checkpoint.config_path(folder))
+    _check_platform()
+    raw, where = checkpoint.read_config(folder), str(checkpoint.config_path(folder))
     model_types.check(raw, where)  # before anything is said of its weights
-    if accept_config:
-        if implementation == "transformers":
-            raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
-        raw, accepted = accept(raw, accept_config, where)
+    if accept_config and implementation == "transformers":
+        raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
+    raw, accepted = accept(raw, accept_config, where)
     scheme = quantization.read_scheme(folder, raw)
     raw = quantization.plain_config(raw)
     if checkpoint.is_converted(folder):
@@ -146,28 +141,52 @@ def load(
         stored_dtype = tensors.dtype_name() if scheme is None else scheme.narrowest
     dtype = _computed_dtype(dtype, stored_dtype)
     if adapter is not None and tensors is not None:
-        from jaxscore.models.weights import lora
-
-        kind = raw["model_type"]
-        family = FAMILIES.get(kind)
-        bare = str if family is None else functools.partial(bare_name, family)
-        tensors = lora.merged(tensors, lora.read(adapter), kind, bare)
-    if implementation != "transformers":
-        model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice, before_weights)
-    elif quantize is not None:
-        raise InputError(
-            f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
-            "class; leave it out"
-        )
-    else:
-        from jaxscore.models.transformers_flax import flax_classes
-
+        tensors = _with_adapter(tensors, adapter, raw["model_type"])
+    if implementation == "transformers":
         assert tensors is not None  # a converted folder was refused above
-        model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
+        model = _flax_class(folder, raw, tensors, dtype, quantize, mesh_choice)
+    else:
+        model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice, before_weights)
     stored_as = None if scheme is None else scheme.describe()
     if adapter is not None:
         model = dataclasses.replace(model, replace_params=_refuse_beside_adapter)
     return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
+
+
+def _check_platform() -> None:
+    """Refuse a platform that we have no programs for."""
+    try:
+        current_platform()
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
+
+
+def _with_adapter(tensors: Tensors, adapter: Path, model_type: str) -> Tensors:
+    """The tensors of a checkpoint with a LoRA adapter merged into them."""
+    from jaxscore.models.weights import lora  # deferred: few checkpoints have one
+
+    family = FAMILIES.get(model_type)
+    bare = str if family is None else functools.partial(bare_name, family)
+    return lora.merged(tensors, lora.read(adapter), model_type, bare)
+
+
+def _flax_class(
+    folder: Path,
+    raw: dict[str, Any],
+    tensors: Tensors,
+    dtype: Dtype,
+    quantize: Quantize | None,
+    mesh_choice: MeshChoice | None,
+) -> Model:
+    """The model as transformers' Flax class."""
+    if quantize is not None:
+        raise InputError(
+            f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
+            "class; leave it out"
+        )
+    from jaxscore.models.transformers_flax import flax_classes  # deferred: imports transformers
+
+    return flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
 
 
 def _refuse_beside_adapter(values: Any) -> Any:

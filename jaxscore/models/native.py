@@ -110,22 +110,25 @@ def build(
             folder, family, config, tensors, numpy_dtype, placement, integers=integers
         )
     eos_ids, generation_defaults = read_generation_config(folder, text.raw)
-    share = costs.stored_share(params) if config.stored else None
-    limit_reason = family.limit_reason
-    if limit_reason:
-        made_for = read(text.raw, str(config_path(folder))).config.max_position_embeddings
-        limit_reason = limit_reason if config.max_positions < made_for else ""
     return dataclasses.replace(
         from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
         placeholders=text.placeholders,
         left_out=left_out,
-        limit_reason=limit_reason,
-        stored_share=share,
+        limit_reason=_limit_reason(family, config, text.raw, folder),
+        stored_share=costs.stored_share(params) if config.stored else None,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(
             _new_params, load, config, text.wrapper, jax.tree.map(abstract_array, params)
         ),
     )
+
+
+def _limit_reason(family: Family, config: DecoderConfig, raw: dict[str, Any], folder: Path) -> str:
+    """Why the decoder takes fewer positions than the model was made for, see `Model`."""
+    if not family.limit_reason:
+        return ""
+    made_for = read(raw, str(config_path(folder))).config.max_position_embeddings
+    return family.limit_reason if config.max_positions < made_for else ""
 
 
 def _new_params(
@@ -231,14 +234,6 @@ def from_params(
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
         model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
         longer = config.long_from, model
-    cache_dtype = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
-
-    def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
-        heads, width = cache_head_shape(config, build)
-        shape = len(cached_layers(config)), rows, heads, slots, width
-        states = decoder.empty_states(config, rows, build)
-        key, value = jnp.zeros(shape, cache_dtype), jnp.zeros(shape, cache_dtype)
-        return decoder.KeysValues(key, value, states)
 
     def hidden_states(
         p: Any, ids: Any, at: Any, end: Any, caches: Any = (), paths: Any = None
@@ -257,7 +252,7 @@ def from_params(
     return Model(
         hidden_states=hidden_states,
         unembedding=lambda p: decoder.unembedding(p, config, build),
-        cached=Cached(extend, empty_cache),
+        cached=Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
         paths=paths,
         write=None,
         params=params,
@@ -274,6 +269,17 @@ def from_params(
         mesh=mesh,
         platform=platform,
     )
+
+
+def _empty_cache(
+    config: DecoderConfig, build: Build, dtype: Dtype, rows: int, slots: int
+) -> decoder.KeysValues:
+    """See `Cached`."""
+    heads, width = cache_head_shape(config, build)
+    shape = len(cached_layers(config)), rows, heads, slots, width
+    kind = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
+    states = decoder.empty_states(config, rows, build)
+    return decoder.KeysValues(jnp.zeros(shape, kind), jnp.zeros(shape, kind), states)
 
 
 def translate(

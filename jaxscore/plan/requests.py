@@ -249,13 +249,7 @@ def check_sequences(
     flat = np.concatenate(filled) if filled else np.zeros(0, np.int32)
     for at in np.flatnonzero((flat < 0) | (flat >= vocab_size)).tolist():
         k, id = int(np.searchsorted(bounds, at, side="right")) // 2, int(flat[at])
-        if k not in found:
-            found[k] = (
-                f"token id {id} is negative, expected 0 to {vocab_size - 1}"
-                if id < 0
-                else f"token id {id} is beyond the model's vocabulary of {vocab_size}; tokenizer "
-                "and model do not belong together"
-            )
+        found.setdefault(k, _unknown_id(id, vocab_size))
     reserved = np.fromiter(placeholders, np.int64)
     for k, sequence in enumerate(sequences):
         ids, start = arrays[2 * k], sequence.start
@@ -273,6 +267,15 @@ def check_sequences(
         if k not in found and n_read > max_positions:
             found[k] = _too_long(sequence, max_positions, limit_reason)
     return found
+
+
+def _unknown_id(id: int, vocab_size: int) -> str:
+    if id < 0:
+        return f"token id {id} is negative, expected 0 to {vocab_size - 1}"
+    return (
+        f"token id {id} is beyond the model's vocabulary of {vocab_size}; tokenizer and model do "
+        "not belong together"
+    )
 
 
 def _as_array(ids: object) -> np.ndarray:

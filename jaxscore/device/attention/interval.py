@@ -82,20 +82,11 @@ def attention(
         # Two positions are in one chunk if and only if their quotients are equal.
         chunk = jnp.maximum(window, 1)
         position_RL, window = position_RL // chunk, jnp.minimum(window, 1)
-    run = ATTENTION[backend.attention]
-    if q_RLNH.shape[1] == 1:
-        run = attend_self
-    elif backend.interpreted and backend.attention.startswith("kernel"):
-        run = functools.partial(run, interpret=True)
-    elif backend.attention == "kernel_gpu" and dtype == jnp.float32:
-        # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise.
-        run = blocked
+    run = _implementation(backend, dtype, q_RLNH.shape[1])
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     q = q_RLNH if cache_q is None else cache_q
-    parts = [
-        attend_cache(q, cache, position_RL, window, rule=rule, backend=backend, chunk=chunk)
-        for cache in caches
-    ]
+    attend = functools.partial(attend_cache, rule=rule, backend=backend, chunk=chunk)
+    parts = [attend(q, cache, position_RL, window) for cache in caches]
     if parts and from_cache is not None:
         out, lse = merge_parts(parts)
         parts = [(from_cache(out), lse)]
@@ -104,6 +95,18 @@ def attention(
         return out
     # exp(lse) of the total exp(lse) + exp(sink)
     return out * jax.nn.sigmoid(lse - sinks_N)[..., None]
+
+
+def _implementation(backend: Backend, dtype: Any, n_tokens: int) -> Callable[..., Any]:
+    """The backend's function in `ATTENTION`, or the one that suits a type or rows of one token."""
+    if n_tokens == 1:
+        return attend_self
+    if backend.interpreted and backend.attention.startswith("kernel"):
+        return functools.partial(ATTENTION[backend.attention], interpret=True)
+    if backend.attention == "kernel_gpu" and dtype == jnp.float32:
+        # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise.
+        return blocked
+    return ATTENTION[backend.attention]
 
 
 def isolate_nonfinite(

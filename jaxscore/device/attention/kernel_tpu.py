@@ -93,25 +93,17 @@ def kernel_tpu(
     R, L, N, H = q_RLNH.shape
     K, T = k_RLKH.shape[2], R * L
     sizes = block_sizes(L, N // K, H)
-    keys = sizes.keys
-
-    def laid_out(x_RLXH: jax.Array) -> jax.Array:
-        x = x_RLXH.astype(dtype).reshape(T, -1, H)
-        if sizes.by_token:
-            return padded(x, keys, 0).reshape(-1, x.shape[1] * H)
-        return padded(x.transpose(1, 0, 2), keys, 1)
-
-    end = padded(flat_ends(subtree_end_RL), keys, 0)
-    position = padded(position_RL.reshape(-1).astype(jnp.int32), keys, 0)
+    end = padded(flat_ends(subtree_end_RL), sizes.keys, 0)
+    position = padded(position_RL.reshape(-1).astype(jnp.int32), sizes.keys, 0)
     parts = query_parts(R * L, L, sizes)
     pairs, n_pairs = _visible_pairs(end, position, window, sizes, parts)
-    qkv = laid_out(q_RLNH), laid_out(k_RLKH), laid_out(v_RLKH)
+    q, k, v = (_laid_out(x.astype(dtype), sizes) for x in (q_RLNH, k_RLKH, v_RLKH))
     bias = rule.kernel_bias(position)
 
     def run(of_part: tuple[int | Array, Array, Array]) -> tuple[Array, Array]:
         part, *listed = of_part
         return _run(
-            qkv,
+            (q, k, v),
             (end, position, window),
             bias,
             listed,
@@ -134,6 +126,14 @@ def kernel_tpu(
     return out.reshape(-1, N, H)[:T].reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(
         R, L, N
     )
+
+
+def _laid_out(x_RLXH: Array, sizes: Sizes) -> Array:
+    """Tokens of all rows one after another, padded to whole blocks of keys."""
+    x = x_RLXH.reshape(-1, *x_RLXH.shape[2:])
+    if sizes.by_token:
+        return padded(x, sizes.keys, 0).reshape(-1, x.shape[1] * x.shape[2])
+    return padded(x.transpose(1, 0, 2), sizes.keys, 1)
 
 
 def _joined(parts: Array, axis: int) -> Array:

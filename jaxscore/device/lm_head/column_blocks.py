@@ -153,12 +153,8 @@ def _pass(
             s3 = rescale_squares(s3, before[1], before[0], rise, mean) + more
         s2 = s2 + first.astype(jnp.float32) * rise + only_fresh(below, 0.0).sum(axis=1)
         if ranked is None:
-            # The lowest index of the maximum, as torch.argmax. jnp.argmax, a variadic reduction,
-            # costs as much as all the other elementwise work, and on the CPU a minimum of integers
-            # more than one of floats, which are exact up to 2^24.
-            numbers = columns.astype(jnp.float32) if V <= 1 << 24 else columns
-            block_best = jnp.where(z == block_max[:, None], numbers[None, :], V).min(axis=1)
-            best = jnp.where(block_max > m, block_best.astype(jnp.int32), best)
+            block_best = _lowest_column(z == block_max[:, None], columns, V)
+            best = jnp.where(block_max > m, block_best, best)
         else:
             best = ranked.id[:, 0]
         sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place)
@@ -166,6 +162,18 @@ def _pass(
 
     start = vary_like(empty_sums(Q, head, top, measures), (hidden_QD, head.weight))
     return lax.scan(step, start, block_starts(head))
+
+
+def _lowest_column(
+    is_largest: Bool[Array, "Q C"], columns: Int[Array, " C"], n_columns: int
+) -> Int[Array, " Q"]:
+    """The lowest column with the maximum, as torch.argmax.
+
+    jnp.argmax, a variadic reduction, costs as much as all the other elementwise work, and on the
+    CPU a minimum of integers more than one of floats, which are exact up to 2^24.
+    """
+    numbers = columns.astype(jnp.float32) if n_columns <= 1 << 24 else columns
+    return jnp.where(is_largest, numbers[None, :], n_columns).min(axis=1).astype(jnp.int32)
 
 
 def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:

@@ -77,6 +77,14 @@ class _Inputs(NamedTuple):
         weight = to_storage(self.weight, backend.integers)
         return Unembedding(weight, self.bias, scale, softcap, axis, backend)
 
+    def gradient_head(self, function: _Function) -> Unembedding:
+        """The LM head in blocks of columns for the backward pass."""
+        backend = function.backend
+        columns = _even_blocks(self.weight.shape[0], backend.gradient_columns)
+        # Weights as integers would have no second derivatives.
+        even = dataclasses.replace(backend, lm_head_columns=columns, integers=False)
+        return self.head(function._replace(backend=even))
+
 
 def token_scores(
     hidden: Float[Array, "... D"],
@@ -131,6 +139,7 @@ def token_scores(
             or out of range.
         TypeError: forward-mode derivatives (`jax.jvp`, `jax.jacfwd`, `jax.hessian`).
     """
+    # Over 60 lines: most of them document public parameters.
     factor = _constant("scale", scale)
     cap = None if softcap is None else _constant("softcap", softcap)
     if cap is not None and cap <= 0:
@@ -151,10 +160,23 @@ def token_scores(
             )
         options = {"scale": factor, "softcap": cap, "terms": terms}
         return _over_explicit_axes(dict(zip(ARRAYS, arrays, strict=True)), split, options)
-    shape, Q, V = targets.shape, targets.size, unembed.shape[0]
-    if not Q:
-        return {name: jnp.zeros(shape, jnp.float32) for name in terms}
+    if not targets.size:
+        return {name: jnp.zeros(targets.shape, jnp.float32) for name in terms}
     function = _Function(factor, cap, axis_name, current_backend(), mask is None)
+    return _score(function, hidden, targets, unembed, mask, bias, terms)
+
+
+def _score(
+    function: _Function,
+    hidden: Array,
+    targets: Array,
+    unembed: Array,
+    mask: Array | None,
+    bias: Array | None,
+    terms: Sequence[str],
+) -> dict[str, Array]:
+    """`token_scores` of checked arrays, of which this device has its own part."""
+    shape, Q, V, axis = targets.shape, targets.size, unembed.shape[0], function.axis
     hidden, targets = hidden.reshape(Q, -1), _as_int32(targets.reshape(Q))
     order, n_positions = jnp.arange(Q), jnp.int32(Q)
     if mask is not None:
@@ -170,8 +192,8 @@ def token_scores(
     by_position = terms_of_sums(sums._replace(top=lax.stop_gradient(sums.top)), head)
     values = {"entropy": by_position.entropy, "self_certainty": by_position.self_certainty}
     if "logprob" in terms:
-        if axis_name is not None:
-            logit, V = lax.psum(logit, axis_name), V * lax.axis_size(axis_name)
+        if axis is not None:
+            logit, V = lax.psum(logit, axis), V * lax.axis_size(axis)
         logprob = logprob_of_logits(fixed.hidden, logit, by_position, head)
         values["logprob"] = jnp.where((targets >= 0) & (targets < V), logprob, jnp.nan)
     if mask is None:
@@ -386,16 +408,11 @@ def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any
     inputs, top = saved
     (_, c0, c1, c2, *_), c_target = cotangents
     (Q, D), V = inputs.hidden.shape, inputs.weight.shape[0]
-    backend = function.backend
-    columns = _even_blocks(V, backend.gradient_columns)
-    # Weights as integers would have no second derivatives.
-    even = dataclasses.replace(backend, lm_head_columns=columns, integers=False)
-    head = inputs.head(function._replace(backend=even))
-    target = inputs.target
+    head, target = inputs.gradient_head(function), inputs.target
     if function.axis is not None:
         target = target - lax.axis_index(function.axis) * V
     n: Any = Q if function.scores_all else inputs.n_positions
-    loops = _position_loops(Q, n, backend.gradient_positions)
+    loops = _position_loops(Q, n, function.backend.gradient_positions)
 
     def of_columns(carry: Any, first: Array) -> Any:
         d_hidden, *wholes = carry

@@ -164,26 +164,13 @@ def _writer(
     dtype: Dtype,
 ) -> Write:
     """transformers' own `generate`, one prompt at a time, compiled once per bucket."""
-    from transformers import GenerationConfig
-
     precision = "highest" if dtype == "float32" else "default"
 
     @functools.lru_cache
     def program(length: int, n_new: int, temperature: float, top_p: float, eos: int) -> Any:
-        # A key, so that an equal seed draws the same whatever else a run holds.
-        options: dict[str, Any] = {
-            "max_new_tokens": n_new,
-            "eos_token_id": eos,
-            "min_length": -1,  # else it refuses -1, which no token is
-            "pad_token_id": 0,
-        }
-        if temperature > 0:
-            # An int is refused, and logits divided by less are infinite.
-            drawing = {"temperature": max(float(temperature), 1e-6), "top_p": top_p, "top_k": 0}
-            options |= {"do_sample": True} | drawing
-        # Not the model's, which would have the config's beams and repetition penalties.
-        generation = GenerationConfig(**options)
+        generation = _generation_config(n_new, temperature, top_p, eos)
 
+        # A key, so that an equal seed draws the same whatever else a run holds.
         @functools.partial(jax.jit, compiler_options=deterministic_options())
         def run(held: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
             params = held["model"]
@@ -217,6 +204,23 @@ def _writer(
         return np.asarray(run(params, ids, mask, jax.random.PRNGKey(request.seed)))
 
     return write
+
+
+def _generation_config(n_new: int, temperature: float, top_p: float, eos: int) -> Any:
+    """Settings of `generate`, without the beams and repetition penalties of the model's config."""
+    from transformers import GenerationConfig
+
+    options: dict[str, Any] = {
+        "max_new_tokens": n_new,
+        "eos_token_id": eos,
+        "min_length": -1,  # else it refuses -1, which no token is
+        "pad_token_id": 0,
+    }
+    if temperature > 0:
+        # An int is refused, and logits divided by less are infinite.
+        drawing = {"temperature": max(float(temperature), 1e-6), "top_p": top_p, "top_k": 0}
+        options |= {"do_sample": True} | drawing
+    return GenerationConfig(**options)
 
 
 def _params(

@@ -208,11 +208,7 @@ def evaluate(lm: None, entries: Sequence[Entry[OpenRun]], settings: Settings) ->
             "other_text": matched.other_text,
         },
         headline=verdicts[0] if verdicts else "no number and no decision is in both runs",
-        failures=[
-            Failure(f"{name}: {item}", error)
-            for name, opened, run in zip("AB", pairing.opened, (a, b), strict=True)
-            for item, error in _failures(opened, run)
-        ],
+        failures=[*_failures("A", opened_a, a), *_failures("B", opened_b, b)],
         remarks=[
             *([f"{forced}; they are compared by --force"] if forced is not None else []),
             *_remarks(pairing),
@@ -329,12 +325,13 @@ def _about(opened: OpenRun) -> dict[str, Any]:
     }
 
 
-def _failures(opened: OpenRun, run: Run) -> list[tuple[str, str]]:
-    """(name, why) of a run's failures: as its report lists them, and what cannot be read."""
-    if opened.failures is None:
-        return [(run.names[place], error) for place, error in run.errors.items()]
-    unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
-    return [*opened.failures, *unread]
+def _failures(label: str, opened: OpenRun, run: Run) -> list[Failure]:
+    """A run's failures: as its report lists them, and what cannot be read."""
+    found = [(run.names[place], error) for place, error in run.errors.items()]
+    if opened.failures is not None:
+        unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
+        found = [*opened.failures, *unread]
+    return [Failure(f"{label}: {item}", error) for item, error in found]
 
 
 def _most_changed(

@@ -154,19 +154,14 @@ def evaluate(
     measured = MeasuredFields(settings, tokenizer, summary_only=settings.summary_only)
     prompts = _Prompts(prompting, run.policy)
     totals, failures, records = _Totals(), [], []
-    for entry, scored in scored_entries(
+    scored = scored_entries(
         run, entries, prompts.request, settings.n_requests, **measured.requested
-    ):
-        record = record_of(
-            scored,
-            entry.extra,
-            summary_only=settings.summary_only,
-            unknown=() if can.has_distribution else UNKNOWN,
-            added={} if scored.error else measured.of(scored),
-        )
+    )
+    unknown = () if can.has_distribution else UNKNOWN
+    for entry, record in _records(scored, settings, measured, unknown):
         totals.add(record)
-        if scored.error:
-            failures.append(Failure(entry.name, scored.error))
+        if "error" in record:
+            failures.append(Failure(entry.name, record["error"]))
         if page_items is not None:
             page_items.add(record, entry.item.context if entry.item else "")
         if on_item is None:
@@ -207,6 +202,21 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
         failures=failures,
         page_items=page_items,
     )
+
+
+def _records(
+    scored_entries: Iterable[tuple[Entry[Item], ScoredRequest]],
+    settings: Settings,
+    measured: MeasuredFields,
+    unknown: Collection[str],
+) -> Iterator[tuple[Entry[Item], dict[str, Any]]]:
+    """Each entry with its record; `unknown` as of `record_of`."""
+    for entry, scored in scored_entries:
+        added = {} if scored.error else measured.of(scored)
+        record = record_of(
+            scored, entry.extra, summary_only=settings.summary_only, unknown=unknown, added=added
+        )
+        yield entry, record
 
 
 def scored_entries(
