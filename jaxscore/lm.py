@@ -1,4 +1,4 @@
-"""The contract of a language model: what an evaluation system may ask of it, and its limits.
+"""The contract of a language model: its methods for evaluation systems, and its limits.
 
     LM         score, stream, label, generate, describe: every model, here or behind a server
     LocalLM    also the tokenizer, the journal, counters, other layouts: models of this process

@@ -81,7 +81,7 @@ def calls(text):
 
 
 def problem(words, whole):
-    """What is wrong with a command as a page shows it; None where it parses."""
+    """What is wrong with a command as a page shows it; or None if it parses."""
     if words and words[0] in listing.PASSED_ON:
         given = {word.partition("=")[0] for word in words if word.startswith("-")}
         own = {*parser(words[0])._option_string_actions, *GENERAL}

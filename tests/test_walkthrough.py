@@ -138,7 +138,7 @@ def test_from_two_texts_to_their_numbers():
         atol=1e-6,
     )
 
-    # 5. The vocabulary pass, for the three nodes that are asked and no others.
+    # 5. The LM head, at the three scored positions and no others.
     scores = score_positions(hidden.reshape(64, 6), rows.scored, unembedding(PULL))
     np.testing.assert_allclose(np.exp(scores.logprob[:4]), [1 / 4, 1 / 2, 1 / 4, 1 / 2], rtol=1e-6)
     for k, p in enumerate([AFTER_CAT, AFTER_RAN, AFTER_SAT]):

@@ -55,7 +55,7 @@ Of jaxscore alone, on the CPU, only on request:
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
     token-scores  value and gradient against log_softmax with autodiff: ratios of time and memory
-    top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
+    top      the LM head with the 1, 5 and 20 most probable tokens against the pass
              without: ratios of time, and whether the ids are those of full logits, else exit code 1
     update   new weights of a scorer from device arrays, 0.5B parameters: milliseconds of the call,
              until the weights can be used, and of a plain copy of their bytes

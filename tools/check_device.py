@@ -13,7 +13,7 @@
                 CPU of this machine, to 1e-4
     kernels     attention and experts by this platform's kernels against the same in XLA's
                 operations: numbers and time, at the shapes of several models
-    vocabulary  the fused vocabulary pass against full logits: numbers, time and memory
+    vocabulary  the fused LM head against full logits: numbers, time and memory
     bits        with --reproducible the same bits alone, beside others, in another order, in a
                 second process and on more devices; without it in another order and process;
                 generation that resumes has the same bits

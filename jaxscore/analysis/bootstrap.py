@@ -107,7 +107,7 @@ def ratio(
 def _interval(
     sums: np.ndarray, counts: np.ndarray, n_bootstrap: int, seed: int
 ) -> tuple[float | None, float | None]:
-    """Of the mean of all values, by drawing whole groups; None for both where it has no width."""
+    """Interval of the mean of all values, drawing whole groups; (None, None) if it has no width."""
     n, drawn = len(sums), np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
     together = max(1, DRAWN_TOGETHER // n)
     means = []

@@ -78,7 +78,7 @@ def _about(args: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _name(a: Path, b: Path) -> str:
-    """Of the files by default: both names, with their folders where the names are equal."""
+    """Default name of the files: both names, with their folders if the names are equal."""
     names = [a.stem, b.stem]
     if a.stem == b.stem:
         names = [f"{path.resolve().parent.name}_{path.stem}" for path in (a, b)]

@@ -181,7 +181,7 @@ class _MetricsRun:
 
 
 def _digests(output: Experiment, run: Path | None = None) -> dict[str, str | None]:
-    """Of the fields of all rows, whatever columns they have, and of the run of a ranking."""
+    """Digests of the fields of all rows, whatever columns they have, and of a ranking's run."""
     rows = json.dumps(experiment_folder.fields_of(output.rows)).encode()
     found: dict[str, str | None] = {"records_sha256": hashlib.sha256(rows).hexdigest()}
     return found if run is None else {**found, "run_sha256": file_digest(run)}

@@ -43,7 +43,7 @@ not here. Memory and refusals are what it would say there. Added are
   collectives: their number and bytes, as the programs have them
   with --topology an estimate of the time of one layer (of a hybrid, one with
     attention and one recurrent), with the share of the
-    chip's bfloat16 peak (MFU), and of the vocabulary pass for --batch-tokens
+    chip's bfloat16 peak (MFU), and of the LM head for --batch-tokens
     queries. It is the compiler's model of the chip and not a measurement.
     Operations without a model are left out and counted where they move
     nothing; with any other one there is no estimate.
@@ -327,7 +327,7 @@ def _layer(report: dict[str, Any]) -> str:
 
 
 def _vocabulary(report: dict[str, Any]) -> str:
-    rows = [("estimate of the vocabulary pass", "time", "products alone")]
+    rows = [("estimate of the LM head", "time", "products alone")]
     for one in report["vocabulary"]:
         share = _share(one["products_share"])
         rows.append((_shape(one), _time(one["seconds"]), share))

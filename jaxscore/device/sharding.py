@@ -221,7 +221,7 @@ def divides(config: DecoderConfig, model: int) -> bool:
 
 
 def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
-    """What of `counts` every shard has all of, since it does not divide."""
+    """The entries of `counts` that do not divide by the shards: each shard has them whole."""
     return {name: count for name, count in counts(config).items() if count % model}
 
 

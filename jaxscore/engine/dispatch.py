@@ -22,7 +22,7 @@ from jaxscore.plan.row_batches import RowBatch, split_scored
 
 
 class PlannedBatch(NamedTuple):
-    """A batch, and what recurrent layers take of it."""
+    """A batch, and its inputs for recurrent layers."""
 
     rows: RowBatch
     paths: PathPlan | None

@@ -56,7 +56,7 @@ class Column:
         title: its head.
         kind: "text", "number" (shown with three significant digits), "category" (few values, which
             the page can filter by), "flag" ("yes" or "no") or "token" (blanks are visible).
-        values: one per item, as they are shown; `markdown.NOTHING` where there is none.
+        values: one per item, as they are shown; `markdown.NOTHING` for a missing value.
         hint: what it means, for its head.
     """
 

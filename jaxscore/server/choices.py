@@ -57,7 +57,7 @@ class ChoiceRequest:
 
     @functools.cached_property
     def seed(self) -> int:
-        """Of the first choice of each prompt; random if the client sent none."""
+        """Seed of the first choice of each prompt; random if the client sent none."""
         seed = self.fields.seed
         return secrets.randbits(32) if seed is None else seed % 2**32
 

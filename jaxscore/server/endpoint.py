@@ -166,7 +166,7 @@ class Endpoint:
 
 
 class Response:
-    """Sends one answer, and knows what of it is sent."""
+    """Sends one answer, and knows how much has been sent."""
 
     def __init__(self, send: Any) -> None:
         self._send, self._is_started, self._is_finished = send, False, False

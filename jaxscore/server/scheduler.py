@@ -430,7 +430,7 @@ class Scheduler:
 
 
 def _rotate(jobs: deque[Any]) -> None:
-    """Move the first job to the end, or drop it if nothing of it is pending."""
+    """Move the first job to the end, or drop it if nothing is pending."""
     job = jobs.popleft()
     if job.pending:
         jobs.append(job)

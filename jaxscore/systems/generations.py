@@ -77,7 +77,7 @@ class GenerationWork(Work[Generations]):
         """The requests for an entry's texts."""
 
     def text(self, generated: Generated) -> str:
-        """What a record has of a generated text."""
+        """A generated text as its record has it."""
         return generated.text
 
     @abc.abstractmethod

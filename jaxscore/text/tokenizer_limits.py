@@ -184,7 +184,7 @@ def cuts(backend: Tokenizer) -> Cuts | None:
 
 
 def _cuts_of_sentencepiece(backend: Tokenizer) -> Cuts | None:
-    """Of a BPE model that reads a text without splitting it, with blanks as `MARK`.
+    """Cuts for a BPE model that reads a text without splitting it, with blanks as `MARK`.
 
     No merge crosses the place before a mark if no token has one behind another character.
     """
@@ -210,7 +210,7 @@ def _cuts_of_sentencepiece(backend: Tokenizer) -> Cuts | None:
 
 
 def _cuts_of_words(backend: Tokenizer) -> Cuts | None:
-    """Of a tokenizer whose pre-tokenizers split a text at words."""
+    """Cuts for a tokenizer whose pre-tokenizers split a text at words."""
     splits, pattern, ended, inside = False, AFTER_LETTER, False, None
     pretokenizers = list(parts(backend.pre_tokenizer))
     for part in parts(backend.normalizer):

@@ -485,8 +485,8 @@ a kernel counts as what it declares: interval_attention
 recurrent: without the states at branch points, which are made in a loop
 none: it has no model of some operation, or refused the program""",
     """\
-estimate of the vocabulary pass     time  products alone
-4096 queries                     5.83 ms           97.1%
+estimate of the LM head     time  products alone
+4096 queries             5.83 ms           97.1%
 the compiler's model of the chip, not a measurement""",
 ]
 

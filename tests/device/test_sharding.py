@@ -46,7 +46,7 @@ from tests.device.configs import gpt2like, llamalike
 ALIBI = Alibi((0.5, 0.25, 0.1, 0.05))
 SLOPES = Alibi(tuple(0.9 / (n + 1) for n in range(8)), 0.7)
 WIDE = {"n_heads": 8, "width": 32, "mlp_width": 48, "vocab_size": 208}
-# What the rules tell apart, with 4 query heads over 2 key heads.
+# What the rules distinguish, with 4 query heads over 2 key heads.
 CONFIGS = {
     "grouped heads": llamalike(qk_norm="head"),
     "gpt2": gpt2like(head_bias=True, vocab_size=48),

@@ -210,9 +210,9 @@ def written(mesh: str | None) -> list[Any]:
     ]
     begun, rows = slots.SlotTable._start, []
 
-    def noted(lane: Any, everything: Any, some: Any) -> Any:
+    def noted(table: Any, everything: Any, some: Any) -> Any:
         rows.extend(row for row, _ in some)
-        return begun(lane, everything, some)
+        return begun(table, everything, some)
 
     with (
         mock.patch.object(slots, "STEPS", 4),

@@ -137,7 +137,7 @@ class Case:
         return self._step(rows, slots, greedy=False)
 
     def lane(self, slots: int) -> dict[str, Any]:
-        """A block of drawn tokens in a lane with the rows that one chip's memory allows."""
+        """A block of drawn tokens in a cache with the slots that one chip's memory allows."""
         fits = cache_limit(self.model, 0, STEPS, HBM[self.target.name])
         most = most_rows(self.model)
         rows = max(n for n in GROUPS if n <= most and fits(n, slots))
@@ -151,7 +151,7 @@ class Case:
         return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
 
     def begin(self, rows: int, slots: int) -> dict[str, Any]:
-        """New texts in an eighth of the rows of a lane, from a whole batch of prompts."""
+        """New texts in an eighth of the slots of a cache, from a whole batch of prompts."""
         _, (_, state, sampling, _, eos) = self._decoding(rows, slots, 1, greedy=True)
         width = refill_size(rows)
 

@@ -1,4 +1,4 @@
-"""Which device a run takes, and what it says where there is none."""
+"""Which device a run takes, and the message if there is none."""
 
 import dataclasses
 import os

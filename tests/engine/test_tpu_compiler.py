@@ -160,7 +160,7 @@ def test_the_vocabulary_pass(tmp_path):
 )
 def test_shards_of_four_chips(said, case, most):
     """A layer's two sums stand once, in the loop, and one is of the embedding: each chip keeps its
-    tokens. Three are of the vocabulary pass, and one is of the answers that scoring has."""
+    tokens. Three are of the LM head, and one is of the answers that scoring has."""
     reported = said(case)
     moved = reported["collectives"]
     assert moved["reduce-scatter"] == 2 + 1
@@ -170,7 +170,7 @@ def test_shards_of_four_chips(said, case, most):
 
 
 def test_a_step_of_four_chips(said):
-    """Two sums of a layer, one of the embedding, and three of the vocabulary pass."""
+    """Two sums of a layer, one of the embedding, and three of the LM head."""
     reported = said("v5e 1x4 8B-int8 step:32x512")
     assert reported["collectives"] == {"all-reduce": 2 + 1 + 3}
     assert reported["temporary_bytes"] < 1e9

@@ -48,7 +48,7 @@ def start(folder: Path, given: str, output: str) -> Command:
 
 
 def finish(command: Command) -> int | None:
-    """How many texts were in the journal; None where the output had all of them."""
+    """How many texts were in the journal; or None if the output had all of them."""
     code, said = command.finish()
     assert code == 1, said  # one item cannot be used
     if "nothing was left to do" in said:

@@ -52,12 +52,12 @@ def test_each_request_is_in_one_group_with_enough_capacity(most_slots, most_rows
 
 def test_consecutive_groups_of_one_cache_shape_are_joined():
     groups = decode_slots.group_requests(requests(), SHARED, within(8 * 512), 8)
-    lanes = decode_slots.group_by_cache_shape(groups)
-    assert [group for lane in lanes for group in lane] == groups
-    shapes = [{(group.capacity, group.n_slots) for group in lane} for lane in lanes]
+    shared = decode_slots.group_by_cache_shape(groups)
+    assert [group for own in shared for group in own] == groups
+    shapes = [{(group.capacity, group.n_slots) for group in own} for own in shared]
     assert all(len(shape) == 1 for shape in shapes)
     assert all(a != b for a, b in itertools.pairwise(shapes))
-    assert max(map(len, lanes)) > 1
+    assert max(map(len, shared)) > 1
 
 
 def test_one_group_each_depends_on_its_request_alone():

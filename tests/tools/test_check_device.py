@@ -147,9 +147,9 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     assert resumed.compare_resumed("right", model, SMALL)
     right = SlotTable._decode_block
 
-    def wrong(lane, everything):
-        (state, sampling, eos), tokens = right(lane, everything)
-        n = np.uint32(len(lane._running))
+    def wrong(slots, everything):
+        (state, sampling, eos), tokens = right(slots, everything)
+        n = np.uint32(len(slots._running))
         own = sampling._replace(seed=sampling.seed + n)
         return (state, own, eos), tokens
 
@@ -165,10 +165,10 @@ def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype)
     model = random_model.from_host(bits._config(SMALL), dtype)
     right = SlotTable._decode_block
 
-    def wrong(lane, everything):
-        (state, sampling, eos), tokens = right(lane, everything)
-        if len(lane._running) < lane._n_rows:
-            row, value = min(lane._running), state.cache.value
+    def wrong(slots, everything):
+        (state, sampling, eos), tokens = right(slots, everything)
+        if len(slots._running) < slots._n_rows:
+            row, value = min(slots._running), state.cache.value
             kind = jnp.uint16 if value.dtype.itemsize == 2 else jnp.uint32
             moved = jax.lax.bitcast_convert_type(value, kind).at[-1, row, -1, 0, -1].add(1)
             moved = jax.lax.bitcast_convert_type(moved, value.dtype)

@@ -112,7 +112,7 @@ def _measure(name: str, scorer: Any, asked: list[Any], turns: int) -> None:
 
 @contextmanager
 def _lanes(replaced: bool) -> Iterator[None]:
-    """Without replacement each group is a lane, which ends when its longest text does."""
+    """Without replacement each group has a cache, which ends when its longest text does."""
     from jaxscore.plan import decode_slots
 
     genuine = decode_slots.group_by_cache_shape

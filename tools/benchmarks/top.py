@@ -1,4 +1,4 @@
-"""`top`: what ranking the most probable tokens adds to the vocabulary pass."""
+"""`top`: what ranking the most probable tokens adds to the LM head."""
 
 import os
 import time

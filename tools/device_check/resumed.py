@@ -81,10 +81,10 @@ def _bits() -> Iterator[Seen]:
     """Record what the decode blocks compute, see `Seen`."""
     block, seen = SlotTable._decode_block, Seen()
 
-    def watched(lane, everything):
-        everything, tokens = block(lane, everything)
+    def watched(slots, everything):
+        everything, tokens = block(slots, everything)
         sums = np.asarray(_sums(everything[0]))
-        for row, text in lane._running.items():
+        for row, text in slots._running.items():
             key = text.request.digest(), len(text.token_ids)
             seen[key] = row, sums[row].tobytes(), tokens[row].tobytes()
         return everything, tokens

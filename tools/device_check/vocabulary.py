@@ -1,4 +1,4 @@
-"""The fused vocabulary pass against full logits: the same numbers, in how much time and memory."""
+"""The fused LM head against full logits: the same numbers, in how much time and memory."""
 
 from typing import Any
 

@@ -98,17 +98,8 @@ def _v3(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, interleaved=config.rope_interleave)
 
 
-# Attributes of released configs, at the values that PyTorch's class computes
-SARVAM: dict[str, Any] = {
-    "default_theta": 10000.0,
-    "moe_router_enable_expert_bias": True,
-    "score_function": "sigmoid",
-    "use_qk_norm": True,
-}
-
-
 def _sarvam_mla(config: Any) -> DecoderConfig:
-    fields.require(config, **SARVAM)
+    fields.require(config, **mixtures.SARVAM, default_theta=10000.0, use_qk_norm=True)
     return _v3(config)
 
 
@@ -385,8 +376,8 @@ FAMILIES = {
     "sarvam_mla": llama.family(
         _sarvam_mla,
         READS,
-        *SARVAM,
-        "rope_interleave max_window_layers attn_implementation",
+        *mixtures.SARVAM,
+        "default_theta use_qk_norm rope_interleave max_window_layers attn_implementation",
         mixtures.NEXT_TOKENS,
         sources=sources,
     ),

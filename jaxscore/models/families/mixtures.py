@@ -16,6 +16,8 @@ NEXT_TOKENS = "num_nextn_predict_layers"
 TRAINING = "output_router_logits router_aux_loss_coef"
 # Usual name of the bias that corrects a router's scores for the choice of experts
 CORRECTION = "layers.{i}.mlp.gate.e_score_correction_bias"
+# Attributes of released sarvam configs, at the values that PyTorch's classes compute
+SARVAM: dict[str, Any] = {"moe_router_enable_expert_bias": True, "score_function": "sigmoid"}
 
 
 def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Experts:

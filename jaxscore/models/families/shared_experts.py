@@ -74,13 +74,9 @@ def _glm_sources(config: DecoderConfig) -> Table:
     return mixtures.sources(config, attention)
 
 
-# Attributes of released configs, at the values that PyTorch's class computes
-SARVAM: dict[str, Any] = {"moe_router_enable_expert_bias": True, "score_function": "sigmoid"}
-
-
 def _sarvam_moe(config: Any) -> DecoderConfig:
     width = config.moe_intermediate_size
-    fields.require(config, **SARVAM, moe_shared_expert_intermediate_size=width)
+    fields.require(config, **mixtures.SARVAM, moe_shared_expert_intermediate_size=width)
     return _glm4_moe(config)
 
 
@@ -310,7 +306,7 @@ FAMILIES = {
     "sarvam_moe": llama.family(
         _sarvam_moe,
         GLM,
-        *SARVAM,
+        *mixtures.SARVAM,
         "moe_shared_expert_intermediate_size max_window_layers attn_implementation",
         mixtures.NEXT_TOKENS,
         sources=_sarvam_sources,

@@ -228,7 +228,7 @@ def _params(
 ) -> dict[tuple[str, ...], jax.Array]:
     """PyTorch-named tensors by their path in the class, complete and with nothing left over.
 
-    The bias of the unembedding stays float32, as the vocabulary pass adds it.
+    The bias of the unembedding stays float32, as the LM head adds it.
 
     One by one, sharded or not: transformers' own conversion makes a random model first, and
     does not take several files.

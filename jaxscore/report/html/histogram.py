@@ -162,7 +162,7 @@ CELLS = 18  # of the grid, each way
 
 
 class Labels(NamedTuple):
-    """Of both axes, and what a point is."""
+    """Labels of both axes, and what a point stands for."""
 
     x: str
     y: str

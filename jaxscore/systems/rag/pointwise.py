@@ -187,7 +187,7 @@ def findings(
 def _labels(
     question: Question, verdicts: Sequence[Verdict], named: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Of each label its worth, the records for which it was chosen, and its mean probability."""
+    """By label: its worth, the records for which it was chosen, and its mean probability."""
     read = [one.probability for one in verdicts if one.probability]
     chosen = [max(one, key=lambda label: one[label]) for one in read]
     chosen += [labels[0] for labels in named if len(labels) == 1]

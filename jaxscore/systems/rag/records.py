@@ -258,7 +258,7 @@ def _headline(kind: str, summary: Mapping[str, Any]) -> str:
 
 
 def metric_means(metric: str, details: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the metrics file has of a metric; rates are percentages."""
+    """The means of a metric as the metrics file has them; rates are percentages."""
     summary = details["summary"]
     if details["kind"] == "pairwise":
         return {f"{metric}_{name}": one["percent"] for name, one in summary["rates"].items()}

@@ -184,7 +184,7 @@ def _counts(folder: Path, split: str, shown: Collection[str]) -> Row:
 
 
 def _indices(reports: Iterable[Stored], known: bool | None) -> set[int]:
-    """Of the records that any report has as known, or not; each counts once."""
+    """Indices of the records that any report has as known, or as not known."""
     return {
         record["index"]
         for found in reports

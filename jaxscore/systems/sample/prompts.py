@@ -1,4 +1,4 @@
-"""Prompts of `sample`: a text or a conversation each, and the text that a model reads of it.
+"""Prompts of `sample`: a text or a conversation each, and the text that a model reads.
 
 That text is the chat template's if it is applied. The BOS that the tokenizer would put before it
 is written out, since `self-certainty` reads the text again and adds no special token.

@@ -98,12 +98,12 @@ class WorstRequests:
         return _worst(_join(self._retained or [self._arrays()]))[0]
 
     def surprisal(self) -> Counts | None:
-        """How many of all requests have which mean surprisal (-mean log-probability)."""
+        """Histogram of the mean surprisal (-mean log-probability) over all requests."""
         self._take()
         return merged(self._surprisal, WIDTH)
 
     def entropy(self) -> Counts | None:
-        """How many of all requests have which mean entropy."""
+        """Histogram of the mean entropy over all requests."""
         self._take()
         return merged(self._entropy, WIDTH)
 

@@ -1,4 +1,4 @@
-r"""The final answer of a model's response: which forms of it are read, and how.
+r"""The final answer of a model's response: which forms are read, and how.
 
 The published scripts (arXiv 2502.18581) read the JSON form that their prompts (ZeroEval) request,
 and boxes of generators named Llama-3.1 alone. `read_published` tries in this order

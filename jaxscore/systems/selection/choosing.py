@@ -84,7 +84,7 @@ class Result:
 
     @property
     def answers(self) -> Answers | None:
-        """Of an item's responses, one of which was chosen; None if they have none."""
+        """Answers of the responses among which one was chosen, or None if there was no choice."""
         if self.candidates is None or self.choice is None or self.choice.error is not None:
             return None
         return self.candidates.answers

@@ -58,7 +58,7 @@ class RightResponses:
     is_unreadable: bool = False
 
     def fields(self, place: int) -> dict[str, Any]:
-        """What the record of an item has of it."""
+        """Fields of an item's record."""
         found = self.graded.get(place)
         out: dict[str, Any] = {
             "right": None if found is None or self.is_unreadable else found.right

@@ -1,4 +1,4 @@
-"""Every form of the vocabulary pass against the whole softmax, in float32 and in float64."""
+"""Every form of the LM head against the whole softmax, in float32 and in float64."""
 
 import dataclasses
 import functools
@@ -101,7 +101,7 @@ def slow_terms(hidden, target, of):
 
 
 def assert_terms(hidden, target, of, atol, rtol=2e-6):
-    """Against float64, and against the slow twin where float32 lets that be as good."""
+    """Against float64, and against the reference where float32 lets that be as good."""
     got = terms(hidden, target, of)
     logprob, entropy, certainty, best = float64_terms(hidden, target, of)
     twin = slow_terms(hidden, target, of)

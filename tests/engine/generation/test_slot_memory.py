@@ -1,4 +1,4 @@
-"""A lane has the rows that its device's memory holds, and says what does not fit."""
+"""A cache has the slots that the device's memory holds; what does not fit is refused."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def model():
 
 
 def limit(model, n_slots):
-    """Memory of a device in which a lane and its prompts may take so many slots."""
+    """Memory of a device in which a cache and its prompts may take so many slots."""
     return placed_bytes(model.params) + math.ceil(n_slots * slot_bytes(model) / SHARE)
 
 

@@ -36,7 +36,7 @@ NONFINITE = 49  # an id whose embedding is no number in `broken`
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Lanes of several groups, and more than one row that is filled at a time."""
+    """Caches of several groups, and more than one slot that is filled at a time."""
     monkeypatch.setattr(decode_slots, "GROUPS", (1, 16))
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
     monkeypatch.setattr(slots, "STEPS", STEPS)
@@ -267,7 +267,7 @@ def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
 
 
 def test_facts_of_a_lane_decide_its_programs():
-    """Requests that draw, and some with a penalty, in a lane with greedy ones."""
+    """Requests that draw, and some with a penalty, beside greedy ones in one cache."""
     one = scorer()
     mixed = requests(40, temperature=0.0) + requests(9, repetition_penalty=1.3)
     texts, _ = writing(one, mixed)

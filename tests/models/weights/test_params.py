@@ -88,7 +88,7 @@ SHAPES = [((97, 33), 0), ((3, 41, 70), 1), ((2, 3, 17, 18), 2), ((5, 64), 1), ((
 @pytest.mark.parametrize(("shape", "n_leading"), SHAPES, ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_any_piece_gives_what_numpy_stacks(monkeypatch, piece, shape, n_leading, transposed):
-    """The slow twin is one astype and one stack."""
+    """The reference is one astype and one stack."""
     monkeypatch.setattr(filling, "PIECE", piece)
     kinds = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16, np.dtype(np.float64)]
     cases = list(itertools.product(kinds, [np.dtype(np.float32), BFLOAT16], [False, True]))

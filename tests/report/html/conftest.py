@@ -1,4 +1,4 @@
-"""One Chromium for all tests of a module; where there is none they are skipped with the reason."""
+"""One Chromium for all tests of a module; without one they are skipped with the reason."""
 
 import shutil
 from collections.abc import Callable, Iterator
