@@ -129,7 +129,7 @@ def _flint_sources(config: DecoderConfig) -> Table:
         | {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.softmax_offset")}
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "gate")
-        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.expert_sources(config, mlp)
         | mixtures.shared_expert_sources(config, mlp + "shared_expert.")
     )
 
@@ -176,6 +176,7 @@ FAMILIES = {
         "shared_expert_intermediate_size",
         mixtures.TRAINING,
         sources=_flint_sources,
+        renamed={".self_attn.sinks": ".self_attn.softmax_offset"},  # of transformers 5
     ),
     "mimo_v2_flash": llama.family(
         _mimo,
@@ -186,6 +187,7 @@ FAMILIES = {
         RELEASED,
         sources=lambda config: mixtures.sources(config, _attention_sources(config)),
         unread=lambda config: (r"mtp\..+",),
+        renamed={".self_attn.sinks": ".self_attn.attention_sink_bias"},  # of transformers 5
     ),
     "gpt_oss": llama.family(
         _gpt_oss,

@@ -318,7 +318,7 @@ def _longcat_sources(config: DecoderConfig) -> Table:
     table |= mixtures.router_sources(
         config, router + "classifier", router + "e_score_correction_bias"
     )
-    return table | mixtures.separate_expert_sources(config, layer + "mlp.")
+    return table | mixtures.expert_sources(config, layer + "mlp.")
 
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
@@ -349,6 +349,11 @@ FAMILIES = {
         "gated_norm_rank",
         mixtures.NEXT_TOKENS,
         **NAMES | {"sources": _axk2_sources},
+        renamed={  # as transformers' class has them
+            "_layernorm.mlp.fc1.": "_layernorm.W_down.",
+            "_layernorm.mlp.fc2.": "_layernorm.W_up.",
+            ".q_gate_proj.": ".q_b_proj.",
+        },
     ),
     "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=sources, next_tokens=True),
     "deepseek_v3": llama.family(

@@ -117,7 +117,7 @@ def _mlp_sources(config: DecoderConfig) -> Table:
         gate = layer + "shared_expert_gate"
         table |= linear((*at, "shared_gate"), gate, False, layers=layers)
     # Released files of Qwen3.5 have all experts of a layer in two tensors.
-    return table | mixtures.separate_or_fused_expert_sources(config, layer, transposed=False)
+    return table | mixtures.expert_sources(config, layer)
 
 
 def _sources(config: DecoderConfig, *, grouped: bool = False) -> Table:
@@ -268,6 +268,11 @@ FAMILIES = {
         sources=_lara_sources,
         lacks="intermediate_size full_attention_interval",
         renamed={".linear_attn.out_norm.": ".linear_attn.norm."},
+        joined={  # transformers' class has them apart
+            "linear_attn.in_proj.weight": tuple(
+                f"linear_attn.in_proj_{name}.weight" for name in ("qkv", "z", "b", "a")
+            )
+        },
     ),
     "qwen3_5_moe_text": dataclasses.replace(_MOE, reads=_MOE.reads - {"intermediate_size"}),
     "qwen3_5_text": llama.family(_config, DELTA, sources=_sources, unread=_unread),

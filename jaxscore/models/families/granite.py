@@ -103,6 +103,12 @@ def _granitemoe_sources(
 
 SINKS: Table = {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.sinks")}
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
+# Names of transformers 5
+RENAMED = {
+    ".block_sparse_moe.experts.gate_up_proj": ".block_sparse_moe.input_linear.weight",
+    ".block_sparse_moe.experts.down_proj": ".block_sparse_moe.output_linear.weight",
+    ".block_sparse_moe.router.weight": ".block_sparse_moe.router.layer.weight",
+}
 SWA = "layer_types sliding_window layer_rope_theta"
 
 FAMILIES = {
@@ -126,6 +132,7 @@ FAMILIES = {
         MULTIPLIERS,
         mixtures.TRAINING,
         sources=_granitemoe_sources,
+        renamed=RENAMED,
     ),
     "granitemoe_swa": llama.family(
         _granitemoe_swa,
@@ -142,5 +149,6 @@ FAMILIES = {
         MULTIPLIERS,
         mixtures.TRAINING,
         sources=_granitemoe_sources,
+        renamed=RENAMED,
     ),
 }

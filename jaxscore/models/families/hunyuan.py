@@ -82,7 +82,7 @@ def _hunyuan_moe_sources(config: DecoderConfig) -> Table:
     return (
         table
         | mixtures.router_sources(config, mlp + "gate.wg")
-        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.expert_sources(config, mlp)
         | mixtures.shared_expert_sources(config, mlp + "shared_mlp.")
     )
 

@@ -112,7 +112,7 @@ def _sources(
         | hybrid.by_kind(config, attention | _delta_sources(config))
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "gate")
-        | mixtures.separate_expert_sources(config, mlp, experts)
+        | mixtures.expert_sources(config, mlp, experts)
         | mixtures.shared_expert_sources(config, mlp + "shared_experts.")
     )
 

@@ -98,7 +98,7 @@ def _mlp_sources(config: DecoderConfig) -> Table:
         for ours, theirs in zip(("gate", "up", "down"), MLP, strict=True):
             table |= linear((*at, ours), name + theirs, False, layers=plain)
     table |= mixtures.router_sources(config, name + "gate", name + "expert_bias")
-    return table | mixtures.separate_expert_sources(config, name, MLP)
+    return table | mixtures.expert_sources(config, name, MLP)
 
 
 def _sources(config: DecoderConfig) -> Table:

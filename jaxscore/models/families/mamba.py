@@ -109,7 +109,7 @@ def _jamba_sources(config: DecoderConfig) -> Table:
         | hybrid.by_kind(config, mixers)
         | mixtures.plain_mlp_sources(config, "feed_forward")
         | mixtures.router_sources(config, FEED_FORWARD + "router")
-        | mixtures.separate_or_fused_expert_sources(config, FEED_FORWARD, transposed=False)
+        | mixtures.expert_sources(config, FEED_FORWARD)
     )
 
 

@@ -4,7 +4,6 @@ Layers of mamba2 and nemotron_h have one half: a mixer, attention or an MLP. The
 mixer in place of attention, or beside it.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -117,9 +116,7 @@ def _nemotron_h_sources(config: DecoderConfig) -> Table:
         table |= mixtures.mlp_sources(config, ("mlps", "other"), MIXER, other)
     table |= mixtures.router_sources(config, MIXER + "gate", MIXER + "gate.e_score_correction_bias")
     table |= mixtures.shared_expert_sources(config, MIXER + "shared_experts.")
-    for path, source in mixtures.separate_expert_sources(config, MIXER).items():
-        fused = dataclasses.replace(source, name=f"{MIXER}experts.{path[1]}_proj[{{j}}]")
-        table[path] = dataclasses.replace(source, otherwise=fused)
+    table |= mixtures.expert_sources(config, MIXER)
     if config.experts is not None and config.experts.latent_width:
         for ours, theirs in {
             "latent_in": "fc1_latent_proj",
@@ -333,5 +330,6 @@ FAMILIES = {
         granite.MULTIPLIERS,
         mixtures.TRAINING,
         sources=_granite_sources,
+        renamed=granite.RENAMED,
     ),
 }

@@ -7,7 +7,7 @@ what the layer before gives, and the last is the model's.
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, Lightning, Recurrent
-from jaxscore.models.families import fields, hybrid, llama, mixtures
+from jaxscore.models.families import fields, hybrid, llama, mixtral, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
 from jaxscore.models.families.hybrid import FULL, LINEAR
@@ -75,7 +75,7 @@ def _sources(config: DecoderConfig) -> Table:
         }
         | hybrid.by_kind(config, llama.attention_sources(config) | _lightning_sources(config))
         | mixtures.router_sources(config, layer + "gate")
-        | mixtures.separate_expert_sources(config, layer, ("w1", "w3", "w2"))
+        | mixtures.expert_sources(config, layer, ("w1", "w3", "w2"))
     )
 
 
@@ -92,5 +92,6 @@ FAMILIES = {
         mixtures.TRAINING,
         sources=_sources,
         unread=_unread,
+        renamed=mixtral.MIXTRAL,
     )
 }

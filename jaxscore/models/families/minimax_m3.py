@@ -53,15 +53,10 @@ def _config(config: Any) -> DecoderConfig:
 def _sources(config: DecoderConfig) -> Table:
     """Released files have gate and up apart, and those that transformers writes as one tensor."""
     mlp = LAYER + "mlp."
-    experts = (f"{mlp}experts.{name}" for name in ("gate_up_proj", "down_proj"))
-    fused = mixtures.fused_expert_sources(config, *experts, transposed=False)
     table = mixtures.plain_mlp_sources(config)
     table |= mixtures.shared_expert_sources(config, mlp + "shared_experts.")
-    table |= mixtures.separate_expert_sources(config, mlp, ("w1", "w3", "w2"))
     for path, source in table.items():
-        if path in fused:
-            table[path] = dataclasses.replace(source, otherwise=fused[path])
-        elif (name := path[-2]) != "down":
+        if (name := path[-2]) != "down":
             joined = source.name.replace(f"{name}_proj", "gate_up_proj")
             part = Part(1, 2, 0, 1) if name == "gate" else Part(1, 2, 1, 2)
             other = Source(joined, part=part, layers=source.layers)
@@ -73,6 +68,7 @@ def _sources(config: DecoderConfig) -> Table:
         | llama.qk_norm_sources(config, PLUS)
         | mixtures.router_sources(config, mlp + "gate")
         | table
+        | mixtures.expert_sources(config, mlp, ("w1", "w3", "w2"))
     )
 
 

@@ -31,6 +31,10 @@ MINIMAX_UNREAD = (
 )
 
 
+# Names of transformers 5
+MIXTRAL = {".mlp.": ".block_sparse_moe."}
+
+
 def _mixtral(config: Any) -> DecoderConfig:
     experts = Experts(config.num_local_experts, config.num_experts_per_tok, renormalised=True)
     return llama.llama_config(
@@ -48,7 +52,7 @@ def mixtral_sources(config: DecoderConfig) -> Table:
         | llama.pre_norm_sources(config)
         | llama.attention_sources(config)
         | mixtures.router_sources(config, layer + "gate", layer + "e_score_correction_bias")
-        | mixtures.separate_expert_sources(config, layer, ("w1", "w3", "w2"))
+        | mixtures.expert_sources(config, layer, ("w1", "w3", "w2"))
     )
 
 
@@ -89,7 +93,7 @@ def _flex_olmo_sources(config: DecoderConfig) -> Table:
         | llama.qk_norm_sources(config)
         | after_norm_sources()
         | mixtures.router_sources(config, mlp + "gate")
-        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.expert_sources(config, mlp)
     )
 
 
@@ -194,12 +198,14 @@ FAMILIES = {
         MINIMAX_UNREAD,
         mixtures.TRAINING,
         sources=_minimax_sources,
+        renamed=MIXTRAL,
     ),
     "mixtral": llama.family(
         _mixtral,
         "head_dim sliding_window num_local_experts num_experts_per_tok router_jitter_noise",
         mixtures.TRAINING,
         sources=mixtral_sources,
+        renamed=MIXTRAL,
     ),
     "olmoe": llama.family(
         _olmoe,

@@ -3,7 +3,6 @@
 The functions that make rows return none for a decoder without experts.
 """
 
-import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherMlp
@@ -150,29 +149,6 @@ def mlp_sources(
     return table
 
 
-def separate_expert_sources(
-    config: DecoderConfig,
-    layer: str,
-    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-) -> Table:
-    """Experts stored as one tensor each.
-
-    Args:
-        layer: prefix before `experts`.
-        names: of gate, up and down.
-    """
-    if config.experts is None:
-        return {}
-    layers, _ = split_layers(config)
-    table: Table = {}
-    for ours, theirs in zip(("gate", "up", "down"), names, strict=True):
-        if ours == "gate" and not config.gated:
-            continue
-        name = f"{layer}experts.{{j}}.{theirs}"
-        table |= linear(("experts", ours), name, False, layers=layers)
-    return table
-
-
 def fused_expert_sources(
     config: DecoderConfig,
     gate_up: str,
@@ -205,21 +181,38 @@ def fused_expert_sources(
     return table
 
 
-def separate_or_fused_expert_sources(
-    config: DecoderConfig, layer: str, *, transposed: bool | None
+def expert_sources(
+    config: DecoderConfig,
+    layer: str,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    *,
+    transposed: bool | None = False,
 ) -> Table:
-    """Experts stored as one tensor each, or fused in two tensors.
+    """Experts stored as one tensor each, or fused in two tensors, as transformers 5 has them.
 
     Args:
         layer: prefix before `experts`.
+        names: of gate, up and down if they are separate.
         transposed: see `fused_expert_sources`.
     """
-    names = (f"{layer}experts.{name}" for name in ("gate_up_proj", "down_proj"))
-    fused = fused_expert_sources(config, *names, transposed=transposed)
-    return {
-        path: dataclasses.replace(source, otherwise=fused[path])
-        for path, source in separate_expert_sources(config, layer).items()
-    }
+    if config.experts is None:
+        return {}
+    layers, _ = split_layers(config)
+    up, down = (f"{layer}experts.{name}" for name in ("up_proj", "down_proj"))
+    if config.gated:
+        gate_up = f"{layer}experts.gate_up_proj"
+        table = fused_expert_sources(config, gate_up, down, transposed=transposed)
+    else:
+        fused = {"up": f"{up}[{{j}}]", "down": f"{down}[{{j}}]"}
+        table = {
+            ("experts", ours, "weight"): Source(name, transposed, layers=layers)
+            for ours, name in fused.items()
+        }
+    for ours, theirs in zip(("gate", "up", "down"), names, strict=True):
+        if (path := ("experts", ours, "weight")) in table:
+            name = f"{layer}experts.{{j}}.{theirs}.weight"
+            table[path] = Source(name, layers=layers, otherwise=table[path])
+    return table
 
 
 def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTION) -> Table:
@@ -257,6 +250,6 @@ def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTIO
         | attention
         | plain_mlp_sources(config)
         | router_sources(config, mlp + "gate", correction)
-        | separate_or_fused_expert_sources(config, mlp, transposed=False)
+        | expert_sources(config, mlp)
         | shared_expert_sources(config, mlp + "shared_experts.")
     )

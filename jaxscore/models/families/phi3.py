@@ -6,9 +6,8 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
-from jaxscore.models.families import deepseek, fields, llama, mixtures
+from jaxscore.models.families import deepseek, fields, llama, mixtral, mixtures
 from jaxscore.models.families.family import Part, Table, linear
-from jaxscore.models.families.mixtral import mixtral_sources
 from jaxscore.models.rope import longrope
 
 
@@ -117,7 +116,8 @@ FAMILIES = {
         "attention_bias lm_head_bias sliding_window num_local_experts num_experts_per_tok",
         "router_jitter_noise hidden_dropout input_jitter_noise",
         mixtures.TRAINING,
-        sources=mixtral_sources,
+        sources=mixtral.mixtral_sources,
+        renamed={".mlp.router.": ".mlp.gate."} | mixtral.MIXTRAL,
     ),
     "minicpm3": llama.family(
         _minicpm3,

@@ -77,7 +77,7 @@ def _sources(config: DecoderConfig) -> Table:
     layer = "layers.{i}.mlp."
     table |= mixtures.router_sources(config, layer + "gate")
     # Files of Qwen3-VL have all experts of a layer in two tensors, transposed until transformers 5.
-    table |= mixtures.separate_or_fused_expert_sources(config, layer, transposed=None)
+    table |= mixtures.expert_sources(config, layer, transposed=None)
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
     if config.experts is not None and config.experts.shared_width:
         at, layers = mixtures.mlp_path(config), mixtures.split_layers(config)[0]

@@ -181,7 +181,7 @@ def _afmoe_sources(config: DecoderConfig) -> Table:
         | layer_norms(NORMS)
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "router.gate", mlp + "expert_bias")
-        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.expert_sources(config, mlp)
         | mixtures.shared_expert_sources(config, mlp + "shared_experts.")
     )
 
@@ -298,6 +298,7 @@ FAMILIES = {
         mixtures.NEXT_TOKENS,
         mixtures.TRAINING,
         sources=_ernie_sources,
+        renamed={".gate.moe_statics.": ".moe_statics."},  # of transformers 5
         next_tokens=True,
     ),
     "glm4_moe": llama.family(

@@ -82,7 +82,7 @@ def _hy_v3_sources(config: DecoderConfig) -> Table:
         | llama.qk_norm_sources(config)
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "router.gate", mlp + "expert_bias")
-        | mixtures.separate_expert_sources(config, mlp)
+        | mixtures.expert_sources(config, mlp)
         | mixtures.shared_expert_sources(config, mlp + "shared_mlp.")
     )
 
@@ -156,6 +156,7 @@ FAMILIES = {
         "first_k_dense_replace num_experts num_shared_experts scoring_func topk_method",
         mixtures.NEXT_TOKENS,
         sources=_exaone_moe_sources,
+        renamed={".mlp.gate.e_score_": ".mlp.e_score_"},  # of transformers 5
         unread=lambda config: (r"mtp\..+",),
     ),
     "hy_v3": llama.family(
@@ -165,6 +166,11 @@ FAMILIES = {
         "router_scaling_factor enable_moe_fp32_combine",
         mixtures.NEXT_TOKENS,
         sources=_hy_v3_sources,
+        renamed={  # as transformers' class has them
+            ".mlp.e_score_correction_bias": ".mlp.expert_bias",
+            ".mlp.gate.": ".mlp.router.gate.",
+            ".mlp.shared_experts.": ".mlp.shared_mlp.",
+        },
         next_tokens=True,
     ),
     "kolibri1": llama.family(

@@ -357,8 +357,8 @@ def _leaf(
 ) -> tuple[Leaf, set[str]]:
     """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
     if source.otherwise is not None:
-        at = {"i": (source.layers or (0,))[0], "j": 0}
-        if source.name.format(**at).partition("[")[0] not in reader.stored:
+        ((tensor, _),) = _names(source, (1,) * len(_letters(source)))
+        if tensor not in reader.stored:
             source = source.otherwise
     names = _names(source, shape)
     n_leading = len(_letters(source))

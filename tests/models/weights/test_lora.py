@@ -111,20 +111,14 @@ EVERY = {
     for kind in sorted(FAMILIES)
     if kind != "gpt2"
 }
-# transformers 5 has other names than files: for phimoe's router, hy_v3's shared expert, and lfm3's
-# gate. Experts are not linear modules there.
-for kind in ("phimoe", "hy_v3"):
-    EVERY[kind][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
 KIMI = "q_proj k_proj v_proj o_proj b_proj g_a_proj g_b_proj"  # its other modules have other names
 EVERY["kimi_linear"][1]["target_modules"] = KIMI.split()
-EVERY["axk2"][1]["exclude_modules"] = ["fc1", "fc2", "q_gate_proj"]  # so, too
 # Files have one tensor of all products inward of its delta rule.
 EVERY["lara_mini"][1]["exclude_modules"] = [f"in_proj_{name}" for name in ("qkv", "z", "b", "a")]
-# Files have one tensor of queries, keys and values, and the product after them under another name.
-EVERY["sarvam_moe"][1]["exclude_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
+# Files have one tensor of queries, keys and values.
+EVERY["sarvam_moe"][1]["exclude_modules"] = ["q_proj", "k_proj", "v_proj"]
 for kind in ("zamba", "zamba2"):
     EVERY[kind][1]["target_modules"] = ["in_proj", "linear"]  # of shared blocks, see below
-EVERY["lfm3"][1]["exclude_modules"] = ["g_proj"]
 for kind in ("falcon_h1", "falcon_mamba", "mamba", "mamba2"):
     EVERY[kind][1]["exclude_modules"] = ["out_proj"]  # which PEFT refuses there
 
