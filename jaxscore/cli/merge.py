@@ -67,7 +67,7 @@ TITLES = {
 
 AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
-    "one run would draw one sample; requests that several files share are counted in each"
+    "one run would draw one sample"
 )
 NO_EFFECT = (
     "audits: the effect of boundaries is left out, {n} of {n_files} files do not state it; if an "

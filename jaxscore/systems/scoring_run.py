@@ -1,6 +1,7 @@
 """One evaluation's requests to a model: scored, timed and audited."""
 
 import functools
+import itertools
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -179,19 +180,24 @@ class ScoringRun:
         *,
         window: int | None = None,
         n_requests: int | None = None,
+        n_unaudited: int = 0,
         measures: Collection[str] = (),
         top: int = 0,
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
         Args:
+            n_unaudited: so many first requests are of no item, and are in no audit.
             window, n_requests, measures, top: as of `LM.stream`.
         """
         started = time.perf_counter()
         chosen: dict[int, Request] = {}
-        watched = self._draw.watch(self.boundaries.watch(requests))
+        left = iter(requests)
+        unaudited = itertools.islice(left, n_unaudited)
+        n_audited = None if n_requests is None else n_requests - n_unaudited
+        audited = self.boundaries.sample_stream(self.boundaries.watch(left), n_audited, chosen)
         found = self._lm.stream(
-            self.boundaries.sample_stream(watched, n_requests, chosen),
+            itertools.chain(unaudited, self._draw.watch(audited)),
             boundary=self.policy,
             truncate=self._truncate,
             special_tokens=self._special_tokens,
@@ -201,6 +207,7 @@ class ScoringRun:
             top=top,
         )
         sampled: list[Pair] = []
+        yield from itertools.islice(found, n_unaudited)
         for place, scored in enumerate(self._draw.results(found)):
             if place in chosen:
                 sampled.append((chosen.pop(place), scored))

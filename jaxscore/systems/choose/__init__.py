@@ -266,6 +266,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
     scored = run.stream(
         _requests(items, texts, settings.pmi_context),
         n_requests=len(texts) + sum(len(item.options) for item in items),
+        n_unaudited=len(texts),
     )
     premises = {
         text: result.sum_logprob if _problem(result) is None else None
