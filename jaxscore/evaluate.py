@@ -3,13 +3,13 @@
 import dataclasses
 import difflib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_text, to_json_value
+from jaxscore.io.json_output import json_parts, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
@@ -82,7 +82,11 @@ class Report:
 
     def json(self) -> str:
         """`to_dict` as strict JSON."""
-        return json_text(self._record())
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """`json` in parts, so that a report of many items is never in memory as a whole."""
+        return json_parts(self._record())
 
     def markdown(self) -> str:
         """The Markdown report.

@@ -207,7 +207,7 @@ class ReportFiles:
             def write(report: Report) -> None:
                 if self._markdown != NOWHERE:
                     markdown.write(report.markdown())
-                    data.write(report.json())
+                    data.writelines(report.json_parts())
                 if page:
                     page.write(report.html())
 

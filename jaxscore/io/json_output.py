@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from jaxscore.io.atomic import atomic
+from jaxscore.io.stored_records import LazySequence
 from jaxscore.io.streams import is_stream
 
 HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which UTF-8 cannot encode
@@ -39,7 +40,7 @@ def to_json_value(value: Any) -> Any:
         return {name: to_json_value(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: to_json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | LazySequence):
         return [to_json_value(item) for item in value]
     return json_number(value) if isinstance(value, float) else value
 
@@ -52,8 +53,32 @@ def json_text(value: Any) -> str:
     Raises:
         TypeError: a value is neither JSON nor a dataclass.
     """
+    return _indented(value) + "\n"
+
+
+def json_parts(fields: Mapping[str, Any]) -> Iterator[str]:
+    """`json_text` of an object in parts, of which each has at most one element of a list.
+
+    Raises:
+        TypeError: as of `json_text`.
+    """
+    opening = "{"
+    for name, value in fields.items():
+        yield f"{opening}\n  {_indented(name)}: "
+        opening = ","
+        if isinstance(value, list | LazySequence) and len(value):
+            for place, item in enumerate(value):
+                yield f"{',' if place else '['}\n    {_indented(item, 4)}"
+            yield "\n  ]"
+        else:
+            yield _indented(value, 2)
+    yield "{}\n" if opening == "{" else "\n}\n"
+
+
+def _indented(value: Any, margin: int = 0) -> str:
+    """`json_text` without a line end, whose lines but the first begin with `margin` blanks."""
     text = json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, indent=2)
-    return _escape_half_pairs(text) + "\n"
+    return _escape_half_pairs(text).replace("\n", "\n" + " " * margin)
 
 
 def _escape_half_pairs(text: str) -> str:
