@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +30,10 @@ class Estimate:
 
 
 def estimate(
-    values: Sequence[float],
+    values: Sequence[float] | np.ndarray,
     n_bootstrap: int,
     seed: int,
-    groups: Sequence[Hashable] | None = None,
+    groups: Sequence[Hashable] | np.ndarray | None = None,
 ) -> Estimate:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
@@ -46,17 +47,25 @@ def estimate(
     """
     if not len(values):
         return Estimate(0, None, None, None)
-    array = np.asarray(values, np.float64)
-    mean = float(array.mean())
-    sums: np.ndarray = array
-    counts: np.ndarray = np.ones(len(array))
+    found = np.asarray(values, np.float64)
+    mean = float(found.mean())
+    sums: np.ndarray = found
+    counts: np.ndarray = np.ones(len(found))
     if groups is not None:
-        number = {group: k for k, group in enumerate(dict.fromkeys(groups))}
-        members = np.array([number[group] for group in groups])
-        sums, counts = np.bincount(members, array), np.bincount(members).astype(np.float64)
-    if len(sums) < 2 or (array == array[0]).all():
-        return Estimate(len(array), mean, None, None)
-    return Estimate(len(array), mean, *_interval(sums, counts, n_bootstrap, seed))
+        members = _members(groups)
+        sums, counts = np.bincount(members, found), np.bincount(members).astype(np.float64)
+    if len(sums) < 2 or (found == found[0]).all():
+        return Estimate(len(found), mean, None, None)
+    return Estimate(len(found), mean, *_interval(sums, counts, n_bootstrap, seed))
+
+
+def _members(groups: Sequence[Hashable] | np.ndarray) -> np.ndarray:
+    """The number of each value's group, from 0 in the order of their first values."""
+    if isinstance(groups, np.ndarray):
+        _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+    number = {group: k for k, group in enumerate(dict.fromkeys(groups))}
+    return np.array([number[group] for group in groups])
 
 
 def estimate_of_groups(
@@ -79,7 +88,10 @@ def estimate_of_groups(
 
 
 def ratio(
-    numerators: Sequence[float], denominators: Sequence[float], n_bootstrap: int, seed: int
+    numerators: Sequence[float] | np.ndarray,
+    denominators: Sequence[float] | np.ndarray,
+    n_bootstrap: int,
+    seed: int,
 ) -> Estimate:
     """Σ numerators / Σ denominators, such as the bits of all documents over their bytes.
 
@@ -120,7 +132,7 @@ def _interval(
     return float(low), float(high)
 
 
-def proportion(hits: Sequence[bool]) -> Estimate:
+def proportion(hits: Sequence[bool] | np.ndarray) -> Estimate:
     """The share of hits with Wilson's 95% score interval (Wilson 1927).
 
     It holds where all values are hits or none is, which a bootstrap cannot: the interval of 4 of
@@ -129,7 +141,7 @@ def proportion(hits: Sequence[bool]) -> Estimate:
     n = len(hits)
     if not n:
         return Estimate(0, None, None, None)
-    share = sum(map(bool, hits)) / n
+    share = int(np.count_nonzero(hits)) / n
     if n < 2:
         return Estimate(n, share, None, None)
     denominator = 1 + Z95**2 / n
@@ -154,7 +166,7 @@ class Column(NamedTuple):
 
 
 def summarise(
-    records: Sequence[Mapping[str, Any]],
+    records: Iterable[Mapping[str, Any]],
     columns: Mapping[str, Column],
     n_bootstrap: int,
     seed: int,
@@ -171,19 +183,43 @@ def summarise(
     Returns:
         `{"overall": {name: Estimate}, "by_category": {category: {name: Estimate}}}`.
     """
-    good = [record for record in records if "error" not in record]
+    table = {name: array("d") for name in columns}
+    categories: dict[str, int] = {}
+    members = array("q")
+    for record in records:
+        if "error" in record:
+            continue
+        members.append(categories.setdefault(record[category], len(categories)))
+        for name, column in columns.items():
+            table[name].append(_number(record[column.field]))
+    values = {name: np.array(column) for name, column in table.items()}
 
-    def means(part: Sequence[Mapping[str, Any]]) -> dict[str, Estimate]:
+    def means(part: np.ndarray | slice) -> dict[str, Estimate]:
         out = {}
         for name, column in columns.items():
-            values = [value for record in part if (value := record[column.field]) is not None]
-            out[name] = proportion(values) if column.share else estimate(values, n_bootstrap, seed)
+            found = values[name][part]
+            found = found[~np.isnan(found)]
+            out[name] = proportion(found) if column.share else estimate(found, n_bootstrap, seed)
         return out
 
-    names = sorted({record[category] for record in good})
+    number = np.array(members)
     return {
-        "overall": means(good),
-        "by_category": {
-            name: means([record for record in good if record[category] == name]) for name in names
-        },
+        "overall": means(slice(None)),
+        "by_category": {name: means(number == categories[name]) for name in sorted(categories)},
     }
+
+
+def numbers_of(
+    records: Iterable[Mapping[str, Any]], fields: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """float64 [n] of each field of all records, NaN for null."""
+    columns = {name: array("d") for name in fields}
+    for record in records:
+        for name, column in columns.items():
+            column.append(_number(record[name]))
+    return {name: np.array(column) for name, column in columns.items()}
+
+
+def _number(value: Any) -> float:
+    """A number of a record; infinities are text in a file."""
+    return math.nan if value is None else float(value)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def expected_calibration_error(bins: Sequence[Bin]) -> float | None:
 
 
 def calibration(
-    probabilities: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]
+    probabilities: Iterable[Sequence[float]], truth: Iterable[Sequence[float]]
 ) -> dict[str, Any]:
     """`ece` and `bins`, as JSON has them, over the answers of all questions as events.
 
@@ -114,7 +114,9 @@ def calibration(
         probabilities, truth: of each question's answers, 0 to 1.
     """
     flat = itertools.chain.from_iterable
-    bins = reliability(list(flat(probabilities)), list(flat(truth)))
+    bins = reliability(
+        np.fromiter(flat(probabilities), np.float64), np.fromiter(flat(truth), np.float64)
+    )
     return {
         "ece": expected_calibration_error(bins),
         "bins": [dataclasses.asdict(one) for one in bins],

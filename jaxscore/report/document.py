@@ -122,6 +122,7 @@ class Items:
         text_column: the head of a column with the text of each item's only strip; none if empty.
         within_noise: whether rounding could change its decision, None if unknown;
             empty without an audit.
+        n_beyond: items that follow these and that no page has room for.
     """
 
     what: str
@@ -134,11 +135,20 @@ class Items:
     errors: Mapping[int, str] = dataclasses.field(default_factory=dict)
     text_column: str = ""
     within_noise: Sequence[bool | None] = ()
+    n_beyond: int = 0
 
     @property
     def n(self) -> int:
-        """Number of embedded items."""
+        """Number of listed items."""
         return len(self.columns[0].values)
+
+
+MOST, EMBEDDED = 100_000, 50_000  # of more items than the first number, so many are on a page
+
+
+def n_listed(n: int) -> int:
+    """How many of n items a page has room for."""
+    return n if n <= MOST else EMBEDDED
 
 
 @dataclasses.dataclass(frozen=True)

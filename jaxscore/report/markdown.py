@@ -115,9 +115,9 @@ def _items(items: Items | None) -> list[str]:
 
     Those that failed are listed elsewhere.
     """
-    if items is None or not (n := items.n - len(items.errors)):
+    if items is None or not (listed := items.n - len(items.errors)):
         return []
-    shown = min(n, SHOWN)
+    n, shown = listed + items.n_beyond, min(listed, SHOWN)
     part = f" ({shown} of {n} shown)" if shown < n else ""
     blocks = [f"## {items.what.capitalize()}{part}: {items.order}"]
     if not items.fields and not items.tables:

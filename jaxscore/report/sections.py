@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -270,6 +271,25 @@ def section(blocks: Sequence[str], *, opened: bool = False) -> list[Section]:
 def model_of(record: Mapping[str, Any]) -> str:
     """The model's name."""
     return str(record["settings"].get("model", "no model"))
+
+
+def worst_first(
+    records: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], tuple[float, ...]]
+) -> np.ndarray:
+    """Places of the records that did not fail, in the order of their keys.
+
+    Args:
+        key: one or several numbers or flags.
+    """
+    places, keys = array("q"), array("d")
+    for place, record in enumerate(records):
+        if "error" not in record:
+            places.append(place)
+            keys.extend(key(record))
+    if not places:
+        return np.zeros(0, np.int64)
+    columns = np.array(keys).reshape(len(places), -1).T
+    return np.array(places)[np.lexsort(columns[::-1])]
 
 
 def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,13 +39,16 @@ class Counts:
     n: Sequence[int]
 
 
-def counts(values: Sequence[float], *, edges: Sequence[float] | None = None) -> Counts | None:
+def counts(
+    values: Sequence[float] | np.ndarray, *, edges: Sequence[float] | None = None
+) -> Counts | None:
     """Finite values in bins of one width that is easy to read; None below two of them.
 
     Args:
         edges: of other values that are shown beside these.
     """
-    finite = np.array([value for value in values if math.isfinite(value)])
+    found = np.asarray(values, np.float64)
+    finite = found[np.isfinite(found)]
     if len(finite) < 2:
         return None
     if edges is None:
@@ -185,8 +189,27 @@ def _axes(values: Sequence[float], start: float, end: float, log: bool) -> Axis:
     return Axis(low - margin, high + margin, start, end, whole=whole)
 
 
+class Points(NamedTuple):
+    """Distinct points and how many items have each, [n] each, in the order of their first items."""
+
+    x: np.ndarray
+    y: np.ndarray
+    n: np.ndarray
+
+    def items(self) -> Iterator[tuple[tuple[float, float], int]]:
+        """As of a mapping of points."""
+        return (((float(x), float(y)), int(n)) for x, y, n in zip(*self, strict=True))
+
+
+def count_points(x: np.ndarray, y: np.ndarray) -> Points:
+    """Count equal points."""
+    _, first, n = np.unique(np.stack([x, y], 1), axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return Points(x[first[order]], y[first[order]], n[order])
+
+
 def scatter(
-    points: Mapping[tuple[float, float], int],
+    points: Points | Mapping[tuple[float, float], int],
     *,
     title: str,
     labels: Labels,
@@ -200,20 +223,19 @@ def scatter(
             numbers that are not finite, are left out.
         diagonal: where both are equal; both axes then have the same range.
     """
-    counts = {
-        (x, y): n
-        for (x, y), n in points.items()
-        if all(math.isfinite(v) and (v > 0 or not log) for v, log in zip((x, y), logs, strict=True))
-    }
-    n = sum(counts.values())
+    xs, ys, ns = array("d"), array("d"), array("q")
+    for point, k in points.items():
+        if all(math.isfinite(v) and (v > 0 or not log) for v, log in zip(point, logs, strict=True)):
+            xs.append(point[0])
+            ys.append(point[1])
+            ns.append(k)
+    n = sum(ns)
     if n < 2:
         return None
-    xs, ys = [x for x, _ in counts], [y for _, y in counts]
-    if diagonal:
-        xs = ys = [*xs, *ys]
+    of_x, of_y = (xs + ys, xs + ys) if diagonal else (xs, ys)
     across, up = (
-        _axes(xs, SCATTER_LEFT, SCATTER_RIGHT, logs.x),
-        _axes(ys, SCATTER_BOTTOM, SCATTER_TOP, logs.y),
+        _axes(of_x, SCATTER_LEFT, SCATTER_RIGHT, logs.x),
+        _axes(of_y, SCATTER_BOTTOM, SCATTER_TOP, logs.y),
     )
     parts = [
         axis_beside(up, SCATTER_LEFT, labels.y, SCATTER_RIGHT),
@@ -221,29 +243,31 @@ def scatter(
     ]
     if diagonal:
         parts.append(line(across.start, up.start, across.end, up.end, "ideal"))
+    counted = zip(xs, ys, ns, strict=True)
     parts += (
-        _points(counts, across, up) if len(counts) <= POINTS else _cells(counts, across, up, labels)
+        _points(counted, across, up) if len(xs) <= POINTS else _cells(counted, across, up, labels)
     )
-    above = sum(k for (x, y), k in counts.items() if y > x)
+    above = sum(k for x, y, k in zip(xs, ys, ns, strict=True) if y > x)
     seen = f"{n} {labels.what}: {labels.y} against {labels.x}"
     finding = f"{seen}; {above} lie above the diagonal." if diagonal else f"{seen}."
     return picture(title, finding, SCATTER_WIDTH, SCATTER_HEIGHT, *parts)
 
 
-def _points(counts: Mapping[tuple[float, float], int], across: Axis, up: Axis) -> list[Markup]:
+Counted = Iterable[tuple[float, float, int]]  # x, y, and the number of items
+
+
+def _points(counts: Counted, across: Axis, up: Axis) -> list[Markup]:
     return [
         dot(across.at(x), up.at(y), 3, "dot", f"{x:.4g}, {y:.4g}{f': {n}' if n > 1 else ''}")
-        for (x, y), n in counts.items()
+        for x, y, n in counts
     ]
 
 
-def _cells(
-    counts: Mapping[tuple[float, float], int], across: Axis, up: Axis, labels: Labels
-) -> list[Markup]:
+def _cells(counts: Counted, across: Axis, up: Axis, labels: Labels) -> list[Markup]:
     """Squares, the darker the more points are in them."""
     wide, tall = (SCATTER_RIGHT - SCATTER_LEFT) / CELLS, (SCATTER_BOTTOM - SCATTER_TOP) / CELLS
     n: dict[tuple[int, int], int] = {}
-    for (x, y), count in counts.items():
+    for x, y, count in counts:
         cell = int((across.at(x) - SCATTER_LEFT) / wide), int((SCATTER_BOTTOM - up.at(y)) / tall)
         n[cell] = n.get(cell, 0) + count
     most = max(n.values())

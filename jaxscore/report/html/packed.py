@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.report.document import Column, Items, Row
+from jaxscore.report.document import Column, Items, Row, n_listed
 from jaxscore.report.html.strips import (
     MISSING,
     NOT_KNOWN,
@@ -148,7 +148,6 @@ def _metrics(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, An
     return headers
 
 
-MOST, EMBEDDED = 100_000, 50_000  # of more items than the first number, so many are embedded
 TOKENS = 1_000_000  # of all strips, from the first item on
 CHARACTERS = 20_000_000  # of the texts and tables of items, likewise
 LONGEST, SHORT = 20_000, 300  # characters of a text, and of a text beyond `CHARACTERS`
@@ -156,7 +155,7 @@ LONGEST, SHORT = 20_000, 300  # characters of a text, and of a text beyond `CHAR
 
 def embedded(items: Items) -> Items:
     """The items that a page has room for, in their order."""
-    n = items.n if items.n <= MOST else EMBEDDED
+    n = min(items.n, n_listed(items.n + items.n_beyond))
     strips = items.strips
     if strips is not None:
         strips = _embedded_strips(strips, n)

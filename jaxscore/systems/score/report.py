@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.analysis.text_measures import perplexity
 from jaxscore.report import sections
-from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
+from jaxscore.report.document import EMBEDDED, Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html import packed as limits
 from jaxscore.report.html.histogram import Counts, Labels, Logs, histogram, merged, scatter
 from jaxscore.report.html.strips import (
@@ -27,7 +27,7 @@ from jaxscore.report.html.strips import (
 from jaxscore.report.markdown import NOTHING, number, significant
 from jaxscore.report.sections import closing, context_end, model_of, sentence, three, with_failures
 
-HELD = limits.EMBEDDED  # requests of the lowest mean log-probability
+HELD = EMBEDDED  # requests of the lowest mean log-probability
 HELD_TOKENS = limits.TOKENS  # of these requests, the worst first
 HELD_CONTEXTS = 2_000_000  # characters of their contexts, likewise
 TOGETHER, TOKENS_TOGETHER = 4_096, 200_000  # records that become arrays together, and their tokens

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxscore.report import document
 from jaxscore.report.html import packed as module
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.packed import embedded
@@ -54,8 +55,8 @@ def test_what_fits_stays():
 
 
 def test_of_too_many_items_the_first_are_held(monkeypatch):
-    monkeypatch.setattr(module, "MOST", 4)
-    monkeypatch.setattr(module, "EMBEDDED", 2)
+    monkeypatch.setattr(document, "MOST", 4)
+    monkeypatch.setattr(document, "EMBEDDED", 2)
     assert embedded(items(list("abcd"))).n == 4
     given = changed(page_of(list("abcde")), errors={1: "x", 4: "y"}).items
     found = embedded(given)
