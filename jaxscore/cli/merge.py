@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +32,9 @@ from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, json_line, write_array
 from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
-from jaxscore.io.streams import form_of, open_binary
-from jaxscore.io.tables import DELIMITERS, open_batches, read_csv
+from jaxscore.io.stored_records import StoredRecords
+from jaxscore.io.streams import form_of, is_stream, open_binary
+from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
@@ -149,13 +151,16 @@ def run(args: argparse.Namespace) -> int:
         )
     reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
     marks = Marks(shards, system, settings)
+    folder = None if is_stream(args.output) else args.output.absolute().parent
     with (
         atomic(args.output) as file,
+        tempfile.TemporaryFile(dir=folder) as stored,
         contextlib.closing(_merged(shards, args.output, file, system, settings, marks)) as records,
         reports.opened() as write_reports,
     ):
         if system.merge is not None:
-            found: Evaluation = system.merge(records, settings)
+            every = StoredRecords(records, stored) if system.merge_rereads else records
+            found: Evaluation = system.merge(every, settings)
             if system.merge_rewrites:
                 write_array(file, found.items)
         else:
@@ -391,7 +396,7 @@ def _merged_tables(
                     found, expected = _difference(schema, first)
                     raise _other_columns(shard, found, shards[0], expected)
                 for batch in batches:
-                    rows = batch.to_pylist()
+                    rows = [plain_row(row, shard.name) for row in batch.to_pylist()]
                     for row in rows:
                         if row["error"] is None:
                             del row["error"]

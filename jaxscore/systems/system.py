@@ -223,6 +223,8 @@ class System:
         report: `(run) -> Document`, see `report.document`; None if the system has no report.
         merge: `(records, settings) -> Evaluation` of all records of finished runs, which come one
             by one, as one run would find it; None if the records do not say all that it needs.
+        merge_rereads: `merge` reads the records several times, so that they come as a sequence,
+            stored on disk; the evaluation may refer to it.
         mark: `(records, noise, settings) -> decisions` marks in place the records that rounding
             could change; `merge` marks those of all runs by their common noise floor. None if no
             record is marked.
@@ -257,7 +259,8 @@ class System:
     read_example: Callable[[Any, int, str], Any] | None = None
     array: ArrayOutput | None = None
     report: Callable[[Any], Any] | None = None
-    merge: Callable[[Iterable[Mapping[str, Any]], Any], Any] | None = None
+    merge: Callable[[Any, Any], Any] | None = None
+    merge_rereads: bool = False
     mark: Callable[[Sequence[dict[str, Any]], Any, Any], Sequence[Any]] | None = None
     merge_lists: Callable[[Iterable[Mapping[str, Any]]], Mapping[str, Any]] | None = None
     page_only: str = ""

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import re
+import weakref
 
 import pyarrow.csv
 import pyarrow.parquet
@@ -13,6 +14,8 @@ from jaxscore.cli import merge as merging
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io import run_files
 from jaxscore.io.records import csv_line
+from jaxscore.io.stored_records import StoredRecords
+from jaxscore.report import document
 from jaxscore.systems import divergence
 from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
@@ -106,8 +109,31 @@ def command(name, source, output, *more):
             "--output", output, *more)  # fmt: skip
 
 
+def most_records_in_memory(run, monkeypatch, place, ending):
+    """The number of stored records that a merge has in memory at a time, on a page with one."""
+    alive, most = weakref.WeakSet(), 0
+
+    class Record(dict):
+        __hash__ = object.__hash__
+
+    def element(self, place):
+        nonlocal most
+        record = Record(read(self, place))
+        alive.add(record)
+        most = max(most, len(alive))
+        return record
+
+    read = StoredRecords.element
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredRecords, "element", element)
+        patch.setattr(document, "MOST", 1)
+        patch.setattr(document, "EMBEDDED", 1)
+        assert run("merge", place / "out", "--output", place / f"again.{ending}").code == 0
+    return most
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
+def test_merged_file_and_report_equal_those_of_one_run(run, shards, monkeypatch, name):
     place = shards(SYSTEMS[name])
     ending = "json" if name in ("paths", "sample", "self-certainty") else "jsonl"
     more = MORE.get(name, ())
@@ -139,6 +165,7 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, name):
     if name == "self-certainty":
         assert "mean self-certainty" in ran.out
         return
+    assert most_records_in_memory(run, monkeypatch, place, ending) <= 3  # of 5
     if name == "paths":
         [line] = [line for line in alone.out.splitlines() if line.startswith("Average baseline")]
         assert line in ran.out.splitlines()

@@ -9,7 +9,7 @@ PMI   the highest ln p(option | context) - ln p(option | premise), the pointwise
 import dataclasses
 import itertools
 import re
-from collections import Counter
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -21,6 +21,7 @@ from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
+from jaxscore.io.stored_records import where
 from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
@@ -285,6 +286,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
     found = merge(records, settings)
     return dataclasses.replace(
         found,
+        rows=[flat(record) for record in records],
         details={**found.details, "boundary_audit": run.boundaries.counts("options")},
         failures=failures_of(entries, records),
         decisions=decisions,
@@ -299,11 +301,10 @@ def mark(
     return mark_noise(records, Record, noise, "sum_logprob", MARKS)
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the items of all records as one run would; see `System.merge`."""
-    records = list(records)
-    good = [record for record in records if "error" not in record]
-    with_gold = [record for record in good if record.get("gold") is not None]
+    good = where(records, lambda record: "error" not in record)
+    with_gold = where(good, lambda record: record.get("gold") is not None)
     summary = {
         "n_scored": len(good),
         "n_with_gold": len(with_gold),
@@ -314,18 +315,17 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
         summary=summary,
         items=records,
         n_items=len(records),
-        rows=[flat(record) for record in records],
         details={
             "summary": summary,
             "calibration": calibration(
-                [record["probability"] for record in with_gold],
-                [truth(record["options"], record["gold"]) for record in with_gold],
+                (record["probability"] for record in with_gold),
+                (truth(record["options"], record["gold"]) for record in with_gold),
             ),
         },
         long={"items": records},
         headline=headline(summary),
         failures=failed_records(records),
-        remarks=_remarks([record for record in records if record.get("options")]),
+        remarks=_remarks(record for record in records if record.get("options")),
     )
 
 
@@ -425,42 +425,38 @@ def truth(options: Sequence[str], gold: int) -> list[float]:
     return [is_right / sum(correct) for is_right in correct]
 
 
-def _count_ties(good: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _count_ties(good: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """By rule, the number of items whose best value several options have."""
-
-    def count(values: Sequence[Sequence[float]]) -> int:
-        return sum(margins.lead(scores) == 0 for scores in values)
-
-    per_byte = [
-        [a / b for a, b in zip(record["sum_logprob"], record["n_bytes"], strict=True)]
-        for record in good
-    ]
-    return {
-        "choice": count([record["sum_logprob"] for record in good]),
-        "choice_norm": count(per_byte),
-        "choice_pmi": count([record["pmi"] for record in good if record["pmi"] is not None]),
-    }
+    ties = dict.fromkeys(("choice", "choice_norm", "choice_pmi"), 0)
+    for record in good:
+        sums = record["sum_logprob"]
+        per_byte = [a / b for a, b in zip(sums, record["n_bytes"], strict=True)]
+        for name, scores in zip(ties, (sums, per_byte, record["pmi"]), strict=True):
+            ties[name] += scores is not None and margins.lead(scores) == 0
+    return ties
 
 
-def _remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def _remarks(records: Iterable[Mapping[str, Any]]) -> list[str]:
     """Remarks on the records of usable items."""
-    good = [record for record in records if "error" not in record]
-    ids = Counter(record["id"] for record in records)
+    n_items = n_without_gold = n_without_pmi = n_repeated = 0
+    ids = array("q")  # digests, which are smaller
+    for record in records:
+        n_items += 1
+        ids.append(hash(repr(record["id"])))
+        n_repeated += len(set(record["options"])) < len(record["options"])
+        if "error" not in record:
+            n_without_gold += record.get("gold") is None
+            n_without_pmi += record["pmi"] is None
+    _, n_of_id = np.unique(np.array(ids), return_counts=True)
     counts = {
-        "say no gold option; they are in no accuracy": sum(
-            record.get("gold") is None for record in good
-        ),
-        "have an option without a probability after the premise, so no PMI": sum(
-            record["pmi"] is None for record in good
-        ),
+        "say no gold option; they are in no accuracy": n_without_gold,
+        "have an option without a probability after the premise, so no PMI": n_without_pmi,
         "have the same option more than once; the first one is chosen, and each that equals "
-        "the gold option is right": sum(
-            len(set(record["options"])) < len(record["options"]) for record in records
-        ),
-        "share their id with another item": sum(n for n in ids.values() if n > 1),
+        "the gold option is right": n_repeated,
+        "share their id with another item": int(n_of_id[n_of_id > 1].sum()),
     }
     return [
-        Remark("{n} of {n_items} items " + what, n=n, n_items=len(records))
+        Remark("{n} of {n_items} items " + what, n=n, n_items=n_items)
         for what, n in counts.items()
         if n
     ]
@@ -495,6 +491,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     merge=merge,
+    merge_rereads=True,
     mark=mark,
     needs=("scores",),
     compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),

@@ -16,6 +16,7 @@ from jaxscore.report.document import (
     Rows,
     Section,
     Source,
+    n_listed,
 )
 from jaxscore.report.html.chart_parts import by_category, calibrated, means
 from jaxscore.report.markdown import interval, number, table, text
@@ -28,6 +29,7 @@ from jaxscore.report.sections import (
     three,
     with_failures,
     within_noise,
+    worst_first,
     yes_no,
 )
 
@@ -127,8 +129,9 @@ def _tables(record: Mapping[str, Any]) -> list[Section]:
 
 
 def _items(source: Source) -> Items:
-    good = (item for item in source.record["items"] if "error" not in item)
-    items = sorted(good, key=_surety)
+    every = source.record["items"]
+    places = worst_first(every, _surety)
+    items = [every[place] for place in places[: n_listed(len(places))]]
     best = [item["probability"][item["choice"]] for item in items]
     right = [
         None if item.get("gold") is None else item["probability"][item["gold"]] for item in items
@@ -137,6 +140,7 @@ def _items(source: Source) -> Items:
         what="items",
         order="wrong ones first, the least probable right option first",
         n_all=source.n_items,
+        n_beyond=len(places) - len(items),
         columns=[
             Column("Item", "text", [_heading(item) for item in items]),
             Column("Category", "category", [item["category"] for item in items]),

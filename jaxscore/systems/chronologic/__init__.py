@@ -8,7 +8,7 @@ import dataclasses
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,6 +16,7 @@ from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.forecasts import calibration
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
+from jaxscore.io.stored_records import Lazy, where
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.audits import PART_OF_ANSWERS, Answers
 from jaxscore.systems.chronologic import answer_scores, multiple_choice
@@ -286,14 +287,14 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
 
 def _of_answers(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
     """What the records of the modes "sample" and "full" say together."""
-    good = [record for record in records if "error" not in record]
+    good = where(records, lambda record: "error" not in record)
     summary = summarise(
         records, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
     )
     details: dict[str, Any] = {
         "summary": summary,
         "calibration": calibration(
-            [record["probabilities"] for record in good], [record["truth"] for record in good]
+            (record["probabilities"] for record in good), (record["truth"] for record in good)
         ),
     }
     if settings.calibrate:
@@ -313,7 +314,7 @@ def _found(
         summary=summary,
         items=records,
         n_items=len(records),
-        rows=[flat(record) for record in records],
+        rows=Lazy(range(len(records)), lambda place: flat(records[place])),
         details=details,
         long={"questions": records},
         headline=headline,
@@ -343,10 +344,9 @@ def mark(
     )
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the questions of all records as one run would; see `System.merge`."""
-    every = [dict(record) for record in records]
-    return (_of_letters if settings.mode == "mcq" else _of_answers)(every, settings)
+    return (_of_letters if settings.mode == "mcq" else _of_answers)(records, settings)
 
 
 def _answer_examples(settings: Settings) -> list[Example]:
@@ -441,8 +441,8 @@ def _of_letters(records: Sequence[dict[str, Any]], settings: Settings) -> Evalua
         "summary": summary,
         "responses": responses,
         "calibration": calibration(
-            [record["letter_probabilities"] for record in lettered],
-            [record["truth"] for record in lettered],
+            (record["letter_probabilities"] for record in lettered),
+            (record["truth"] for record in lettered),
         ),
     }
     headline = quiz_headline(summary["overall"], responses["no_letter"])
@@ -570,6 +570,7 @@ SYSTEM = System(
     needs_of_mode={"mcq": ("generates", "labels")},
     array=ArrayOutput(is_ascii=False),
     merge=merge,
+    merge_rereads=True,
     mark=mark,
     page_only="tokens",
     compared=(

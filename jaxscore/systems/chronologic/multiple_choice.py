@@ -5,6 +5,7 @@ import math
 import random
 import re
 import string
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
@@ -14,6 +15,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
+from jaxscore.io.stored_records import where
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.system import Decision, Metric
@@ -293,9 +295,9 @@ def record_of(
     return record
 
 
-def with_letters(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_letters(records: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """The records whose letters have known probabilities."""
-    return [record for record in records if record.get("letter_probabilities") is not None]
+    return where(records, lambda record: record.get("letter_probabilities") is not None)
 
 
 def count_responses(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -306,13 +308,17 @@ def count_responses(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         `all_correct` options, those `without_letters`' probabilities, and `letter_outside`, the
         mean probability that is on no option's letter, None if none is known.
     """
-    good = [record for record in records if "error" not in record]
-    outside = [record["letter_outside"] for record in with_letters(good)]
-    return {
-        "n": len(good),
-        "no_letter": sum(r["chosen"] is None for r in good),
-        "no_option": sum(r["chosen"] is not None and not r["is_option"] for r in good),
-        "all_correct": sum(len(r["correct_letters"]) == len(r["choices"]) for r in good),
-        "without_letters": len(good) - len(outside),
-        "letter_outside": float(np.mean(outside)) if outside else None,
-    }
+    counts = dict.fromkeys(("n", "no_letter", "no_option", "all_correct", "without_letters"), 0)
+    outside = array("d")
+    for record in records:
+        if "error" in record:
+            continue
+        counts["n"] += 1
+        counts["no_letter"] += record["chosen"] is None
+        counts["no_option"] += record["chosen"] is not None and not record["is_option"]
+        counts["all_correct"] += len(record["correct_letters"]) == len(record["choices"])
+        if record.get("letter_probabilities") is None:
+            counts["without_letters"] += 1
+        else:
+            outside.append(record["letter_outside"])
+    return {**counts, "letter_outside": float(np.mean(outside)) if outside else None}

@@ -16,6 +16,7 @@ from jaxscore.report.document import (
     Rows,
     Section,
     Source,
+    n_listed,
 )
 from jaxscore.report.html.chart_parts import by_category, calibrated
 from jaxscore.report.markdown import NO_TEXT, interval, number, table, text
@@ -29,6 +30,7 @@ from jaxscore.report.sections import (
     verdict,
     with_failures,
     within_noise,
+    worst_first,
     yes_no,
 )
 
@@ -229,13 +231,16 @@ def _responses(counts: Mapping[str, Any]) -> str:
 
 
 def _answer_items(source: Source) -> Items:
-    order = sorted(_good(source), key=lambda place: -source.record["questions"][place]["brier"])
-    questions = [source.record["questions"][place] for place in order]
+    every = source.record["questions"]
+    order = worst_first(every, lambda one: (-one["brier"],))
+    places = order[: n_listed(len(order))]
+    questions = [every[place] for place in places]
     if source.strips:
-        source = dataclasses.replace(source, strips=[source.strips[place] for place in order])
+        source = dataclasses.replace(source, strips=[source.strips[place] for place in places])
     return _items(
         source,
         questions,
+        n_beyond=len(order) - len(places),
         columns=[
             Column("Brier", "number", [number(one["brier"]) for one in questions]),
             Column("Top right?", "flag", [yes_no(one["top_correct"]) for one in questions]),
@@ -253,13 +258,13 @@ def _answer_items(source: Source) -> Items:
 
 
 def _letter_items(source: Source) -> Items:
-    questions = sorted(
-        (source.record["questions"][place] for place in _good(source)),
-        key=lambda one: (one["skill"], -(one["letter_brier"] or 0)),
-    )
+    every = source.record["questions"]
+    order = worst_first(every, lambda one: (one["skill"], -(one["letter_brier"] or 0)))
+    questions = [every[place] for place in order[: n_listed(len(order))]]
     return _items(
         source,
         questions,
+        n_beyond=len(order) - len(questions),
         columns=[
             Column("Chosen", "category", [one["chosen"] or "no letter" for one in questions]),
             Column("Right?", "flag", [yes_no(one["correct"]) for one in questions]),
@@ -279,12 +284,6 @@ def _letter_items(source: Source) -> Items:
             [_choice_rows(one) for one in questions],
         ),
     )
-
-
-def _good(source: Source) -> list[int]:
-    """Places of the questions that were evaluated."""
-    questions = source.record["questions"]
-    return [place for place, question in enumerate(questions) if "error" not in question]
 
 
 def _items(

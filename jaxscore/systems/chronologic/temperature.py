@@ -5,6 +5,7 @@ fitted on half of the questions and evaluated on the others. Importing this modu
 """
 
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from jaxscore.analysis.forecasts import brier, calibration, softmax
+from jaxscore.io.stored_records import Lazy, where
 
 LOWEST, HIGHEST = 0.01, 100.0
 N_STARTS = 41  # from bound to bound, a factor of 1.26 between them
@@ -35,14 +37,16 @@ def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | No
         `temperature`, `at_bound`, the lines of both parts, and brier, cross_entropy, ece and
         bins of the second part `before` and `after`; None if a part would be empty.
     """
-    good = [result for result in results if "error" not in result]
+    good = where(results, lambda result: "error" not in result)
     usable = [k for k, result in enumerate(good) if sum(result["truth"])]
-    fitted = {usable[k] for k in random.Random(seed).sample(range(len(usable)), len(usable) // 2)}
-    first = [result for k, result in enumerate(good) if k in fitted]
-    second = [result for k, result in enumerate(good) if k not in fitted]
+    fitted = np.zeros(len(good), bool)
+    for k in random.Random(seed).sample(range(len(usable)), len(usable) // 2):
+        fitted[usable[k]] = True
+    first, second = (Lazy(np.flatnonzero(part), good.__getitem__) for part in (fitted, ~fitted))
     if not first or not second:
         return None
     temperature, at_bound = _fit(first)
+
     return {
         "temperature": temperature,
         "at_bound": at_bound,
@@ -68,14 +72,18 @@ def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
 
 
 def _quality(results: Sequence[dict[str, Any]], temperature: float) -> dict[str, Any]:
-    truth = [result["truth"] for result in results]
-    probabilities = [softmax(np.array(r["scores"]) / temperature).tolist() for r in results]
-    pairs = list(zip(probabilities, truth, strict=True))
-    losses = [cross_entropy(p, t) for p, t in pairs if sum(t)]
+    probabilities, truth, briers, losses = (array("d") for _ in range(4))
+    for result in results:
+        p, t = softmax(np.array(result["scores"]) / temperature).tolist(), result["truth"]
+        probabilities.extend(p)
+        truth.extend(t)
+        briers.append(brier(p, t))
+        if sum(t):
+            losses.append(cross_entropy(p, t))
     return {
-        "brier": float(np.mean([brier(p, t) for p, t in pairs])),
+        "brier": float(np.mean(briers)),
         "cross_entropy": float(np.mean(losses)) if losses else None,
-        **calibration(probabilities, truth),
+        **calibration([probabilities], [truth]),
     }
 
 

@@ -6,17 +6,23 @@ prompts.
 """
 
 import dataclasses
+import itertools
 import math
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+
+import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
+from jaxscore.io.stored_records import Lazy
 from jaxscore.lm import LM
+from jaxscore.report.sections import worst_first
 from jaxscore.systems.audits import Answers, Pair
 from jaxscore.systems.entries import SHOWN, Entry, read_item
 from jaxscore.systems.evaluation import Evaluation, Failure, mark_noise
@@ -357,10 +363,14 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
     ]
     decisions = mark(records, run.noise, settings)
     found = merge(records, settings)
-    good = _least_gain_first(paths)
+    least_gain_first = _least_gain_first(paths)
     n_left_out = prompting.n_left_out(entry.value.question for entry in entries)
     return dataclasses.replace(
         found,
+        rows=[
+            {name: value for name, value in path.items() if name != "prompt_results"}
+            for path in found.long["paths"]
+        ],
         details={
             **found.details,
             "answer_blank": run.blank,
@@ -369,7 +379,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         remarks=[*remarks(n_left_out), *run.remarks],
         decisions=decisions,
         prompting=settings.facts(prompting, n_left_out),
-        strips=[strips_of(pairs[place]) for place in good],
+        strips=[strips_of(pairs[place]) for place in least_gain_first],
         **run.measured(),
     )
 
@@ -388,51 +398,61 @@ def mark(
     )
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the items of all records as one run would; see `System.merge`."""
-    records = [_with_numbers(record) for record in records]
+    paths = Paths(records)
     means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
-    cases = [(record, path) for record in records for path in record["path_evaluations"]]
-    least_gain_first = [
-        {"id": cases[place][0]["id"], "question": cases[place][0]["question"], **cases[place][1]}
-        for place in _least_gain_first([path for _, path in cases])
-    ]
     return Evaluation(
         summary=means,
         items=records,
         n_items=len(records),
-        rows=[
-            {k: v for k, v in path.items() if k != "prompt_results"} for path in least_gain_first
-        ],
         details={
             "summary": means,
             "by_length": [{"entities": n, "gain": gain} for n, gain in gain_by_length.items()],
         },
-        long={"paths": least_gain_first},
+        long={"paths": Lazy(paths.least_gain_first(), paths.with_question)},
         headline=headline(means["absolute"]),
         failures=[
             Failure(Case(record["id"], record["question"], path["path"]).name, path["error"])
-            for record, path in cases
+            for record in records
+            for path in record["path_evaluations"]
             if "error" in path
         ],
         lines=averages(means),
     )
 
 
-def _with_numbers(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record as `evaluate` makes it, from one of a file, whose infinities are text."""
+class Paths:
+    """All paths of some records, one after the other."""
+
+    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._records = records
+        ends = itertools.accumulate(len(record["path_evaluations"]) for record in records)
+        self._ends = np.fromiter(ends, np.int64)
+
+    def with_question(self, place: int) -> dict[str, Any]:
+        """A path with the id and the question of its record."""
+        item = int(np.searchsorted(self._ends, place, "right"))
+        record = self._records[item]
+        own = record["path_evaluations"]
+        path = own[place - int(self._ends[item])]  # counted from the end of its record
+        return {"id": record["id"], "question": record["question"], **_with_numbers(path)}
+
+    def least_gain_first(self) -> np.ndarray:
+        """Places of the paths that were scored."""
+        every = (path for record in self._records for path in record["path_evaluations"])
+        return _least_gain_first(every)
+
+
+def _with_numbers(path: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A path as `evaluate` makes it, from one of a file, whose infinities are text."""
     field = COLUMNS["relative"]
-    paths = [
-        path if "error" in path else {**path, field: float(path[field])}
-        for path in record["path_evaluations"]
-    ]
-    return {**record, "path_evaluations": paths}
+    return path if "error" in path else {**path, field: float(path[field])}
 
 
-def _least_gain_first(paths: Sequence[Mapping[str, Any]]) -> list[int]:
+def _least_gain_first(paths: Iterable[Mapping[str, Any]]) -> np.ndarray:
     """Places of the paths that were scored."""
-    good = (place for place, path in enumerate(paths) if "error" not in path)
-    return sorted(good, key=lambda place: paths[place]["absolute_improvement"])
+    return worst_first(paths, lambda path: (path["absolute_improvement"],))
 
 
 def path_record(
@@ -486,23 +506,26 @@ def summarise(
         The means of `COLUMNS`, "relative" over the paths whose baseline is above 0; and the mean
         absolute improvement by the number of entities, shortest first.
     """
-    good = [
-        (place, path)
-        for place, record in enumerate(records)
-        for path in record["path_evaluations"]
-        if "error" not in path
-    ]
+    fields = tuple(COLUMNS.values())
+    items, n_entities, table = array("q"), array("q"), array("d")
+    for item, record in enumerate(records):
+        for path in record["path_evaluations"]:
+            if "error" not in path:
+                items.append(item)
+                n_entities.append(len(path["path"]))
+                table.extend(float(path[field]) for field in fields)
+    groups, lengths = np.array(items), np.array(n_entities)  # one question's are not independent
+    values = np.array(table).reshape(-1, len(fields))
 
-    def mean(part: Sequence[tuple[int, Mapping[str, Any]]], column: str) -> Estimate:
-        finite = [(place, path[column]) for place, path in part if math.isfinite(path[column])]
-        groups = [place for place, _ in finite]  # paths of one question are not independent
-        return estimate([value for _, value in finite], n_bootstrap, seed, groups)
+    def mean(name: str, part: np.ndarray) -> Estimate:
+        column = values[:, fields.index(COLUMNS[name])]
+        part = part & np.isfinite(column)
+        return estimate(column[part], n_bootstrap, seed, groups[part])
 
-    lengths = sorted({len(path["path"]) for _, path in good})
-    by_length = {n: [pair for pair in good if len(pair[1]["path"]) == n] for n in lengths}
+    every = np.ones(len(groups), bool)
     return (
-        {name: mean(good, column) for name, column in COLUMNS.items()},
-        {n: mean(part, COLUMNS["absolute"]) for n, part in by_length.items()},
+        {name: mean(name, every) for name in COLUMNS},
+        {int(n): mean("absolute", lengths == n) for n in np.unique(lengths)},
     )
 
 
@@ -555,6 +578,7 @@ SYSTEM = System(
     read_example=read_example,
     report=report,
     merge=merge,
+    merge_rereads=True,
     mark=mark,
     page_only="tokens",
     is_strict=True,

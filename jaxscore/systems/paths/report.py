@@ -1,10 +1,12 @@
 """Report of `paths`."""
 
-from collections import Counter
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscore.analysis.bootstrap import Estimate
+import numpy as np
+
+from jaxscore.analysis.bootstrap import Estimate, numbers_of
 from jaxscore.report import sections
 from jaxscore.report.document import (
     Chart,
@@ -16,8 +18,16 @@ from jaxscore.report.document import (
     Rows,
     Section,
     Source,
+    n_listed,
 )
-from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
+from jaxscore.report.html.histogram import (
+    Labels,
+    Logs,
+    count_points,
+    counts,
+    histogram,
+    scatter,
+)
 from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.markdown import NOTHING, significant, table
 from jaxscore.report.sections import (
@@ -81,14 +91,15 @@ def _by_length(record: Mapping[str, Any]) -> list[Section]:
 
 def _charts(record: Mapping[str, Any]) -> list[Chart]:
     paths = record["paths"]
-    pairs = Counter((path["baseline_prob"], path["retrieved_prob"]) for path in paths)
-    gains = counts([path["absolute_improvement"] for path in paths])
+    numbers = numbers_of(paths, ("baseline_prob", "retrieved_prob", "absolute_improvement"))
+    without, with_path = numbers["baseline_prob"], numbers["retrieved_prob"]
+    pairs, gains = count_points(without, with_path), counts(numbers["absolute_improvement"])
     charts = []
     labels = Labels("probability without the path", "with the path", "paths")
     if svg := scatter(
         pairs, title="Without and with", labels=labels, logs=Logs(True, True), diagonal=True
     ):
-        n_zero = sum(n for pair, n in pairs.items() if not min(pair) > 0)
+        n_zero = int((~(np.minimum(without, with_path) > 0)).sum())
         left_out = f" {n_zero} paths with a probability of 0 are left out." if n_zero else ""
         caption = f"Above the diagonal the path helps.{left_out}"
         charts.append(Chart("Probability without and with the path", svg, caption))
@@ -120,7 +131,8 @@ def _charts(record: Mapping[str, Any]) -> list[Chart]:
 
 
 def _items(source: Source) -> Items:
-    paths = source.record["paths"]
+    every = source.record["paths"]
+    paths = every[: n_listed(len(every))]
 
     def column(name: str) -> list[str]:
         return [significant(path[name]) for path in paths]
@@ -129,7 +141,8 @@ def _items(source: Source) -> Items:
     items = Items(
         what="paths",
         order="least gain first",
-        n_all=len(paths) + len(source.record["failures"]),
+        n_all=len(every) + len(source.record["failures"]),
+        n_beyond=len(every) - len(paths),
         columns=[
             Column("Question", "text", [path["question"] for path in paths]),
             Column("Path", "text", [" → ".join(path["path"]) for path in paths]),
@@ -150,7 +163,7 @@ def _items(source: Source) -> Items:
                 [_prompts(path) for path in paths],
             )
         ],
-        strips=strips_of(source),
+        strips=strips_of(dataclasses.replace(source, strips=source.strips[: len(paths)])),
         within_noise=within_noise(source.record, paths),
     )
     return with_failures(items, source.record["failures"])

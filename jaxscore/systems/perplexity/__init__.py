@@ -2,11 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from jaxscore.analysis.bootstrap import Estimate, ratio
+import numpy as np
+
+from jaxscore.analysis.bootstrap import Estimate, numbers_of, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
 from jaxscore.errors import InputError, NoItems, is_valid_unicode
 from jaxscore.io.items import Row, read_rows
@@ -56,6 +58,7 @@ exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
 """
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
+COUNTS = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,42 +184,35 @@ def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) ->
         score_documents(lm, entries, prefix_token_id=settings.prefix_token_id, **windows)
     )
     seconds = time.perf_counter() - started
-    records = [_record(document) for document in documents]
-    good = [record for record in records if "error" not in record]
-    summary = summarise(good, settings.n_bootstrap, settings.seed)
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(records),
-        rows=records,
-        details={"summary": summary, "windows": windows},
-        long={"documents": records},
-        headline=headline(summary),
+    found = merge([_record(document) for document in documents], settings)
+    return dataclasses.replace(
+        found,
+        rows=found.items,
+        details={**found.details, "windows": windows},
         failures=[
             Failure(document.entry.name, document.error)
             for document in documents
             if document.error is not None
         ],
-        remarks=_remarks(good),
         seconds=seconds,
     )
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the documents of all records as one run would; see `System.merge`."""
-    records = list(records)
-    good = [record for record in records if "error" not in record]
-    summary = summarise(good, settings.n_bootstrap, settings.seed)
+    numbers = numbers_of(
+        (record for record in records if "error" not in record), ("sum_logprob", *COUNTS)
+    )
+    summary = summarise(numbers, settings.n_bootstrap, settings.seed)
     return Evaluation(
         summary=summary,
         items=records,
         n_items=len(records),
-        rows=records,
         details={"summary": summary},
         long={"documents": records},
         headline=headline(summary),
         failures=failed_records(records),
-        remarks=_remarks(good),
+        remarks=_remarks(numbers),
     )
 
 
@@ -276,15 +272,18 @@ def _record(document: ScoredDocument) -> dict[str, Any]:
     }
 
 
-def summarise(good: Sequence[Mapping[str, Any]], n_bootstrap: int, seed: int) -> dict[str, Any]:
-    """Sums over the scored documents, and means per token, byte and word with intervals."""
-    nats = [-record["sum_logprob"] for record in good]
-    counts = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
-    summary: dict[str, Any] = {"n_documents": len(good)}
-    summary |= {name: sum(record[name] for record in good) for name in counts}
+def summarise(numbers: Mapping[str, np.ndarray], n_bootstrap: int, seed: int) -> dict[str, Any]:
+    """Sums over the scored documents, and means per token, byte and word with intervals.
+
+    Args:
+        numbers: `sum_logprob` and `COUNTS` of the documents.
+    """
+    nats = -numbers["sum_logprob"]
+    summary: dict[str, Any] = {"n_documents": len(nats)}
+    summary |= {name: int(numbers[name].sum()) for name in COUNTS}
     summary["n_left_out"] = summary["n_tokens"] - summary["n_scored"]
     for unit, field in UNITS.items():
-        mean = ratio(nats, [record[field] for record in good], n_bootstrap, seed)
+        mean = ratio(nats, numbers[field], n_bootstrap, seed)
         summary[f"bits_per_{unit}"] = _transformed(mean, bits)
         name = "perplexity" if unit == "token" else f"{unit}_perplexity"
         summary[name] = _transformed(mean, lambda nats: perplexity(-nats))
@@ -297,8 +296,8 @@ def _transformed(estimate: Estimate, change: Callable[[float], float | None]) ->
     return Estimate(estimate.n, *(None if value is None else change(value) for value in ends))
 
 
-def _remarks(good: Sequence[Mapping[str, Any]]) -> list[str]:
-    without = sum(record["n_scored"] < record["n_tokens"] for record in good)
+def _remarks(numbers: Mapping[str, np.ndarray]) -> list[str]:
+    without = int((numbers["n_scored"] < numbers["n_tokens"]).sum())
     if not without:
         return []
     return [
@@ -307,7 +306,7 @@ def _remarks(good: Sequence[Mapping[str, Any]]) -> list[str]:
             "probability; bits per byte and per word count its bytes and words; prefix_token_id "
             "(--prefix-token-id) puts a token before each document",
             n=without,
-            n_items=len(good),
+            n_items=len(numbers["n_tokens"]),
         )
     ]
 
@@ -341,6 +340,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     merge=merge,
+    merge_rereads=True,
     needs=("is_local",),
     compared=(
         Compared(

@@ -1,13 +1,28 @@
 """Report of `perplexity`."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
-from jaxscore.report.html.histogram import Labels, Logs, counts, histogram, scatter
+from jaxscore.analysis.bootstrap import numbers_of
+from jaxscore.io.stored_records import Lazy
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Source, n_listed
+from jaxscore.report.html.histogram import (
+    Labels,
+    Logs,
+    count_points,
+    counts,
+    histogram,
+    scatter,
+)
 from jaxscore.report.markdown import number, significant
-from jaxscore.report.sections import closing, estimate_card, model_of, sentence, with_failures
+from jaxscore.report.sections import (
+    closing,
+    estimate_card,
+    model_of,
+    sentence,
+    with_failures,
+    worst_first,
+)
 
 UNITS = {
     "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),
@@ -19,15 +34,16 @@ UNITS = {
 def report(source: Source) -> Document:
     """The report of a run."""
     record = source.record
-    good = [document for document in record["documents"] if "error" not in document]
-    documents = sorted(good, key=lambda document: -document["bits_per_byte"])
-    items = _items(documents, source.n_items)
+    documents = record["documents"]
+    places = worst_first(documents, lambda document: (-document["bits_per_byte"],))
+    listed = [documents[place] for place in places[: n_listed(len(places))]]
+    items = _items(listed, source.n_items, len(places) - len(listed))
     return Document(
         system="perplexity",
         title=f"Perplexity: {model_of(record)}",
         verdict=sentence(source.headline),
         cards=_cards(record["summary"]),
-        charts=_charts(documents),
+        charts=_charts(Lazy(places, documents.__getitem__)),
         items=with_failures(items, record["failures"]),
         sections=closing(record, "documents"),
         about=_explanation(record),
@@ -56,19 +72,20 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
     return cards
 
 
-def _charts(documents: list[Mapping[str, Any]]) -> list[Chart]:
+def _charts(documents: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
-    if (found := counts([document["bits_per_byte"] for document in documents])) is not None:
+    numbers = numbers_of(documents, ("n_scored", "bits_per_byte"))
+    if (found := counts(numbers["bits_per_byte"])) is not None:
         svg = histogram(found, title="Bits per byte", what="documents", label="bits per byte")
         charts.append(Chart("Bits per byte of a document", svg))
-    points = Counter((float(each["n_scored"]), each["bits_per_byte"]) for each in documents)
+    points = count_points(numbers["n_scored"], numbers["bits_per_byte"])
     labels = Labels("scored tokens", "bits per byte", "documents")
     if svg_ := scatter(points, title="Length", labels=labels, logs=Logs(True, False)):
         charts.append(Chart("Bits per byte against length", svg_))
     return charts
 
 
-def _items(documents: list[Mapping[str, Any]], n_all: int) -> Items:
+def _items(documents: Sequence[Mapping[str, Any]], n_all: int, n_beyond: int) -> Items:
     counted = {
         "Bytes": "n_bytes", "Words": "n_words", "Tokens": "n_scored", "Windows": "n_windows"
     }  # fmt: skip
@@ -79,6 +96,7 @@ def _items(documents: list[Mapping[str, Any]], n_all: int) -> Items:
         what="documents",
         order="most bits per byte first",
         n_all=n_all,
+        n_beyond=n_beyond,
         columns=[
             Column("Id", "text", [str(each["id"]) for each in documents]),
             Column("Begins", "text", [each["begin"] for each in documents]),

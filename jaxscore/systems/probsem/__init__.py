@@ -3,9 +3,12 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
+
+import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, proportion
@@ -336,6 +339,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
     return dataclasses.replace(
         found,
         n_items=len(suite.context),
+        rows=rows_of(records),
         details={
             **found.details,
             "answer_blank": run.blank,
@@ -350,15 +354,13 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
     )
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the contexts of all records as one run would; see `System.merge`."""
-    records = list(records)
     summary = summarise(records)
     return Evaluation(
         summary=summary,
         items=records,
         n_items=len(records),
-        rows=rows_of(records),
         details={
             "accuracy": summary["accuracy"],
             "n_without_answer": summary["n_without_answer"],
@@ -450,12 +452,18 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     The accuracy is None if every context expects -1, scored or not: whether there is an accuracy
     does not depend on the length of a text.
     """
-    judged = [record for record in records if record["expected"] != NO_ANSWER]
-    passed = [record["passed"] for record in judged if "error" not in record]
+    n_scored = n_judged = 0
+    passed = array("b")
+    for record in records:
+        is_judged, is_scored = record["expected"] != NO_ANSWER, "error" not in record
+        n_judged += is_judged
+        n_scored += is_scored
+        if is_judged and is_scored:
+            passed.append(record["passed"])
     return {
-        "accuracy": proportion(passed) if judged else None,
-        "n_scored": sum("error" not in record for record in records),
-        "n_without_answer": len(records) - len(judged),
+        "accuracy": proportion(np.array(passed)) if n_judged else None,
+        "n_scored": n_scored,
+        "n_without_answer": len(records) - n_judged,
     }
 
 
@@ -534,6 +542,7 @@ SYSTEM = System(
     beside=prompt_files,
     array=ArrayOutput(is_ascii=False),
     merge=merge,
+    merge_rereads=True,
     mark=mark,
     page_only="tokens",
     read_objects=read_objects,

@@ -1,12 +1,26 @@
 """Report of `probsem`."""
 
 import dataclasses
+from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxscore.report import sections
-from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Source
+from jaxscore.report.document import (
+    Card,
+    Chart,
+    Column,
+    Document,
+    Field,
+    Items,
+    Row,
+    Rows,
+    Source,
+    n_listed,
+)
 from jaxscore.report.html.histogram import counts, histogram
 from jaxscore.report.html.intervals import Group, intervals
 from jaxscore.report.markdown import number
@@ -17,6 +31,7 @@ from jaxscore.report.sections import (
     strips_of,
     verdict,
     with_failures,
+    worst_first,
     yes_no,
 )
 
@@ -26,9 +41,9 @@ DISABLED = "accuracy is disabled, since every context expects -1"
 def report(source: Source) -> Document:
     """The report of a run."""
     record = source.record
-    settings = record["settings"]
+    settings, contexts = record["settings"], record["contexts"]
+    places = worst_first(contexts, _surety)
     names = ", ".join(str(settings[name]) for name in ("prompt", "test") if name in settings)
-    good = [context for context in record["contexts"] if "error" not in context]
     accuracy = record["accuracy"]
     left_out = record["n_without_answer"]
     return Document(
@@ -37,10 +52,10 @@ def report(source: Source) -> Document:
         verdict=verdict(source),
         cards=[
             *([] if accuracy is None else [estimate_card("Accuracy", accuracy, "contexts")]),
-            Card("Contexts", f"{len(good):,}", "scored"),
+            Card("Contexts", f"{len(places):,}", "scored"),
         ],
-        charts=_charts(good),
-        items=_items(source),
+        charts=_charts(contexts),
+        items=_items(source, places),
         sections=closing(record, "contexts"),
         about=[
             "Accuracy is the share of contexts whose expected query has the highest score, with "
@@ -53,19 +68,19 @@ def report(source: Source) -> Document:
     )
 
 
-def _charts(good: list[Any]) -> list[Chart]:
+def _charts(contexts: Sequence[Mapping[str, Any]]) -> list[Chart]:
     charts = []
-    expected = [
-        context["scores"][context["expected"]] for context in good if context["passed"] is not None
-    ]
+    expected, best = array("d"), Counter[str]()
+    for context in contexts:
+        if "error" not in context:
+            best[context["queries"][context["scores"].index(max(context["scores"]))]] += 1
+            if (score := _expected_score(context)) is not None:
+                expected.append(score)
     if found := counts(expected, edges=[k / 20 for k in range(21)]):
         label = "score of the expected query"
         mean = sum(expected) / len(expected)
         svg = histogram(found, title=label, what="contexts", label=label, mean=mean)
         charts.append(Chart("Score of the expected query", svg))
-    best = Counter(
-        context["queries"][context["scores"].index(max(context["scores"]))] for context in good
-    )
     groups = [Group(query, n, None, None, str(n), n) for query, n in best.most_common()]
     if svg_ := intervals(groups, title="Highest queries", label="contexts", what="contexts"):
         charts.append(Chart("How often each query has the highest score", svg_))
@@ -82,11 +97,11 @@ def _expected_score(context: Mapping[str, Any]) -> float | None:
     return None if context["passed"] is None else context["scores"][context["expected"]]
 
 
-def _items(source: Source) -> Items:
-    contexts = source.record["contexts"]
-    good = [place for place, context in enumerate(contexts) if "error" not in context]
-    places = sorted(good, key=lambda place: _surety(contexts[place]))
-    worst = [contexts[place] for place in places]
+def _items(source: Source, places: Sequence[int] | np.ndarray) -> Items:
+    """The contexts at these places."""
+    n_beyond = len(places) - n_listed(len(places))
+    places = places[: n_listed(len(places))]
+    worst = [source.record["contexts"][place] for place in places]
     expected = [
         number(None) if context["passed"] is None else context["queries"][context["expected"]]
         for context in worst
@@ -98,6 +113,7 @@ def _items(source: Source) -> Items:
         what="contexts",
         order="worst first",
         n_all=source.n_items,
+        n_beyond=n_beyond,
         columns=[
             Column("Context", "text", [context["context_text"] for context in worst]),
             Column("Number", "number", [str(context["context"]) for context in worst]),
