@@ -20,6 +20,8 @@ from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest
 # what a CPU and an accelerator do in ten seconds, and as a share of all work.
 LEAST_SAVED_CPU, LEAST_SAVED_ACCELERATOR, LEAST_SHARE = 1e12, 5e14, 0.1
 PROGRAM_CPU, PROGRAM_ACCELERATOR = 3e11, 1.5e14  # multiplications in three seconds
+# Tokens of linear work in whose time a batch of a recurrent model reads and copies its weights.
+RECURRENT_BATCH = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +130,7 @@ class Planner:
             prefix=prefix,
             pack=self.facts.shares_text,
             deal=self.facts.deals_rows,
+            batch_cost=RECURRENT_BATCH if self.facts.deals_rows else 0.0,
             program_cost=multiplications / self.facts.n_parameters,
         )
 

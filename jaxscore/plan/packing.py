@@ -161,6 +161,7 @@ def pack_rows(
     prefix: int = 0,
     pack: bool = True,
     deal: bool = False,
+    batch_cost: float = 0.0,
     program_cost: float = 0.0,
 ) -> PackedRows:
     """Pack a forest in rows of the lengths that cost least.
@@ -176,6 +177,7 @@ def pack_rows(
         pack: False puts one piece into each row, for models without the interval mask.
         deal: deal rows of one length to their batches in turn. Rows are filled by decreasing
             size, and chunks of a batch (`plan.chunks`) fill better with pieces of all sizes.
+        batch_cost: cost of each batch in tokens of linear work.
         program_cost: cost of each batch shape in tokens of linear work; part of the choice and
             not of the plan's cost.
     """
@@ -196,13 +198,14 @@ def pack_rows(
                 for n, counts in sorted(cutter.count_sizes(base).items())
             }
             # A single row is a batch of its own: a short text alone does not pay for eight.
-            for tail in (TAIL, 1) if sum(n_rows.values()) > 1 else (batch_tokens,):
+            for tail in (TAIL, TAIL // 2, 1) if sum(n_rows.values()) > 1 else (batch_tokens,):
                 shapes = [
                     (count, n)
                     for n, k in n_rows.items()
                     for count in batch_rows(k, n, batch_tokens, tail)
                 ]
                 cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
+                cost += batch_cost * len(shapes)
                 total = cost + program_cost * len(set(shapes))
                 if total < least_total:
                     least_total, best = total, (base, tail, cost)

@@ -224,6 +224,17 @@ def test_a_row_that_is_alone_in_its_plan_goes_without_empty_rows(n_texts, shape)
     assert {batch.shape for batch in plan.batches()} == {shape}
 
 
+@pytest.mark.parametrize(("n_rows", "batches"), [(8, [8]), (16, [8, 8]), (36, [32, 4])])
+def test_dear_batches_are_fewer_and_pad_no_more(n_rows, batches):
+    sequences = [TokenSequence(np.arange(100) + 1000 * k, 1) for k in range(n_rows)]
+    forest, sizes = build_forest(sequences), {"max_positions": 128, "width": 64}
+    plan = pack_rows(forest, **sizes, batch_tokens=4096, batch_cost=128)
+    assert [batch.shape for batch in plan.batches()] == [(count, 128) for count in batches]
+    free = pack_rows(forest, **sizes, batch_tokens=4096)
+    assert sum(len(batch.ids) for batch in free.batches()) == sum(batches)
+    assert plan.cost - free.cost == pytest.approx(128 * len(batches))
+
+
 def test_rows_longer_than_the_budget_go_alone():
     assert batch_rows(3, 8192, 4096) == [1, 1, 1]
 
