@@ -63,12 +63,9 @@ def said(tmp_path_factory):
         ("v5e 1x1 0.5B-int8 score:8x512", 30e6),
         ("v5e 1x1 0.5B prefix:1024", 30e6),
         ("v5e 1x1 0.5B behind:8x512x1024", 150e6),
-        ("v5p 1x1 0.5B score:8x512", 200e6),
         ("v5p 1x1 8B prefix:1024", 300e6),
-        ("v5p 1x1 0.5B behind:8x512x1024", 300e6),
         ("v5p 1x1 MoE score:8x512", 1.5e9),
         ("v5p 1x1 8B score:1x32768", 6e9),
-        ("v5p 1x1 latent score:8x512", 2e9),
         ("v5p 1x4 latent score:8x512", 2e9),
         ("v5e 1x1 gemma4 score:8x512", 1e9),
         ("v6e 1x1 0.5B score:8x512", 200e6),
@@ -154,8 +151,6 @@ def test_the_vocabulary_pass(tmp_path):
     [
         ("v5e 1x4 8B score:1x4096", 1e8),
         ("v5e 1x4 MoE score:8x512", 3e8),
-        ("v5p 1x4 8B score:1x4096", 7e8),
-        ("v5p 1x4 MoE score:8x512", 5e8),
     ],
 )
 def test_shards_of_four_chips(said, case, most):
@@ -189,7 +184,7 @@ def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once(said):
     assert reported["temporary_bytes"] < 1e9
 
 
-@pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 256), (256, 128)])
+@pytest.mark.parametrize(("slots", "rows"), [(64, 256), (256, 128)])
 def test_a_lane_fits_beside_the_model(said, slots, rows):
     """Drawn tokens, with the largest batch of prompts whose rows are not free yet."""
     reported = said(f"v5e 1 8B-int8 lane:{slots}")
