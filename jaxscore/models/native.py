@@ -48,7 +48,8 @@ NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.
 
 CHUNK = 64  # tokens that start from one recurrent state; measured: 32 leaves more slots empty
 
-# Fields of a DecoderConfig that a broken config makes zero, negative or not a number
+# Fields that a broken config makes zero, negative or not a number: of a DecoderConfig, and of its
+# latent attention
 SIZES = (
     "vocab_size",
     "width",
@@ -59,6 +60,7 @@ SIZES = (
     "mlp_width",
     "max_positions",
 )
+LATENT_SIZES = ("rank", "unturned", "value")
 
 
 def build(
@@ -311,7 +313,10 @@ def translate(
         raise InputError(f"{where}: {problem}") from None
     except (ArithmeticError, TypeError, ValueError) as problem:
         raise InputError(f"{where}: sizes that make no model ({problem})") from None
-    for field in SIZES:
-        if type(size := getattr(translated, field)) is not int or size < 1:
+    sizes = {field: getattr(translated, field) for field in SIZES}
+    if (latent := translated.latent) is not None:
+        sizes |= {f"latent {field}": getattr(latent, field) for field in LATENT_SIZES}
+    for field, size in sizes.items():
+        if type(size) is not int or size < 1:
             raise InputError(f"{where}: {field} comes out as {size!r}, expected at least 1")
     return family, translated

@@ -335,6 +335,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "n_group is None, expected a number"),
+    ("deepseek_v3", {"v_head_dim": 0}, "latent value comes out as 0"),
     ("deepseek_v3", {"n_group": 3}, "8 experts in 3 groups"),
     ("deepseek_v3", {"n_group": 8}, "groups have 1 experts, expected at least 2"),
     (
