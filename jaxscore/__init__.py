@@ -27,7 +27,7 @@ except KeyboardInterrupt:
 
 if TYPE_CHECKING:
     from jaxscore.device.lm_head.token_scores import score_tokens, token_scores
-    from jaxscore.engine.generation.generator import Generator
+    from jaxscore.engine.generation import Generator
     from jaxscore.model_pair import DivergenceScorer
     from jaxscore.models.weights.maxtext import tensors_of_maxtext
     from jaxscore.scorer import Scorer
@@ -54,7 +54,7 @@ __version__ = VERSION
 
 _ON_FIRST_USE = {
     "DivergenceScorer": "jaxscore.model_pair",
-    "Generator": "jaxscore.engine.generation.generator",
+    "Generator": "jaxscore.engine.generation",
     "Scorer": "jaxscore.scorer",
     "Scoring": "jaxscore.scoring",
     "score_tokens": "jaxscore.device.lm_head.token_scores",

@@ -17,9 +17,9 @@ from jaxscore.types.results import Generated, ScoredRequest
 
 if TYPE_CHECKING:  # importing them imports JAX
     from jaxscore.engine.engine import Engine
-    from jaxscore.engine.generation.generator import Generator
+    from jaxscore.engine.generation import Generator
     from jaxscore.engine.progress import RunStatistics
-    from jaxscore.journal.database import Journal
+    from jaxscore.journal import Journal
     from jaxscore.text.encoder import Boundary, TextEncoder
     from jaxscore.text.tokenize_requests import Truncate
 

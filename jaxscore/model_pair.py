@@ -10,7 +10,7 @@ from jaxscore.engine.devices import use_device
 from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.lm import Capabilities
 from jaxscore.models.model import Model, paired
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize

@@ -25,7 +25,7 @@ from jaxscore.engine.loading import (
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import InputError, check_choice, near
 from jaxscore.io.local_path import local_path
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.lm import Capabilities
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
@@ -47,7 +47,7 @@ from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest
 from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
 if TYPE_CHECKING:
-    from jaxscore.engine.generation.generator import Generator
+    from jaxscore.engine.generation import Generator
 
 
 class Scorer:
@@ -629,7 +629,7 @@ class Scorer:
 
     def generator(self) -> "Generator":
         """A generator that yields each result as soon as it is finished."""
-        from jaxscore.engine.generation.generator import Generator  # deferred: scoring needs none
+        from jaxscore.engine.generation import Generator  # deferred: scoring needs none
 
         if not self.capabilities.generates:
             raise InputError(f"{self!r} writes no text: it is a model pair")

@@ -9,8 +9,8 @@ import pytest
 from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli.schema import schema_of
+from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
-from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
 from jaxscore.systems.compare.open_run import of_items

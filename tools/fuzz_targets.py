@@ -19,7 +19,7 @@ from jaxscore.errors import LONGEST, UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
-from jaxscore.journal import database, files
+from jaxscore.journal import Journal, files
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
@@ -219,7 +219,7 @@ def read_journal(data: bytes, folder: Path) -> None:
     path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
     with refusing():
         files.list_models(path)
-    with refusing(), contextlib.closing(database.Journal(path, {"a": 1})) as opened:
+    with refusing(), contextlib.closing(Journal(path, {"a": 1})) as opened:
         opened.read_scores([SEQUENCE])
     with refusing():
         files.prune(path, 1)
@@ -231,7 +231,7 @@ def _journal() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal"
         for about in ({"a": 1}, {"b": 2}):
-            with contextlib.closing(database.Journal(path, about)) as opened:
+            with contextlib.closing(Journal(path, about)) as opened:
                 opened.write_scores(
                     [(SEQUENCE, SequenceScores(*3 * [np.zeros(2)], np.zeros(2, bool)))]
                 )

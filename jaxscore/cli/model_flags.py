@@ -321,7 +321,7 @@ def _with_journal_of(
     args: argparse.Namespace, scorer: "Scorer", output: Path | None, written: Sequence[Path]
 ) -> "Scorer":
     """The scorer of another output, with the journal and the counts of this one."""
-    from jaxscore.journal.database import Journal
+    from jaxscore.journal import Journal
 
     place = _journal(args, output, written)
     scorer.close()

@@ -7,8 +7,8 @@ ollama: https://github.com/ollama/ollama/blob/main/docs/api.md
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from jaxscore.endpoints import BodyVariants, Endpoint
 from jaxscore.endpoints.answers import field, first_choice, generated
-from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.endpoints import BodyVariants, Endpoint
 from jaxscore.endpoints.alignment import align
 from jaxscore.endpoints.answers import Failed, field, first_choice, generated, quote
-from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
 from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest

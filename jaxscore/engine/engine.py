@@ -15,7 +15,7 @@ from jaxscore.engine.planner import Planner, model_facts
 from jaxscore.engine.programs import Programs, Variant, variants_of
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, check_sequences
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxscore.engine.stages import Stage
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.journal.database import (
+from jaxscore.journal import (
     Journal,
     pack_scores,
     pack_text,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer

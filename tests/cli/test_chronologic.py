@@ -10,7 +10,7 @@ import pytest
 
 from jaxscore.cli import chronologic as command
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation import generator as generator_module
+from jaxscore.engine import generation as generator_module
 from jaxscore.systems.chronologic import multiple_choice
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict

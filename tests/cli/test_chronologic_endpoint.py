@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 from tests.cli.conftest import strict

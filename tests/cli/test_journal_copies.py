@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.cli import journal_copies, system_command
 from jaxscore.errors import InputError
 from jaxscore.io import remote
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.journal.files import default_path, list_models
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from tests.cli.conftest import QWEN

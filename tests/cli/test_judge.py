@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation import generator as generator_module
+from jaxscore.engine import generation as generator_module
 from jaxscore.report.markdown import NOTHING
 from jaxscore.systems.rag.evaluator_file import find
 from jaxscore.types.results import Generated

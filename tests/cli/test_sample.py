@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation import generator as generator_module
+from jaxscore.engine import generation as generator_module
 from jaxscore.engine.generation import prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate

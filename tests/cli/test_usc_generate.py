@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation import generator as generator_module
+from jaxscore.engine import generation as generator_module
 from jaxscore.systems.usc_generate import ReplyWork
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict

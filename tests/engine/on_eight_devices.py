@@ -41,8 +41,7 @@ from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import planner
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of

@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.engine.dispatch import Dispatch, halves
 from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.plan import row_batches
 from jaxscore.plan.chunks import PathNeeds, plan_paths
 from jaxscore.plan.packing import pack_rows

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.journal.files import list_models, prune
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from tests.hostile.inputs import HOSTILE, outcome, put, refused

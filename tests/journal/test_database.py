@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
+from jaxscore import journal as database
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import JournalWriter
 from jaxscore.errors import InputError
-from jaxscore.journal import database
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.journal.files import list_models, prune
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from tests.cli.conftest import run  # noqa: F401

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal import files
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal, files
 from tests.conftest import CASES
 from tests.journal.test_database import ABOUT, scores_of, sequences
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal.database import unpack_scores
+from jaxscore.journal import unpack_scores
 from jaxscore.journal.files import JournaledModel, list_models
 from tests.conftest import CASES
 from tests.journal.fork_server import Command

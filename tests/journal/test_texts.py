@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
-from jaxscore.journal.database import Journal
+from jaxscore.journal import Journal
 from jaxscore.journal.files import LAYOUT, list_models, prune
 from jaxscore.plan import decode_slots
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest

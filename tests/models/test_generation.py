@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxscore import Scorer
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds
 from tests.models.case_parts import LONGROPE, VOCABULARY

@@ -11,8 +11,7 @@ import torch
 from jaxscore import Scorer
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import BACKENDS
-from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots
 from jaxscore.models.model import paired
 from jaxscore.plan import decode_slots
 from jaxscore.plan.chunks import PathNeeds

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.errors import InputError
 from jaxscore.models.native import translate
 from jaxscore.models.weights.tensor_files import Tensors

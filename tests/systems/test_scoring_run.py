@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from jaxscore import InputError, Request
+from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
-from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.systems import audits
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import ScoringSettings

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from jaxscore import Request
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.text import bounded_tokenizer, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder

@@ -132,7 +132,7 @@ class JaxContender:
         return [one.logprob for one in scores]
 
     def write(self, requests: list[Tokens], n_new: int) -> list[np.ndarray]:
-        from jaxscore.engine.generation.generator import Generator
+        from jaxscore.engine.generation import Generator
         from jaxscore.types.requests import GenerationRequest
 
         generator = Generator(self.scorer)

@@ -40,7 +40,7 @@ class Taken(NamedTuple):
 def _measure(
     name: str, shape: Shape, scorer: Any, n_sequences: int, turns: int, folder: Path
 ) -> None:
-    from jaxscore.journal.database import Journal
+    from jaxscore.journal import Journal
     from jaxscore.plan.requests import TokenSequence
 
     draw = np.random.default_rng(0)

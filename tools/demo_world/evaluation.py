@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.scorer import Scorer
 from jaxscore.systems.selection.ranking import select, vote
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request

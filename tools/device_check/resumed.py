@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation.generator import Scheduler
+from jaxscore.engine.generation import Scheduler
 from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.progress import Progress

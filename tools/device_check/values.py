@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscore import Request, Scorer
 from jaxscore.engine import planner
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from tools.device_check.checks import Options, report

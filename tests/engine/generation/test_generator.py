@@ -15,8 +15,7 @@ from jaxscore.device import reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params
 from jaxscore.device.rows import ScoredPositions
-from jaxscore.engine.generation import slots, state
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots, state
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
 from jaxscore.plan import decode_slots

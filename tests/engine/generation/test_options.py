@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import GenerationRequest, LabelRequest, Scorer
-from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots
 from jaxscore.engine.generation.state import TextState
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.decoder import TextDecoder

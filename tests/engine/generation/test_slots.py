@@ -11,8 +11,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.device.decoder_config import Experts
-from jaxscore.engine.generation import prefill, slots
-from jaxscore.engine.generation.generator import Scheduler
+from jaxscore.engine.generation import Scheduler, prefill, slots
 from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.progress import Progress

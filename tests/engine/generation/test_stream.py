@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator, slots
 from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.io import interrupts, processes
 from jaxscore.plan import decode_slots

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from jaxscore import Scorer
 from jaxscore.device.dots import FIELDS, Blocks, abstract_blocks, from_storage, is_blocks
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native

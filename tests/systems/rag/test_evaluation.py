@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore.endpoints.chat import ChatEndpoint
-from jaxscore.engine.generation import generator as generator_module
+from jaxscore.engine import generation as generator_module
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.rag import evaluator_file
