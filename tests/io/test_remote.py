@@ -150,7 +150,10 @@ def test_output_that_changed_during_the_run_is_not_replaced(store):
     store.store["/b/out.jsonl"].created = datetime.datetime.now() + datetime.timedelta(hours=1)
     with pytest.raises(InputError, match="another worker wrote it"):
         upload.finish()
-    assert content(store)["/b/out.jsonl"] == b"by others, longer"
+    assert content(store) == {
+        "/b/out.jsonl": b"by others, longer",
+        "/b/out.jsonl.run.json": b"{}",
+    }
 
 
 def test_input_is_copied_with_retries_and_removed(store, tmp_path):
