@@ -39,7 +39,7 @@ from jaxscore.io.byte_sizes import parse_bytes
 from jaxscore.models import costs, load, native
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted, quantization
-from jaxscore.models.weights.params import shapes_of
+from jaxscore.models.weights.params import shapes_of, stored_share
 from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths
 
 MATRICES: dict[str, Dtype] = {
@@ -94,7 +94,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "model_type": raw["model_type"],
         "dtype": dtype,
         "quantize": args.quantize,
-        **({"stored_share": costs.stored_share(shapes)} if stored else {}),
+        **({"stored_share": stored_share(shapes)} if stored else {}),
         **({"accepted_config": accepted} if accepted else {}),
         **{name: getattr(config, name) for name in MODEL_FIELDS},
         "parameters": sum(part.parameters for part in parts),

@@ -87,12 +87,6 @@ def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
     return out
 
 
-def stored_share(shapes: Any) -> float:
-    """Share of all parameters that stay in the blocks of their file."""
-    leaves = jax.tree.leaves(shapes, is_leaf=is_blocks)
-    return sum(leaf.size for leaf in leaves if is_blocks(leaf)) / sum(leaf.size for leaf in leaves)
-
-
 def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
     """Number of parameters that a token uses."""
     if config.experts is None:

@@ -19,7 +19,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh, keys_of
 from jaxscore.errors import InputError
-from jaxscore.models import costs, model_types, wrappers
+from jaxscore.models import model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
@@ -40,6 +40,7 @@ from jaxscore.models.weights.params import (
     on_one_device,
     shapes_of,
     stored_forms,
+    stored_share,
 )
 from jaxscore.models.weights.tensor_files import Tensors
 from jaxscore.plan.chunks import PathNeeds
@@ -117,7 +118,7 @@ def build(
         placeholders=text.placeholders,
         left_out=left_out,
         limit_reason=_limit_reason(family, config, text.raw, folder),
-        stored_share=costs.stored_share(params) if config.stored else None,
+        stored_share=stored_share(params) if config.stored else None,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(
             _new_params, load, config, text.wrapper, jax.tree.map(abstract_array, params)

@@ -31,7 +31,6 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
 from jaxscore.models.families.family import bare_name
 from jaxscore.models.weights.filling import Leaf, Read, RowWise, device_arrays
-from jaxscore.models.weights.gguf_blocks import READ_FIELD, common_form
 from jaxscore.models.weights.tensor_files import (
     StoredRows,
     Tensors,
@@ -191,6 +190,8 @@ def stored_forms(
     Raises:
         InputError: there are none.
     """
+    from jaxscore.models.weights.gguf_blocks import common_form  # deferred: of GGUF files alone
+
     reader = Reader.of(folder, tensors, family)
     table = family.sources(config)
     forms = []
@@ -215,6 +216,12 @@ def stored_forms(
     return tuple(forms)
 
 
+def stored_share(shapes: Any) -> float:
+    """Share of all parameters that stay in the blocks of their file."""
+    leaves = jax.tree.leaves(shapes, is_leaf=is_blocks)
+    return sum(leaf.size for leaf in leaves if is_blocks(leaf)) / sum(leaf.size for leaf in leaves)
+
+
 def _block_leaves(
     reader: "Reader",
     keys: tuple[str, ...],
@@ -229,6 +236,8 @@ def _block_leaves(
         weight: how to read its values.
         expected: the arrays' shapes.
     """
+    from jaxscore.models.weights.gguf_blocks import READ_FIELD  # deferred: of GGUF files alone
+
     form, n_rows = forms["/".join(keys)], expected.shape[-2]
     names = [name for name, _ in _names(source, expected.shape)]
 
