@@ -11,7 +11,7 @@ from jaxscore.models import load, model_types, native, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import Implementation, ImplementationOption, resolve_implementation
-from jaxscore.models.transformers_flax.guards import GUARDS, guarded
+from jaxscore.models.transformers_flax import GUARDS, guarded
 from jaxscore.models.weights import checkpoint, converted, quantization, tensor_files
 from jaxscore.models.weights.checkpoint import read_generation_config
 from jaxscore.models.weights.params import check_params

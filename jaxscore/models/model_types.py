@@ -52,7 +52,7 @@ class Covered(NamedTuple):
 def covered() -> Iterator[Covered]:
     """Every model type that loads, by name."""
     from jaxscore.models.families import FAMILIES
-    from jaxscore.models.transformers_flax.guards import GUARDS
+    from jaxscore.models.transformers_flax import GUARDS
     from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS
 
     texts_of = {

@@ -7,7 +7,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, WRAPPERS_WITHOUT_4, covered
-from jaxscore.models.transformers_flax.guards import GUARDS
+from jaxscore.models.transformers_flax import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models import checkpoints
 from tests.releases import of_4

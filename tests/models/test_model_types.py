@@ -10,7 +10,7 @@ from jaxscore.models.families import FAMILIES
 from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 from jaxscore.models.model_types import RECURRENT, REFUSED, check, covered, reason
 from jaxscore.models.native import translate
-from jaxscore.models.transformers_flax.guards import GUARDS
+from jaxscore.models.transformers_flax import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models.checkpoints import FIFTH, loaded
 

@@ -22,7 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.models import functions
 from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.model_types import Dtype
-from jaxscore.models.transformers_flax.guards import GUARDS, guarded
+from jaxscore.models.transformers_flax import GUARDS, guarded
 from jaxscore.models.weights.array_tensors import array_tensors
 from jaxscore.models.weights.checkpoint import read_generation_config
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.transformers_flax.guards import ACTIVATIONS, GUARDS, guarded
+from jaxscore.models.transformers_flax import ACTIVATIONS, GUARDS, guarded
 from jaxscore.plan.requests import TokenRequest, TokenSequence
 from jaxscore.scorer import Scorer
 from tests.models import checkpoints
