@@ -191,8 +191,10 @@ class ReplyWork(GenerationWork):
             }
         known = self.known[place]
         assert known is not None
+        name = self.entries[place].id  # text if it has the shard's name before its number
+        number = name if isinstance(name, str) else place
         own = {
-            "session_id": given.get("session_id", given.get("id", place)),
+            "session_id": given.get("session_id", given.get("id", number)),
             "chat_history": [self.prompts[place]],
             "model_input": known.model_input,
             "output": known.texts,

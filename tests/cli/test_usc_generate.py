@@ -288,3 +288,15 @@ def test_the_published_data_set_beside_another_value_is_refused(run, folder, oth
     code, _, err = run("usc-generate", *words, "--model", QWEN, "--quiet")
     assert code == 2
     assert f"-d says -n 2 --input in.json, beside it {found} is given; give -d alone" in err
+
+
+def test_session_ids_of_merged_shards_are_unique(run, tmp_path, asked):
+    (tmp_path / "in").mkdir()
+    items = [{"chat_history": item["chat_history"], "output": item["output"]} for item in ITEMS]
+    for name, part in (("a", items[:2]), ("b", items[2:])):
+        (tmp_path / f"in/{name}.json").write_text(json.dumps(part), encoding="utf-8")
+    words = ("usc-generate", "--input", tmp_path / "in", "--model", QWEN, "-n", 2, "--quiet")
+    assert run(*words, "--output", f"{tmp_path}/out/").code == 0
+    assert run("merge", tmp_path / "out", "--output", tmp_path / "m.json").code == 0
+    names = [record["session_id"] for record in result(tmp_path, "m.json")]
+    assert names == ["a.json:1", "a.json:2", "b.json:1"]
