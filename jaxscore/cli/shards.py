@@ -204,7 +204,8 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
         found = manifest or {}
         is_done = is_finished(args, shard, manifest)
         dtype = (found.get("model") or {}).get("dtype")
-        is_outdated = manifest is not None and not is_done
+        is_same = args.force and found.get("input_identity") == shard.identity
+        is_outdated = manifest is not None and not is_done and not is_same
         states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
     return [
         State(*row)
@@ -273,7 +274,7 @@ def score_shard(
         with contextlib.redirect_stdout(io.StringIO()):
             return _run_one(args, shard, part, is_outdated=is_outdated)
     except InputError as problem:
-        if is_outdated and not args.force and not isinstance(problem, JournalHeld):
+        if is_outdated and not isinstance(problem, JournalHeld):
             _remove_outdated(args, shard)
         raise
     finally:

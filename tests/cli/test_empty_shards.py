@@ -129,21 +129,23 @@ def test_outputs_of_an_input_that_became_empty_are_replaced(run, tmp_path, store
 def test_shard_whose_input_became_unusable_is_not_finished(run, tmp_path, store, is_remote):  # noqa: F811
     place = "faulty://b" if is_remote else tmp_path
 
-    def scored(name, text):
+    def scored(name, text, *more):
         (tmp_path / f"in-{name}").mkdir(exist_ok=True)
         (tmp_path / f"in-{name}/{name}.jsonl").write_text(text)
         if is_remote:
             store.pipe_file(f"/b/in-{name}/{name}.jsonl", text.encode())
-        return run(*score(f"{place}/in-{name}/{name}.jsonl", f"{place}/o/", "--no-html")).code
+        words = score(f"{place}/in-{name}/{name}.jsonl", f"{place}/o/", "--no-html", *more)
+        return run(*words).code
 
     assert (scored("a", LINE), scored("b", LINE.replace("x", "y"))) == (0, 0)
     merge = ("merge", f"{place}/o/", "--output", tmp_path / "m.jsonl", "--no-html")
     assert run(*merge).code == 0
-    assert scored("a", "{broken") == 2
-    ran = run(*merge)
-    assert (ran.code, "failed: a.jsonl: is not finished" in ran.err) == (1, True)
-    assert scored("a", LINE) == 0
-    assert run(*merge).code == 0
+    for more in ((), ("--force",)):
+        assert scored("a", "{broken", *more) == 2
+        ran = run(*merge)
+        assert (ran.code, "failed: a.jsonl: is not finished" in ran.err) == (1, True)
+        assert scored("a", LINE) == 0
+        assert run(*merge).code == 0
 
 
 def test_array_whose_input_became_unusable_is_made_again(run, tmp_path):
