@@ -157,6 +157,41 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     assert not any(SECRET in text for text in texts)
 
 
+KILLED_AFTER_COPY = """
+import os, signal
+from jaxscore.cli import journal_copies, main
+copy = journal_copies._Copies.copy
+def copy_and_die(self):
+    copy(self)
+    if self._n_copied > 1:  # beside the row of the model
+        os.kill(os.getpid(), signal.SIGKILL)
+journal_copies.PERIOD, journal_copies._Copies.copy = 0.01, copy_and_die
+main.main()
+"""
+
+
+@pytest.mark.slow
+def test_worker_goes_on_where_a_killed_one_of_another_machine_ended(environment, data, tmp_path):
+    output = f"{environment['STORE']}://bucket/moved/out.jsonl"
+    words = scoring(data / "all.jsonl", output, "--batch-tokens", 64)
+    machines = [environment | {"JAXSCORE_CACHE": str(tmp_path / name)} for name in "ab"]
+    lost = subprocess.run(
+        [sys.executable, "-c", KILLED_AFTER_COPY, *map(str, words)], env=machines[0]
+    )
+    assert lost.returncode == -signal.SIGKILL
+    finish(start(machines[1], *words))
+    found = json.loads(
+        store(environment, "print(fs.cat('bucket/moved/out.jsonl.run.json').decode())")
+    )
+    counts = found["counts"]
+    assert 0 < counts["texts_from_journal"] < counts["texts"] == N_SHARDS * N_LINES
+    assert "journal" not in store(environment, "print(fs.find('bucket/moved'))")
+    words = scoring(data / "all.jsonl", tmp_path / "one.jsonl", "--batch-tokens", 64)
+    finish(start(machines[0], *words))
+    written = store(environment, "print(fs.cat('bucket/moved/out.jsonl').decode(), end='')")
+    assert written == (tmp_path / "one.jsonl").read_text()
+
+
 @pytest.mark.slow
 @needs_ray
 def test_killed_actor_gives_the_bytes_of_one_local_run(environment, data, tmp_path):
