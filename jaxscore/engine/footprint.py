@@ -35,6 +35,9 @@ COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
 # A TPU's program has a reduce-scatter as a fusion, whose computation is written as an all-reduce.
 FUSED_SCATTER = "%all-reduce-scatter"
 SCATTER = re.compile(rf"= (.*?) fusion\(.*calls={FUSED_SCATTER}")
+# A collective that a TPU runs beside other operations is written in the fusions of its start, its
+# end and all of these.
+CHAIN = re.compile(r'channel_id=([0-9]+).*chain_id="([0-9]+)"')
 SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
 JOINED = 'custom_call_target="ConcatBitcast"'
 KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
@@ -71,6 +74,7 @@ def collectives(text: str) -> list[Collective]:
     """Collective operations by kind; a loop's body counts once."""
     count: collections.Counter[str] = collections.Counter()
     size: collections.Counter[str] = collections.Counter()
+    chains: set[tuple[str, ...]] = set()
     is_fused = False
     for line in text.splitlines():
         if not line.startswith((" ", "}")):
@@ -81,6 +85,10 @@ def collectives(text: str) -> list[Collective]:
             op = match[2]
         else:
             continue
+        if chain := CHAIN.search(line):
+            if chain.groups() in chains:
+                continue
+            chains.add(chain.groups())
         count[op] += 1
         size[op] += shape_bytes(match[1])
     return [Collective(op, count[op], size[op]) for op in sorted(count)]

@@ -216,6 +216,14 @@ metadata={op_name="jit(one)/interval_attention/pallas_call"}
   ROOT %dynamic-slice.7 = f32[1120,896]{1,0} dynamic-slice(%all-reduce.5, %index)
 }
 
+%fused_computation.1 (part.1: bf16[2,8]) -> bf16[8,8] {
+  %all-gather.1 = bf16[8,8] all-gather(%part.1), channel_id=8, frontend_attributes={chain_id="0"}
+}
+
+%async_collective_fusion.1 (part.2: bf16[2,8]) -> bf16[8,8] {
+  %all-gather.2 = bf16[8,8] all-gather(%part.2), channel_id=8, frontend_attributes={chain_id="0"}
+}
+
 ENTRY %main.18 (h.1: f32[512,4096]) -> f32[512] {
   %own = f32[1120,896]{1,0} fusion(%input), kind=kCustom, calls=%all-reduce-scatter.2
   %while.3 = (s32[], f32[512]) while(%tuple), condition=%condition, body=%body.7
@@ -243,7 +251,7 @@ def test_a_program_that_jax_cannot_read(monkeypatch):
 
 def test_collectives():
     assert collectives(TEXT) == [
-        Collective("all-gather", 1, 16 * 128 * 2),
+        Collective("all-gather", 2, 16 * 128 * 2 + 8 * 8 * 2),
         Collective("all-reduce", 2, 4 * 4096 * 896 + 4 * 512 * 4 + 4 * 512),
         Collective("reduce-scatter", 1, 4 * 1120 * 896),
     ]
