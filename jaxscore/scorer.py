@@ -207,7 +207,7 @@ class Scorer:
             progress: a bar on stderr with tokens per second and the time left.
             journal: a file of finished results, which the next run with it does not compute again;
                 locked until `close`.
-            mesh: devices, "auto" or "data=N,model=M"; None is the first device.
+            mesh: devices, "auto", "data=N,model=M" or "fsdp=N,model=M"; None is the first device.
             reproducible: the bits of a request's scores depend on that request alone; slower.
             accept_config: unhandled keys of config.json that, as you vouch, change no number. They
                 are ignored and recorded.

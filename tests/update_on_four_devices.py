@@ -49,7 +49,7 @@ expected = cases.logprobs(Scorer.from_pretrained(str(FOLDER), dtype="float32"))
 other = cases.logprobs(cases.in_memory(FOLDER, cases.tensors_of(FOLDER, factor=1.5)))
 devices = jax.devices()
 for source in (devices, devices[::-1], devices[2:]):
-    for mesh in (None, "data=2,model=2"):
+    for mesh in (None, "fsdp=2,model=2"):
         first, second = sharded(source), sharded(source, 1.5)
         undo = forbid_host_copies()
         try:

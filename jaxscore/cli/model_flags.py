@@ -133,9 +133,10 @@ def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
         "--mesh",
         type=_mesh,
         default=AUTO,
-        metavar="auto|data=N,model=M",
-        help="devices that share the rows of a batch, and devices that share each layer (default "
-        "auto: all devices, with the smallest model whose part of the weights fits)",
+        metavar="auto|data=N,model=M|fsdp=N,model=M",
+        help="devices that share the rows of a batch, and devices that share each layer; with fsdp "
+        "in place of data, these also share the storage of weights (default auto: all devices, the "
+        "fastest that fits by an estimate)",
     )
     advanced(
         group,

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
 from jaxscore.io.byte_sizes import format_bytes, format_three_digits
@@ -80,8 +81,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     model_flags.add_accept_flag(parser)
     parser.add_argument(
         "--mesh",
-        metavar="data=N,model=M|auto",
-        help="rows over data; heads, MLP, experts and vocabulary over model; auto: the fastest "
+        metavar="data=N,model=M|fsdp=N,model=M|auto",
+        help="rows over data; heads, MLP, experts and vocabulary over model; with fsdp in place of "
+        "data each weight also over fsdp; auto: the fastest "
         "that fits --device-memory on --devices, by an estimate, with the model a power of two "
         "(default data=1,model=1; auto with --topology)",
     )
@@ -209,7 +211,7 @@ def _model(report: dict[str, Any]) -> str:
         f"{r['n_layers']} layers of width {r['width']}, {r['n_heads']} query heads, "
         f"{r['n_kv_heads']} key heads, vocabulary {r['vocab_size']}, "
         f"{r['max_positions']} positions",
-        f"mesh data={mesh['data']},model={mesh['model']}",
+        f"mesh {MeshShape(**mesh)}",
     ]
     lines += [
         f"  {count} {name} do not divide by {mesh['model']}: whole on every device"
@@ -222,7 +224,7 @@ def _meshes(report: dict[str, Any]) -> str:
     """What `--mesh auto` chose from."""
     rows = [("mesh", "parameters per device", "largest batch", "tokens per second")]
     for one in report["meshes"]:
-        shape = f"data={one['mesh']['data']},model={one['mesh']['model']}"
+        shape = str(MeshShape(**one["mesh"]))
         sizes = format_bytes(one["parameter_bytes"]), f"{one['batch_tokens']} tokens"
         speed = f"{one['tokens_per_second']:,.0f}" if one["batch_tokens"] else "none"
         rows.append((shape, *(sizes if one["batch_tokens"] else (sizes[0], "does not fit")), speed))

@@ -20,7 +20,7 @@ from jaxscore.device import altup, attention_kinds
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage, gathered, has_shards
 from jaxscore.device.experts import mixture
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
 from jaxscore.device.layers import Layout, Norm, PerLayer
@@ -160,7 +160,7 @@ def _run(
     *,
     keep_kv: bool,
 ) -> tuple[Array, Any]:
-    embed, has_late = params["embed"], config.experts is not None and config.experts.late
+    embed, has_late = gathered(params["embed"]), config.experts is not None and config.experts.late
     dtype = compute_dtype(embed["token"])
     build = build.splitting_tokens(ids.shape, jnp.promote_types(dtype, config.quantized or dtype))
     x = _embed(embed, config, ids, position, build)
@@ -370,10 +370,16 @@ def _mlp_half(
     def main(own: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
             return plain(own)
+        experts, place = params["experts"], nth
+        if has_shards(
+            experts
+        ):  # outside the loops of `mixture`, which run as often as a shard needs
+            experts = gathered(jax.tree.map(lambda leaf: leaf[nth][None], experts))
+            place = jnp.int32(0)
         run = functools.partial(
             mixture,
-            params["experts"],
-            nth,
+            experts,
+            place,
             gate_function(config),
             quantized=config.quantized,
             build=build,
@@ -445,7 +451,7 @@ def _add_residual(
 
 def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
     """The LM head of a decoder, on one shard."""
-    weight = params["embed"]["token"] if config.tied else params["unembed"]["weight"]
+    weight = gathered(params["embed"]["token"] if config.tied else params["unembed"]["weight"])
     bias = params["unembed"]["bias"] if config.head_bias else None
     scale, softcap = config.logit_scale, config.logit_softcap
     axis = build.vocabulary_axis(config)

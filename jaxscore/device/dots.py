@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
+from jaxscore.device.mesh_shape import DATA
+
 PACKED = 32  # 4-bit weights that share 16 bytes: byte k has weight k in its low half, 16 + k above
 OUTER = 256  # weights of an outer scale
 
@@ -108,6 +110,42 @@ def _from_bits(bits: Array) -> Array:
     return lax.bitcast_convert_type(bits, jnp.float16).astype(jnp.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One device's part of an array that is split over DATA; a node of the parameter tree.
+
+    Attributes:
+        part: the array.
+        axis: along which it is split, from the end, since a layer's part has no axis of layers.
+    """
+
+    part: Any
+    axis: int
+
+
+jax.tree_util.register_dataclass(Shard, data_fields=["part"], meta_fields=["axis"])
+
+
+def gathered(tree: Any) -> Any:
+    """A tree with whole arrays in place of `Shard`, as stored."""
+
+    def whole(leaf: Any) -> Any:
+        if not _is_shard(leaf):
+            return leaf
+        return lax.all_gather(leaf.part, DATA, axis=leaf.part.ndim + leaf.axis, tiled=True)
+
+    return jax.tree.map(whole, tree, is_leaf=_is_shard)
+
+
+def has_shards(tree: Any) -> bool:
+    """Whether arrays of a tree are split over DATA."""
+    return any(map(_is_shard, jax.tree.leaves(tree, is_leaf=_is_shard)))
+
+
+def _is_shard(tree: Any) -> bool:
+    return isinstance(tree, Shard)
+
+
 def is_blocks(tree: Any) -> bool:
     """Whether a node of a tree is a weight in blocks; for `is_leaf`."""
     return isinstance(tree, Blocks)
@@ -166,7 +204,8 @@ def to_storage(tree: Any, integers: bool) -> Any:
 
 
 def from_storage(tree: Any) -> Any:
-    """Numbers that stored leaves stand for: inverse of `as_integers`; blocks are dequantized."""
+    """Numbers that stored leaves stand for: inverse of `as_integers`; shards are gathered, then
+    blocks are dequantized."""
 
     def numbers(stored: Any) -> Any:
         if is_blocks(stored):
@@ -175,7 +214,7 @@ def from_storage(tree: Any) -> Any:
             return lax.bitcast_convert_type(stored, jnp.bfloat16)
         return stored
 
-    return jax.tree.map(numbers, tree, is_leaf=is_blocks)
+    return jax.tree.map(numbers, gathered(tree), is_leaf=is_blocks)
 
 
 def storage_dtype(dtype: Any, integers: bool) -> np.dtype:

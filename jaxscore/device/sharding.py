@@ -12,6 +12,10 @@ Rows are split over the axis `data`. Over the axis `model` are split
                        key heads and groups as key heads of attention
     vocabulary         in order if it divides, otherwise whole on every shard
 
+With `fsdp` (arXiv 2304.11277) `data` splits every weight further, along the first axis that it
+divides: experts, outputs or columns of the vocabulary, otherwise inputs. A layer gathers its
+weights as they are stored, before they are dequantized (`dots.Shard`); vectors are whole.
+
 A product's outputs are split (its weight's first axis, with bias and scales), the product that
 reads them is split along its inputs, and the shards' sums are added. In rows of several tokens each
 shard keeps the sums of its own tokens, and their residual stream; a layer gathers its normed input
@@ -39,7 +43,7 @@ from jaxscore.device.decoder_config import (
     ShortConvolution,
     StateSpace,
 )
-from jaxscore.device.dots import FIELDS
+from jaxscore.device.dots import FIELDS, Shard
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
@@ -50,6 +54,9 @@ RECURRENT_KEYS = "key heads or groups of recurrent layers"
 VOCABULARY = "vocabulary columns"
 PER_LAYER_ROWS = "rows of per-layer embeddings"
 MAY_BE_WHOLE = KV_HEADS, OTHER_KV_HEADS, RECURRENT_KEYS, VOCABULARY, PER_LAYER_ROWS
+
+MATRICES = ("token", "weight")  # last keys of what is split over DATA, too
+UNSTACKED = ("embed", "unembed", "streams", "out_of")  # first keys of parameters of no layer
 
 Path = tuple[str, ...]  # keys of the parameter tree
 Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
@@ -226,14 +233,14 @@ def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
 
 
 def parameter_spec(
-    path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int
+    path: Path, shape: tuple[int, ...], config: DecoderConfig, mesh: MeshShape
 ) -> PartitionSpec:
     """Where one parameter lies.
 
     Args:
         path: its keys in the tree of `init_params`.
         shape: of the whole parameter.
-        model: devices along MODEL, which `check_divisible` has taken.
+        mesh: whose `model` `check_divisible` has taken.
 
     Raises:
         ValueError: no rule matches, or the one that does is for other sizes.
@@ -250,7 +257,16 @@ def parameter_spec(
             raise ValueError(
                 f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
             )
-    split = [MODEL if axis is not None and n[axis] % model == 0 else None for axis in axes]
+    split: list[Any] = [
+        MODEL if axis is not None and n[axis] % mesh.model == 0 else None for axis in axes
+    ]
+    if mesh.fsdp and (in_blocks or path[-1] in MATRICES):
+        first = 0 if path[0] in UNSTACKED else 1  # layers are gathered one by one
+        for k in range(first, len(shape)):
+            parts = mesh.data * (1 if split[k] is None else mesh.model)
+            if shape[k] % parts == 0:
+                split[k] = DATA if split[k] is None else (MODEL, DATA)
+                break
     return PartitionSpec(*split) if any(split) else PartitionSpec()
 
 
@@ -285,7 +301,7 @@ def parameter_specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
             matches a parameter.
     """
     check_divisible(config, mesh.model)
-    place = functools.partial(parameter_spec, config=config, model=mesh.model)
+    place = functools.partial(parameter_spec, config=config, mesh=mesh)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: place(keys_of(path), leaf.shape), params
     )
@@ -296,8 +312,27 @@ def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
     sizes = {DATA: mesh.data, MODEL: mesh.model}
 
     def one(leaf: Any, spec: PartitionSpec) -> int:
-        shards = math.prod(sizes[axis] for axis in spec if axis is not None)
+        shards = math.prod(sizes[axis] for axes in spec for axis in mesh_axes(axes))
         return leaf.size // shards * leaf.dtype.itemsize
+
+    return jax.tree.map(one, params, placed)
+
+
+def mesh_axes(entry: Any) -> tuple[str, ...]:
+    """Mesh axes of one entry of a `PartitionSpec`."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+
+def as_shards(params: Any, placed: Any) -> Any:
+    """Parameters of one device, with those that are split over DATA as `Shard`.
+
+    Args:
+        placed: their specs.
+    """
+
+    def one(leaf: Any, spec: PartitionSpec) -> Any:
+        axes = [k for k, entry in enumerate(spec) if DATA in mesh_axes(entry)]
+        return Shard(leaf, axes[0] - leaf.ndim) if axes else leaf
 
     return jax.tree.map(one, params, placed)
 
@@ -344,7 +379,7 @@ class DeviceMesh:
         """
         check_divisible(config, self.shape.model)
         return lambda path, shape: NamedSharding(
-            self.mesh, parameter_spec(path, shape, config, self.shape.model)
+            self.mesh, parameter_spec(path, shape, config, self.shape)
         )
 
     def put(self, values: Any, where: PartitionSpec) -> Any:

@@ -81,9 +81,9 @@ def build(
             f"vocab_size is {vocab_size} and max_positions {max_positions}, expected at least 1"
         )
     mesh = None if mesh_choice is None else mesh_choice(None, None)
-    if mesh is not None and mesh.shape.model > 1:
+    if mesh is not None and (mesh.shape.model > 1 or mesh.shape.fsdp):
         raise InputError(
-            f"mesh {mesh.shape}: only our own decoder is split over devices; give model=1"
+            f"mesh {mesh.shape}: only our own decoder is split over devices; give data=N"
         )
     placed = {"model": _placed(params, mesh, is_owned)}
     width, dtype = _check(functions, placed["model"], vocab_size, max_positions)

@@ -17,7 +17,7 @@ from jaxscore.device.attention_kinds import cache_head_shape, cached_layers
 from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.sharding import DeviceMesh, keys_of
+from jaxscore.device.sharding import DeviceMesh, array_specs, as_shards, keys_of
 from jaxscore.errors import InputError
 from jaxscore.models import model_types, wrappers
 from jaxscore.models.config import read
@@ -237,16 +237,20 @@ def from_params(
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
         model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
         longer = config.long_from, model
+    placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
+
+    def shards(p: Any) -> Any:
+        return p if placed is None else as_shards(p, placed)
 
     def hidden_states(
         p: Any, ids: Any, at: Any, end: Any, caches: Any = (), paths: Any = None
     ) -> jax.Array:
-        return decoder.hidden_states(p, config, ids, at, end, caches, build, paths)
+        return decoder.hidden_states(shards(p), config, ids, at, end, caches, build, paths)
 
     def extend(
         p: Any, ids: Any, at: Any, end: Any, caches: Any, paths: Any = None, kept: Any = None
     ) -> Any:
-        return decoder.extend(p, config, ids, at, end, caches, build, paths, kept)
+        return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
 
     paths = None
     if config.recurrent is not None:
@@ -254,7 +258,7 @@ def from_params(
         paths = PathNeeds(size, backend.exits_per_step)
     return Model(
         hidden_states=hidden_states,
-        unembedding=lambda p: decoder.unembedding(p, config, build),
+        unembedding=lambda p: decoder.unembedding(shards(p), config, build),
         cached=Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
         paths=paths,
         write=None,

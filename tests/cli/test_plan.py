@@ -159,7 +159,7 @@ def test_a_mesh(run, tmp_path):
     words = ("--model", QWEN, *SMALL)
     one, _ = reported(run, tmp_path, *words)
     two, page = reported(run, tmp_path, *words, "--mesh", "data=3,model=2", "--devices", 6)
-    assert two["mesh"] == {"data": 3, "model": 2}
+    assert two["mesh"] == {"data": 3, "model": 2, "fsdp": False}
     assert one["bytes_a_device"] / 2 < two["bytes_a_device"] < one["bytes_a_device"]
     assert "mesh data=3,model=2\n" in page
     assert two["compiled_shards"] == 1
@@ -186,12 +186,12 @@ def test_auto_and_the_verdict(run, tmp_path):
     need = plain["programs"][0]["peak_bytes_a_device"]
     auto = (*words, "--mesh", "auto", "--devices", 4, "--device-memory")
     one, page = reported(run, tmp_path, *auto, f"{need}B")
-    assert one["mesh"] == {"data": 4, "model": 1}
+    assert one["mesh"] == {"data": 4, "model": 1, "fsdp": False}
     assert one["programs"][0]["fits"] is True
     assert one["would_fit"][0] == {"dtype": one["dtype"], "quantize": None, "model": 1}
     assert "\nfits: " in page
     two, page = reported(run, tmp_path, *auto, f"{need - 1}B")
-    assert two["mesh"] == {"data": 2, "model": 2}
+    assert two["mesh"] == {"data": 2, "model": 2, "fsdp": False}
     assert two["would_fit"][0]["model"] == 2
     code, out, err = run("plan", *auto, "1kB")
     assert (code, out) == (2, "")

@@ -415,6 +415,26 @@ def test_places_of_a_llama():
     assert replicated_counts(even, 4) == {"key heads": 2}
 
 
+def test_places_of_weights_that_data_splits_too():
+    config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32", vocab_size=52)
+    mesh = MeshShape(2, 2, fsdp=True)
+    tree = shapes(config)
+    placed = parameter_specs(tree, config, mesh)
+    both = ("model", "data")
+    assert placed["embed"]["token"] == PartitionSpec(both, None)
+    attention = placed["layers"]["attention"]
+    assert attention["q"]["weight"] == PartitionSpec(None, both, None)
+    assert attention["q"]["channel_scale"] == PartitionSpec(None, "model")
+    assert attention["out"]["weight"] == PartitionSpec(None, "data", "model")
+    assert placed["experts"]["up"]["weight"] == PartitionSpec(None, both, None, None)
+    assert placed["experts"]["up"]["channel_scale"] == PartitionSpec(None, "model", None)
+    assert placed["layers"]["mlp"]["shared_gate"]["weight"] == PartitionSpec(None, None, "data")
+    assert placed["layers"]["attention_norm"]["scale"] == PartitionSpec()
+    found, whole = (bytes_a_device(tree, placed, one) for one in (mesh, MeshShape(1, 2)))
+    assert 2 * found["experts"]["up"]["weight"] == whole["experts"]["up"]["weight"]
+    assert found["final_norm"] == whole["final_norm"]
+
+
 def test_places_of_experts():
     config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32")
     placed = parameter_specs(shapes(config), config, MeshShape(1, 2))
@@ -489,7 +509,7 @@ def test_no_two_rules_for_a_parameter():
 )
 def test_a_parameter_without_a_rule(path, shape, message):
     with pytest.raises(ValueError, match=message):
-        parameter_spec(tuple(path.split("/")), shape, llamalike(), 2)
+        parameter_spec(tuple(path.split("/")), shape, llamalike(), MeshShape(1, 2))
 
 
 def test_a_tree_with_a_parameter_without_a_rule():

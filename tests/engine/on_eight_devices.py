@@ -40,6 +40,7 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import planner
+from jaxscore.engine.devices import placed_bytes
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation import Generator, slots
 from jaxscore.models import native
@@ -251,6 +252,20 @@ def against_one_device(name: str, shape: list[int]) -> list:
     return [distance(got, want), same, sent(scorer)]
 
 
+def with_split_weights(name: str, shape: list[int]) -> list:
+    """Whether all bits are those of the mesh without `fsdp`, and the bytes of the parameters on a
+    device without and with it."""
+    config = (CONFIGS | RECURRENT)[name]
+    models = [model_on(config, parameters(config), (*shape, fsdp)) for fsdp in (False, True)]
+    want, got = (scored(model)[0] for model in models)
+    same = all(
+        np.array_equal(a, b)
+        for one, other in zip(got, want, strict=True)
+        for a, b in zip(one[:4], other[:4], strict=True)
+    )
+    return [same, *(placed_bytes(model.params) for model in models)]
+
+
 @functools.cache
 def ranked(*measures: str) -> list:
     """All tokens of one device, by their probability."""
@@ -384,8 +399,8 @@ def reproducible(shapes: list) -> list[str]:
 
 
 FUNCTIONS = (
-    against_one_device, top_on, measured_on, ties, with_prefixes, continued, written, routed,
-    reproducible,
+    against_one_device, with_split_weights, top_on, measured_on, ties, with_prefixes, continued,
+    written, routed, reproducible,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -56,6 +56,19 @@ def test_bits_of_recurrent_layers_are_those_of_one_device(on_eight, name, shape)
 
 @pytest.mark.numeric
 @pytest.mark.slow_after(1)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("int8 experts", (2, 4)), ("ragged vocabulary", (8, 1)), ("short convolution", (8, 1))],
+    ids=str,
+)
+def test_weights_split_over_data_change_no_bit(on_eight, name, shape):
+    same, whole, split = on_eight("with_split_weights", name, shape)
+    assert same
+    assert split < whole / 1.5  # bytes of all parameters on a device, vectors included
+
+
+@pytest.mark.numeric
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_most_probable_tokens(on_eight, shape):
     far, same, n_greedy, n_other = on_eight("top_on", shape)
@@ -140,11 +153,11 @@ def test_text_written_on_a_mesh(on_eight):
 @pytest.mark.numeric
 @pytest.mark.slow
 def test_commands_on_a_mesh(tmp_path):
-    """The same bytes from one device and from four that share the rows."""
+    """The same bytes from one device and from four that share the rows and the weights."""
     model = ROOT / "tests/cases/models/tiny-qwen2"
     lines = [{"context": f"The {k} ", "continuation": f"cat {k % 7}"} for k in range(40)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    for name, mesh in (("one", "data=1"), ("four", "data=4"), ("split", "data=2,model=2")):
+    for name, mesh in (("one", "data=1"), ("four", "fsdp=4"), ("split", "data=2,model=2")):
         words = ("score", "--model", model, "--input", tmp_path / "in.jsonl", "--quiet")
         output = tmp_path / f"{name}.jsonl"
         well(start(1, *words, "--output", output, "--mesh", mesh, devices=8))

@@ -1,8 +1,9 @@
 """CRC-32 of the arrays of a converted checkpoint; each process checks its own shards.
 
 An array has a checksum of the whole, and one of each of the equal parts that it is cut into along
-the axis that a mesh may split, in each dtype that it may be loaded in. A shard consists of whole
-parts if `model` of the mesh divides `PARTS`; a fraction of a part is not checked.
+the axis that `model` of a mesh may split, in each dtype that it may be loaded in. A shard consists
+of whole parts if the mesh splits that axis alone, into a divisor of `PARTS`; a fraction of a part
+is not checked.
 """
 
 import math
