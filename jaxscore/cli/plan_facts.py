@@ -26,6 +26,7 @@ from jaxscore.engine import provenance, targets
 from jaxscore.engine.auto_mesh import (
     MeshEstimate,
     auto_mesh,
+    gathered_bytes,
     mesh_estimates,
     parameter_bytes,
     rates_of,
@@ -290,7 +291,7 @@ def _auto_mesh(
     rates = rates_of("" if target is None else target.devices[0].device_kind)
     least = max(rows * length for rows, length in batches)
     meshes = mesh_estimates(shapes, config, n_devices, memory, rates, working=working, least=least)
-    return mesh_of_run(meshes, memory, working, or_largest=target is not None), meshes
+    return mesh_of_run(meshes, memory, working, or_last=target is not None), meshes
 
 
 class Compiler:
@@ -314,7 +315,8 @@ class Compiler:
         """The mesh to compile for: one device if this machine has too few for all shards."""
         if self.target is not None:
             return mesh
-        return MeshShape(1, mesh.model if mesh.model <= len(jax.devices()) else 1)
+        own = mesh if mesh.fsdp else MeshShape(1, mesh.model)  # shares of `data` are alike
+        return own if own.size <= len(jax.devices()) else MeshShape()
 
     def describe_device(self) -> str:
         """Name of the devices."""
@@ -328,7 +330,9 @@ class Compiler:
         where = compile_devices(self.target, shape)
         model = abstract_model(self.config, self.dtype, self.model_type, platform, where)
         device = None if self.target is None else self.target.devices[0]
-        kept = parameter_bytes(model.params, self.config, shape)
+        stored = parameter_bytes(model.params, self.config, shape)
+        _, gathered = gathered_bytes(model.params, self.config, mesh)
+        more = gathered if shape.fsdp != mesh.fsdp else 0
         found = []
         for rows, length in batches:
             self._remark(f"compiling {rows} x {length} tokens")
@@ -338,10 +342,10 @@ class Compiler:
                 if (named := refused(problem, rows, length)) is None:
                     raise
                 self._remark("refused: it does not fit")
-                found.append(Program(rows, length, named.total_bytes - kept, None))
+                found.append(Program(rows, length, named.total_bytes - stored + more, None))
             else:
                 self._remark(f"compiled in {footprint.compile_seconds:.1f} s")
-                found.append(Program(rows, length, footprint.working_bytes, footprint))
+                found.append(Program(rows, length, footprint.working_bytes + more, footprint))
         return found
 
     def of_target(
@@ -410,26 +414,26 @@ def select_target(args: argparse.Namespace, mesh: MeshShape | None) -> Target | 
 def compile_devices(target: Target | None, shape: MeshShape) -> Where:
     """Devices that programs of this mesh are compiled for: a mesh, or one device.
 
-    Of this machine's devices, one share of `data` is enough.
+    See `Compiler.shape`.
     """
     if target is None:
-        return None if shape.model == 1 else DeviceMesh(MeshShape(1, shape.model))
+        return None if shape.size == 1 else DeviceMesh(shape)
     return target.devices[0] if shape.size == 1 else DeviceMesh(shape, target.devices)
 
 
 def mesh_of_run(
-    meshes: list[MeshEstimate], memory: int, working: int | None, *, or_largest: bool
+    meshes: list[MeshEstimate], memory: int, working: int | None, *, or_last: bool
 ) -> MeshShape:
     """The mesh that a run that scores would choose on these devices.
 
     Args:
-        or_largest: if nothing fits, take the mesh with the largest `model`, so that the plan shows
-            what is missing.
+        or_last: if nothing fits, take the last mesh, which stores the least on each device, so
+            that the plan shows what is missing.
     """
     try:
         return auto_mesh(meshes, memory, working)
     except InputError:
-        if not or_largest:
+        if not or_last:
             raise
         return meshes[-1].mesh
 

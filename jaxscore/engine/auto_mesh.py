@@ -6,9 +6,11 @@ if that is longer, and then that of its exchanges, which nothing overlaps:
     products     useful FLOPs / (model * peak * EFFICIENCY)
     weights      bytes of the parameters on a device / memory bandwidth
     exchanges    two sums of float32 [tokens, width] per layer, of which each of `model` devices
-                 in a ring keeps its tokens, and two such arrays in bfloat16 gathered
+                 in a ring keeps its tokens, and two such arrays in bfloat16 gathered; with `fsdp`
+                 also the weights that a device does not store
 
-Larger batches read the weights less often, so the room beside the parameters counts too.
+Larger batches read the weights less often, so the room beside the parameters counts too. A step of
+generated text has few tokens, so commands that generate take `fsdp` only if nothing else fits.
 """
 
 from typing import Any, NamedTuple
@@ -88,6 +90,22 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
     return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
 
 
+def gathered_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> tuple[int, int]:
+    """Bytes that each device receives per batch with `fsdp`, and most that it has of them at once:
+    two layers, of which one is gathered while the other is in use, or a whole embedding.
+
+    Args:
+        shapes: as in `parameter_bytes`.
+    """
+    if not mesh.fsdp:
+        return 0, 0
+    whole = parameter_bytes(shapes, config, MeshShape(1, mesh.model))
+    received = whole - parameter_bytes(shapes, config, mesh)
+    token = shapes["embed"]["token"]
+    table = token.size * token.dtype.itemsize // (1 if token.shape[0] % mesh.model else mesh.model)
+    return received, max(2 * received // config.n_layers, table)
+
+
 def mesh_estimates(
     shapes: Any,
     config: DecoderConfig,
@@ -97,9 +115,10 @@ def mesh_estimates(
     *,
     working: int | None = None,
     generates: bool = False,
+    spans_hosts: bool = False,
     least: int = LEAST,
 ) -> list[MeshEstimate]:
-    """Estimates of all meshes whose `model` is a power of two, small ones first.
+    """Estimates of all meshes whose `model` is a power of two, those with `fsdp` last.
 
     Args:
         shapes: as in `parameter_bytes`.
@@ -107,26 +126,33 @@ def mesh_estimates(
         working: bytes of a batch of any size, if they are known.
         least: tokens of a batch for which there must be room, if the model has as many positions.
         generates: leave `WORKING` of the memory for the KV caches of generated text.
+        spans_hosts: `rates` do not hold between all devices, so `fsdp` is for what fits no other
+            way.
     """
-    found = []
-    for power in range(n_devices.bit_length()):
-        model = 2**power
-        if n_devices % model or not divides(config, model):
-            continue
-        mesh = MeshShape(n_devices // model, model)
+    powers = (2**power for power in range(n_devices.bit_length()))
+    models = [n for n in powers if n_devices % n == 0 and divides(config, n)]
+    if working is None and (generates or not _is_bounded(config)):
+        working = int(WORKING * memory)
+
+    def estimate(mesh: MeshShape) -> MeshEstimate:
         n_bytes = parameter_bytes(shapes, config, mesh)
-        room = memory - n_bytes
-        if working is None and (generates or not _is_bounded(config)):
-            working = int(WORKING * memory)
+        received, kept = gathered_bytes(shapes, config, mesh)
+        room = memory - n_bytes - kept
         if working is None:
-            tokens = _most_tokens(config, model, room, min(least, config.max_positions))
+            tokens = _most_tokens(config, mesh.model, room, min(least, config.max_positions))
         else:
             tokens = MOST if working <= room else 0
         speed = 0.0
         if tokens:
-            speed = mesh.data * tokens / _seconds(shapes, config, model, n_bytes, tokens, rates)
-        found.append(MeshEstimate(mesh, n_bytes, tokens, speed))
-    return found
+            seconds = _seconds(shapes, config, mesh.model, n_bytes + received, tokens, rates)
+            speed = mesh.data * tokens / (seconds + received / rates.links)
+        return MeshEstimate(mesh, n_bytes, tokens, speed)
+
+    found = [estimate(MeshShape(n_devices // n, n)) for n in models]
+    if (generates or spans_hosts) and any(one.batch_tokens for one in found):
+        return found
+    fsdp = (MeshShape(n_devices // n, n, fsdp=True) for n in models if n < n_devices)
+    return [*found, *map(estimate, fsdp)]
 
 
 def _is_bounded(config: DecoderConfig) -> bool:
@@ -185,7 +211,9 @@ def auto_mesh(estimates: list[MeshEstimate], memory: int, working: int | None = 
     if best.batch_tokens:
         return best.mesh
     tried = ", ".join(
-        f"{format_bytes(one.parameter_bytes)} with {MODEL}={one.mesh.model}" for one in estimates
+        f"{format_bytes(one.parameter_bytes)} with "
+        + (str(one.mesh) if one.mesh.fsdp else f"{MODEL}={one.mesh.model}")
+        for one in estimates
     )
     batch = "" if working is None else f", and a batch {format_bytes(working)}"
     raise InputError(

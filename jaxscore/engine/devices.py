@@ -72,7 +72,7 @@ def use_compilation_cache() -> None:
 
 
 def parse_mesh(text: str) -> MeshShape | None:
-    """Parse `data=N,model=M`, either of which may be left out; return None for `auto`.
+    """Parse `data=N,model=M` or `fsdp=N,model=M`; return None for `auto`.
 
     Raises:
         InputError: anything else.
@@ -148,7 +148,10 @@ def _auto(
 
     memory //= n_models
     rates = rates_of(jax.devices()[0].device_kind)
-    estimates = mesh_estimates(shapes, config, n_devices, memory, rates, generates=generates)
+    spans_hosts = jax.default_backend() == "gpu" and jax.process_count() > 1
+    estimates = mesh_estimates(
+        shapes, config, n_devices, memory, rates, generates=generates, spans_hosts=spans_hosts
+    )
     chosen = auto_mesh(estimates, memory)
     # Memory that programs may use differs by some bytes between hosts.
     return MeshShape.parse(processes.broadcast_from_first(str(chosen).encode()).decode())

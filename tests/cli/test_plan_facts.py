@@ -54,7 +54,7 @@ def test_what_is_said_of_a_target(run, tmp_path, target, flag):
     assert {"target", "compiler", "batches", "layer", "vocabulary"}.isdisjoint(plain)
     assert report["compiler"] == {"name": "xla", "version": "7"}
     assert report["device_memory"] == 2**30
-    assert report["mesh"] == {"data": 1, "model": 1}
+    assert report["mesh"] == {"data": 1, "model": 1, "fsdp": False}
     [program], [batch] = report["programs"], report["batches"]
     assert program["temporary_bytes"] == plain["programs"][0]["temporary_bytes"]
     assert batch == {
@@ -78,16 +78,16 @@ def test_memory_that_is_given_counts(run, tmp_path, target):
     assert "\ndoes not fit: 1.00 MB per device\n" in page
 
 
-@pytest.mark.parametrize(("share", "shape"), [(2.0, (4, 1)), (1.1, (2, 2)), (0.001, (1, 4))])
+@pytest.mark.parametrize(("share", "shape"), [(2.0, (4, 1)), (1.1, (2, 2)), (0.001, (2, 2, True))])
 def test_the_mesh_of_a_topology(share, shape):
-    """As a run there would take it, which leaves a fifth for batches; where nothing fits, the most
-    shards."""
+    """As a run there would take it, which leaves a fifth for batches; where nothing fits, the one
+    that stores least on a device."""
     config = llamalike(n_heads=4, n_kv_heads=2)
     shapes = shapes_of(config, np.dtype(np.float32))
     memory = int(share * parameter_bytes(shapes, config, MeshShape()))
     rates = rates_of("TPU v5 lite")
     meshes = mesh_estimates(shapes, config, 4, memory, rates, generates=True)
-    found = plan_facts.mesh_of_run(meshes, memory, None, or_largest=True)
+    found = plan_facts.mesh_of_run(meshes, memory, None, or_last=True)
     assert found == MeshShape(*shape)
 
 

@@ -20,24 +20,33 @@ def estimates(name, n_devices, memory, kind, **room):
 
 
 @pytest.mark.parametrize(
-    ("name", "n_devices", "memory", "kind", "model"),
+    ("name", "n_devices", "memory", "kind", "mesh"),
     [
-        ("Llama-3.1-8B", 4, V5E, "TPU v5 lite", 1),
-        ("Llama-3.1-8B", 4, 15 * 2**30, "TPU v5 lite", 2),  # room for 50 MB
-        ("Llama-3.1-8B", 8, H100, "NVIDIA H100 80GB HBM3", 1),
-        ("Qwen3-30B-A3B", 4, V5P, "TPU v5", 1),
-        ("Qwen3-30B-A3B", 8, V5E, "TPU v5 lite", 4),  # room for 1.5 GB
+        ("Llama-3.1-8B", 4, V5E, "TPU v5 lite", "data=4,model=1"),
+        ("Llama-3.1-8B", 4, 15 * 2**30, "TPU v5 lite", "fsdp=4,model=1"),  # else room for 50 MB
+        ("Llama-3.1-8B", 8, H100, "NVIDIA H100 80GB HBM3", "data=8,model=1"),
+        ("Llama-3.1-70B", 16, V5E, "TPU v5 lite", "fsdp=8,model=2"),  # otherwise model=16
+        ("Qwen3-30B-A3B", 4, V5P, "TPU v5", "data=4,model=1"),
+        ("Qwen3-30B-A3B", 8, V5E, "TPU v5 lite", "fsdp=4,model=2"),  # with model=4 1.5 GB are left
     ],
 )
-def test_the_fastest_mesh_that_fits(name, n_devices, memory, kind, model):
+def test_the_fastest_mesh_that_fits(name, n_devices, memory, kind, mesh):
     found = estimates(name, n_devices, memory, kind)
-    assert auto_mesh(found, memory).model == model
+    assert str(auto_mesh(found, memory)) == mesh
+
+
+@pytest.mark.parametrize("case", [{"generates": True}, {"spans_hosts": True}], ids=str)
+def test_weights_are_split_over_data_if_nothing_else_fits(case):
+    name, n_devices, kind = "Llama-3.1-70B", 16, "TPU v5 lite"
+    assert str(auto_mesh(estimates(name, n_devices, V5E, kind, **case), V5E)) == "data=1,model=16"
+    least = 114 * 10**8  # 16 shards have 11.3 GB of weights, since key heads are whole
+    assert auto_mesh(estimates(name, n_devices, least, kind, **case), least).fsdp
 
 
 def test_a_mesh_has_room_for_the_texts():
     found = estimates("Llama-3.1-8B", 4, V5E, "TPU v5 lite", least=8192)
-    assert [mesh.batch_tokens for mesh in found] == [0, MOST, MOST]
-    assert auto_mesh(found, V5E).model == 2
+    assert [mesh.batch_tokens for mesh in found] == [0, MOST, MOST, MOST, MOST]
+    assert auto_mesh(found, V5E).fsdp
 
 
 def test_generated_text_needs_more_room():
@@ -52,7 +61,7 @@ def test_a_mesh_whose_batches_read_the_weights_too_often_is_not_taken():
     memory = 168 * 10**8  # 0.74 GB beside the weights
     found = mesh_estimates(shapes, config, 4, memory, slow)
     assert 0 < found[0].batch_tokens < found[1].batch_tokens
-    assert auto_mesh(found, memory).model > 1
+    assert auto_mesh(found, memory) != found[0].mesh
 
 
 def test_no_mesh_fits():

@@ -120,10 +120,13 @@ def shapes(config):
         ("model=4,data=2", MeshShape(2, 4)),
         ("model=8", MeshShape(1, 8)),
         ("data=16", MeshShape(16, 1)),
+        ("fsdp=4,model=2", MeshShape(4, 2, fsdp=True)),
+        ("fsdp=8", MeshShape(8, 1, fsdp=True)),
     ],
 )
 def test_meshes(text, mesh):
     assert parse_mesh(text) == mesh
+    assert mesh is None or parse_mesh(str(mesh)) == mesh
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,7 @@ def test_meshes(text, mesh):
         ("auto,model=2", "'auto'"),
         ("data=2,", "''"),
         ("data=2,data=2", "'data=2'"),
+        ("data=2,fsdp=2", "'fsdp=2'"),
         ("data=0", "'data=0'"),
         ("model=-1", "'model=-1'"),
         ("model=1.5", "'model=1.5'"),
@@ -194,7 +198,7 @@ def test_auto_leaves_out_what_does_not_split():
     tree = shapes(config)
     everything = parameter_bytes(tree, config, MeshShape())
     assert chosen_mesh(tree, config, 8, everything) == MeshShape(8, 1)
-    with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 per device"):
+    with pytest.raises(InputError, match=r"take [^,]* with model=1, [^,]* with fsdp=8,model=1 per"):
         chosen_mesh(tree, config, 8, everything - 1)
 
 
