@@ -6,8 +6,8 @@ if that is longer, and then that of its exchanges, which nothing overlaps:
     products     useful FLOPs / (model * peak * EFFICIENCY)
     weights      bytes of the parameters on a device / memory bandwidth
     exchanges    two sums of float32 [tokens, width] per layer, of which each of `model` devices
-                 in a ring keeps its tokens, and two such arrays in bfloat16 gathered; with `fsdp`
-                 also the weights that a device does not store
+                 in a ring keeps its tokens, and two such arrays gathered in the products' dtype;
+                 with `fsdp` also the weights that a device does not store
 
 Larger batches read the weights less often, so the room beside the parameters counts too. A step of
 generated text has few tokens, so commands that generate take `fsdp` only if nothing else fits.
@@ -16,6 +16,7 @@ generated text has few tokens, so commands that generate take `fsdp` only if not
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.experts import BLOCK
@@ -192,7 +193,8 @@ def _seconds(
     flops = costs.linear_flops(shapes, config) + costs.attention_flops(config, depth // 2 + 1)
     flops += costs.unembedding_flops(config)
     products = tokens * flops / (model * rates.flops * EFFICIENCY)
-    exchanged = 2 * config.n_layers * tokens * config.width * (4 + 2)
+    dtype = jnp.promote_types(shapes["embed"]["token"].dtype, config.quantized or jnp.bfloat16)
+    exchanged = 2 * config.n_layers * tokens * config.width * (4 + dtype.itemsize)
     ring = (model - 1) / model * exchanged / rates.links
     return max(products, n_bytes / rates.memory) + ring
 

@@ -1,7 +1,7 @@
 """Run by test_tpu_compiler.py in a process of its own, which loads libtpu and looks for no device.
 
-Each line of stdin has a chip, devices along `data` and `model`, a model and a program as words:
-`v5e 1x4 8B score:1x4096`.
+Each line of stdin has a chip, devices along `data` and `model` (and 1 for `fsdp`), a model and a
+program as words: `v5e 1x4 8B score:1x4096`.
 Answers with a line on stdout: what the compiler says, as JSON.
 """
 

@@ -178,6 +178,14 @@ def test_rows_over_four_chips(said):
     assert reported["temporary_bytes"] < 30e6
 
 
+def test_a_layer_gathers_its_weights_once_and_as_stored(said):
+    """Seven matrices and the few rows of the embedding in bfloat16, of which each chip has parts;
+    no norms and biases."""
+    reported = said("v5e 4x1x1 0.5B layer:1x512")
+    numbers = 2 * 896 * 896 + 2 * 128 * 896 + 3 * 896 * 4864 + 257 * 896
+    assert reported["collectives"] == [{"op": "all-gather", "count": 8, "bytes": 2 * numbers}]
+
+
 def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once(said):
     reported = said("v5e 1x4 8B-int8 drawn:32x512")
     assert reported["collectives"] == {"all-reduce": 2 + 1, "all-gather": 1}
