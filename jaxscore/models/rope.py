@@ -28,6 +28,7 @@ KEYS: dict[str, set[str]] = {
     "proportional": {"factor"},
     "yarn": {ORIGINAL, "truncate"} | YARN,
 }
+ODD = {"default", "dynamic", "linear", "llama3"}  # types that may have odd numbers of channels
 REQUIRED = {
     "default": set(),
     "llama3": KEYS["llama3"],
@@ -37,7 +38,7 @@ REQUIRED = {
 }
 
 
-def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
+def rotary(head_width: int, parameters: Mapping[str, Any], *, allows_odd: bool = False) -> Rotary:
     """Frequencies in radians per position, one per pair of rotary channels.
 
     Args:
@@ -48,6 +49,8 @@ def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
             over the whole head, and channels that do not rotate have frequency 0), "ntk_alpha"
             (Hunyuan: the base times alpha^(d / (d - 2))). "dynamic" applies beyond
             `max_position_embeddings`, and such requests are refused anyway.
+        allows_odd: an odd number of rotary channels is rounded up in the rotation, not in the
+            exponents, as in classes that take it from the table of cosines.
 
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
@@ -60,7 +63,8 @@ def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
         if width < 4:
             raise InputError(f"rotary channels of a head come out as {width}, expected at least 4")
         theta = theta * values["alpha"] ** (width / (width - 2))
-    wavelengths = _wavelengths(width, theta)
+    allows_odd = allows_odd and width < head_width and kind in ODD
+    wavelengths = _wavelengths(width, theta, allows_odd)
     frequencies = np.float32(1.0) / wavelengths
     factor = 1.0
     if kind == "linear":
@@ -132,11 +136,11 @@ def _theta_and_share(parameters: Mapping[str, Any]) -> tuple[float, float, dict[
     return theta, share, values
 
 
-def _wavelengths(width: int, theta: float) -> np.ndarray:
+def _wavelengths(width: int, theta: float, allows_odd: bool = False) -> np.ndarray:
     """In positions, over 2 pi."""
     if not _is_positive(theta) or theta < 1:
         raise InputError(f"rope_theta is {theta!r}, expected a number of at least 1")
-    if width < 2 or width % 2:
+    if width < 1 or (width % 2 and not allows_odd):
         raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     # NumPy's float32 power depends on the processor and differs from PyTorch's in one of six

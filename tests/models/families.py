@@ -252,6 +252,7 @@ CASES = [
         tie_word_embeddings=False,
     ),
     case("gpt_neox", "rotary_pct"),
+    case("gpt_neox", {"rotary_pct": 0.5}, rotary_pct=0.4),  # 3 channels, 4 of which turn
     case(
         "gpt_neox",
         "use_parallel_residual rotary_emb_base hidden_act layer_norm_eps",
@@ -636,8 +637,8 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "gpt_neox",
-        {"rotary_pct": 0.4, "partial_rotary_factor": 0.4},
-        "rotary channels of a head come out as 3",
+        {"rotary_pct": 0.1, "partial_rotary_factor": 0.1},
+        "rotary channels of a head come out as 0",
     ),
     ("gptj", {"rotary_dim": 3}, "rotary channels of a head come out as 3"),
     ("llama", {"attention_bias": 1}, "attention_bias is 1"),

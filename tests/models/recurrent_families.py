@@ -580,7 +580,8 @@ CASES = [
         **LLAMALIKE,
     ),
     case("qwen3_5_text", "rope_scaling", layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
-    case("qwen3_5_text", layer_types=None, full_attention_interval=2),
+    # 3 rotary channels, 4 of which turn
+    case("qwen3_5_text", layer_types=None, full_attention_interval=2, head_dim=12),
     case("qwen3_next", {"num_experts_per_tok": 3}),
     case(
         "qwen3_next",

@@ -13,6 +13,12 @@ ROPE = "max_position_embeddings rope_parameters".split()
 INV_FREQ = r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 MAX_POSITIONS = 131_072  # of models that have no limit, as with ALiBi or recurrences alone
 
+# Model types whose class rotates as many channels as its table of cosines has, an even number
+TURNS_AS_COSINES = set(
+    "bamba glm glm4 glm4_moe gpt_neox minimax_m2 phi3 qwen3_5_moe_text qwen3_5_text "
+    "qwen3_next recurrent_gemma".split()
+)
+
 # transformers' name of an activation -> ours
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -152,7 +158,9 @@ def biases_everywhere(bias: bool) -> dict[str, bool]:
 
 def rotary_fields(config: Any) -> dict[str, Any]:
     """Rotary fields of a decoder whose layers share one table."""
-    table = rotary(head_width(config), frequency_parameters(config, config.rope_parameters))
+    parameters = frequency_parameters(config, config.rope_parameters)
+    allows_odd = config.model_type in TURNS_AS_COSINES
+    table = rotary(head_width(config), parameters, allows_odd=allows_odd)
     return {"rotary": (table,), "rotary_of": (0,) * config.num_hidden_layers}
 
 
