@@ -153,10 +153,8 @@ def test_an_adapter_of_stacked_experts_is_refused(made, tmp_path):
         with_adapter(folder, adapter)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", QUANTIZED)
-def test_two_devices(made, kind):
-    folder, _, model = made(kind)
+def on_two_devices(folder):
+    """Scores of a checkpoint whose layers are split over two devices."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.models.on_two_devices", str(folder)],
         capture_output=True, text=True, cwd=ROOT, env=with_devices(2), check=False,
@@ -164,9 +162,31 @@ def test_two_devices(made, kind):
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout)
     assert report["shards"] == 2
-    got = [SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]]
+    return [SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_two_devices(made, kind):
+    folder, _, model = made(kind)
+    got = on_two_devices(folder)
     assert_agree(got, torch_scores(model, ragged()))
     assert distance(got, scores(loaded(folder))) < 1e-5
+
+
+EVEN = {
+    "flint": "num_experts",
+    "lara_mini": "num_experts",
+    "minimax_m3_vl_text": "num_local_experts",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", EVEN)
+def test_mixtures_on_two_devices(tmp_path, kind):
+    """Sinks, a delta rule beside windows, and clamped gates."""
+    model = saved(tmp_path, kind, **{EVEN[kind]: 6})
+    assert_agree(on_two_devices(tmp_path), torch_scores(model, ragged()))
 
 
 MORE_TOKENS = {
