@@ -14,7 +14,14 @@ import numpy as np
 
 from jaxscore.device import decoder
 from jaxscore.device.attention_kinds import cache_head_shape, cached_layers
-from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
+from jaxscore.device.backends import (
+    BACKENDS,
+    Backend,
+    Build,
+    Platform,
+    current_backend,
+    current_platform,
+)
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh, array_specs, as_shards, keys_of
@@ -252,15 +259,11 @@ def from_params(
     ) -> Any:
         return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
 
-    paths = None
-    if config.recurrent is not None:
-        size = CHUNK if config.recurrent.has_state else 0
-        paths = PathNeeds(size, backend.exits_per_step)
     return Model(
         hidden_states=hidden_states,
         unembedding=lambda p: decoder.unembedding(shards(p), config, build),
         cached=Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
-        paths=paths,
+        paths=_path_needs(config, backend),
         write=None,
         params=params,
         vocab_size=config.vocab_size,
@@ -276,6 +279,13 @@ def from_params(
         mesh=mesh,
         platform=platform,
     )
+
+
+def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:
+    """What the recurrent layers need to know of a batch's paths, or None without any."""
+    if config.recurrent is None:
+        return None
+    return PathNeeds(CHUNK if config.recurrent.has_state else 0, backend.exits_per_step)
 
 
 def _empty_cache(
