@@ -3,17 +3,16 @@
 import argparse
 import contextlib
 import dataclasses
-import json
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from jaxscore.analysis.margins import Decisions, sum_decisions
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.merge_records import Finished, Marks, are_made_alike, merged
 from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
@@ -28,19 +27,15 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_input import read_array
-from jaxscore.io.json_output import array_writer, json_line, write_array
-from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
+from jaxscore.io.json_output import write_array
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.stored_records import StoredRecords
-from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv
+from jaxscore.io.streams import is_stream
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
-from jaxscore.systems.rounding_audit import united_noise
-from jaxscore.systems.system import Decision, System, declaration, metadata_of
+from jaxscore.systems.system import System, declaration
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.
@@ -76,47 +71,6 @@ NO_EFFECT = (
     "earlier version made these, score them again with --force"
 )
 AUDITS = {"boundary_audit": "boundaries", "answer_blank": "blanks", "noise": "noise"}
-
-
-class Finished(NamedTuple):
-    """A finished shard: its name, its output and its manifest."""
-
-    name: str
-    output: Path
-    manifest: Mapping[str, Any]
-
-
-class Marks:
-    """Marks records that rounding could change, by the noise floor of all shards.
-
-    Attributes:
-        is_audited: whether the runs audited rounding errors.
-        noise: of all shards; None if it was not audited, or nothing was scored.
-        fields: of the records, with the marks; empty if records stay as they are.
-    """
-
-    def __init__(self, shards: Sequence[Finished], system: System, settings: Any) -> None:
-        found = [shard.manifest.get("noise") for shard in shards]
-        # A run that found all results in its output, and so loaded no model, knows no noise.
-        self.is_audited = any({"noise", "model"} <= shard.manifest.keys() for shard in shards)
-        self.noise = united_noise([noise for noise in found if noise])
-        self._mark = None if self.noise is None else system.mark
-        self._settings = settings
-        declared = [decision.within for _, decision in metadata_of(system.record, Decision)]
-        self.fields = [name for name in declared if self._mark and isinstance(name, str)]
-        self._decisions: list[Decisions] = []
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Mark a record, in place."""
-        if self._mark is not None:
-            found = self._mark([record], self.noise, self._settings)
-            self._decisions = sum_decisions([self._decisions, found])
-
-    def add_to(self, found: Evaluation) -> Evaluation:
-        """Return the evaluation with the noise floor and the marked decisions."""
-        return dataclasses.replace(
-            found, audited=self.is_audited, noise=self.noise, decisions=self._decisions
-        )
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -155,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         atomic(args.output) as file,
         tempfile.TemporaryFile(dir=folder) as stored,
-        contextlib.closing(_merged(shards, args.output, file, system, settings, marks)) as records,
+        contextlib.closing(merged(shards, args.output, file, system, settings, marks)) as records,
         reports.opened() as write_reports,
     ):
         if system.merge is not None:
@@ -288,164 +242,6 @@ def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
     """Flags of a manifest without files, which may be gone and decide no mean."""
     files = ("fewshot", "num_fewshot", "system_file", "system_prompts_file")
     return argparse.Namespace(**{**flags, **{name: None for name in files if name in flags}})
-
-
-def _merged(
-    shards: Sequence[Finished],
-    output: Path,
-    file: Any,
-    system: System,
-    settings: Any,
-    marks: Marks,
-) -> Generator[Mapping[str, Any]]:
-    """Mark all records, write them to the output, and yield each; see `System.merge_rewrites`.
-
-    Raises:
-        InputError: a shard's output has another form than the merged one.
-    """
-    kind = form_of(output)
-    for shard in shards:
-        if form_of(shard.output) != kind:
-            raise InputError(
-                f"{remote.displayed(shard.output)}: found {form_of(shard.output) or 'no ending'}, "
-                f"and --output is {kind or 'without one'}; give an --output of the shards' form"
-            )
-    if kind == ".parquet":
-        yield from _merged_tables(shards, file, marks)
-    elif system.merge_rewrites:
-        for record in _records(shards):
-            marks.add(record)
-            yield record
-    elif kind == ".json":
-        is_ascii = system.array is None or system.array.is_ascii
-        with array_writer(file, is_ascii=is_ascii) as write:
-            for record in _records(shards):
-                marks.add(record)
-                write(record)
-                yield record
-    elif kind in DELIMITERS:
-        yield from _merged_rows(shards, file, DELIMITERS[kind], system.columns(settings), marks)
-    else:
-        for shard in shards:
-            with remote.fetched(shard.output) as path, open_binary(path) as lines:
-                for line in lines:
-                    record = json.loads(line)
-                    marks.add(record)
-                    file.buffer.write(json_line(record) if marks.fields else line)
-                    yield record
-
-
-def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
-    """The records of arrays, one file at a time."""
-    for shard in shards:
-        with remote.fetched(shard.output) as path:
-            yield from read_array(path)
-
-
-def _merged_rows(
-    shards: Sequence[Finished], file: Any, delimiter: str, types: Mapping[str, str], marks: Marks
-) -> Iterator[Mapping[str, Any]]:
-    """Write the rows of all CSV or TSV files as one run would, and yield the record of each.
-
-    Raises:
-        InputError: a shard has other columns than the first one.
-    """
-    names: list[str] | None = None
-    for shard in shards:
-        with remote.fetched(shard.output) as path:
-            for _, row in read_csv(path):
-                if names is None:
-                    names = list(row)
-                    file.write(csv_line(names, delimiter))
-                elif names != list(row):
-                    raise _other_columns(shard, ", ".join(row), shards[0], ", ".join(names))
-                record = {
-                    name: parse_cell(text, types.get(name, "string")) for name, text in row.items()
-                }
-                if not record["error"]:
-                    del record["error"]
-                marks.add(record)
-                cells = {name: cell_of(record[name]) for name in marks.fields if name in record}
-                file.write(csv_line({**row, **cells}.values(), delimiter))
-                yield record
-
-
-def _merged_tables(
-    shards: Sequence[Finished], file: Any, marks: Marks
-) -> Iterator[Mapping[str, Any]]:
-    """Write the rows of all tables in groups as one run would, and yield each.
-
-    Raises:
-        InputError: a shard has other columns, or other types of them, than the first one.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    writer = waiting = first = None
-    try:
-        for shard in shards:
-            with remote.fetched(shard.output) as path, open_batches(path) as (schema, batches):
-                if writer is None:
-                    if not _are_made_alike(shards):
-                        metadata = dict(schema.metadata or {})
-                        metadata.pop(METADATA.encode(), None)
-                        schema = schema.with_metadata(metadata or None)
-                    first, waiting = schema, schema.empty_table()
-                    writer = parquet.ParquetWriter(file.buffer, schema)
-                elif not schema.equals(first):
-                    found, expected = _difference(schema, first)
-                    raise _other_columns(shard, found, shards[0], expected)
-                for batch in batches:
-                    rows = [plain_row(row, shard.name) for row in batch.to_pylist()]
-                    for row in rows:
-                        if row["error"] is None:
-                            del row["error"]
-                        marks.add(row)
-                        yield row
-                    table = pyarrow.table(batch)
-                    for name in marks.fields:
-                        field = table.schema.field(name)
-                        column = pyarrow.array([row[name] for row in rows], field.type)
-                        place = table.schema.get_field_index(name)
-                        table = table.set_column(place, field, column)
-                    waiting = pyarrow.concat_tables([waiting, table])
-                    while waiting.num_rows >= TOGETHER:
-                        writer.write_table(waiting.slice(0, TOGETHER).combine_chunks())
-                        waiting = waiting.slice(TOGETHER)
-        if writer is not None and waiting is not None and waiting.num_rows:
-            writer.write_table(waiting.combine_chunks())
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-def _are_made_alike(shards: Sequence[Finished]) -> bool:
-    """Whether all manifests have the digest and the version that a Parquet schema has."""
-    manifests = [shard.manifest for shard in shards]
-    facts = [(each.get(run_files.MADE), each.get("versions")) for each in manifests]
-    made = {(digest, (versions or {}).get("jaxscore")) for digest, versions in facts}
-    return len(made) == 1
-
-
-def _difference(schema: Any, first: Any) -> tuple[str, str]:
-    """The fields in which two schemas of Arrow differ, as text; all names if only their order."""
-    found, expected = (
-        {field.name: f"{field.name}: {field.type}" for field in one} for one in (schema, first)
-    )
-    names = [name for name in found | expected if found.get(name) != expected.get(name)]
-    if not names:
-        return ", ".join(found), ", ".join(expected)
-    return tuple(  # type: ignore[return-value]
-        ", ".join(fields.get(name, f"no {name}") for name in names) for fields in (found, expected)
-    )
-
-
-def _other_columns(shard: Finished, found: str, first: Finished, expected: str) -> InputError:
-    return InputError(
-        f"{remote.displayed(shard.output)}: found columns {found}, expected those of "
-        f"{remote.displayed(first.output)}, {expected}; give the input of {shard.name} the columns "
-        "and types of the others, and score it again"
-    )
 
 
 def _counted(
@@ -637,7 +433,7 @@ def _write_manifest(
         **{
             name: first[name]
             for name in (run_files.MADE, run_files.RECORD_VERSION)
-            if name in first and (name != run_files.MADE or _are_made_alike(shards))
+            if name in first and (name != run_files.MADE or are_made_alike(shards))
         },
         **_digests(first),
         "remarks": remark_records(found.remarks),
