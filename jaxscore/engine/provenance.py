@@ -1,6 +1,7 @@
 """Provenance of a result: model, versions, machine, date."""
 
 import datetime
+import functools
 import importlib.metadata
 import os
 import platform
@@ -13,13 +14,16 @@ if TYPE_CHECKING:  # importing it imports JAX, which `--help` does not need
     from jaxscore.models.model import Model
 
 
+_version = functools.cache(importlib.metadata.version)  # which reads files, for each of many shards
+
+
 def of_run(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of a run, with its date and versions."""
     return {
         **settings,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "jaxscore": VERSION,
-        **{name: importlib.metadata.version(name) for name in ("jax", "transformers", "numpy")},
+        **{name: _version(name) for name in ("jax", "transformers", "numpy")},
         "python": platform.python_version(),
     }
 

@@ -40,10 +40,11 @@ class SimulatedDevice:
     Attributes:
         rate: tokens per second, padding left out; a batch is computed after the one before.
         busy: seconds in which something was computed.
+        cpu: CPU seconds of the last command, of all threads.
     """
 
     rate: float
-    busy = 0.0
+    busy = cpu = 0.0
     together = getattr(dispatch.Dispatch, "together", None)
 
     def __init__(self, variants: Sequence[Any], mesh: Any) -> None:
@@ -100,6 +101,7 @@ def main() -> None:
     SimulatedDevice.rate = rate
     took, n_tokens, *more = WORK[work](folder, n)
     facts = {"seconds": took, "tokens": n_tokens, "busy": SimulatedDevice.busy / took}
+    facts["cpu"] = SimulatedDevice.cpu
     print(json.dumps({**facts, **(more[0] if more else {})}))
 
 
@@ -184,10 +186,11 @@ def _command(folder: Path, source: Path, output: Path | str, *more: str) -> floa
     scorer.score(["A few", "words"])
     scorer.close()
     SimulatedDevice.busy = 0.0
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
         code = main_function(words)
     took = time.perf_counter() - started
+    SimulatedDevice.cpu = time.process_time() - cpu
     assert code == 0
     return took
 

@@ -34,10 +34,12 @@ def run(n_requests: int | None, *, small: bool) -> bool:
     share = many["listing"] / many["seconds"]
     growth = many["rss"][-1] / many["rss"][0]
     good = share < LISTING and growth < GROWTH
+    cpu = [1e6 * found["cpu"] / n_lines for found, n_lines in ((many, n), (one, n // 10))]
     print(
         f"\nshards: {n:,} lines of {TOKENS} tokens over {FILES} files, a device that answers at "
         f"once\n  {n / many['seconds']:,.0f} lines a second, {_rate(many) / _rate(one):.2f} of the "
         f"rate of one file of {n // 10:,}; {many['seconds']:.0f} s\n"
+        f"  CPU microseconds a line: {cpu[0]:.0f}, of one file {cpu[1]:.0f}\n"
         f"  MB of memory in each tenth: {', '.join(f'{rss / 1e6:.0f}' for rss in many['rss'])}; "
         f"listing {100 * share:.2f} % of the time: "
         f"{'ok' if good else 'TOO MUCH'}; system load {os.getloadavg()[0]:.2f}",
