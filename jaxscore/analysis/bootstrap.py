@@ -52,14 +52,14 @@ def estimate(
     sums: np.ndarray = found
     counts: np.ndarray = np.ones(len(found))
     if groups is not None:
-        members = _members(groups)
+        members = members_of(groups)
         sums, counts = np.bincount(members, found), np.bincount(members).astype(np.float64)
     if len(sums) < 2 or (found == found[0]).all():
         return Estimate(len(found), mean, None, None)
     return Estimate(len(found), mean, *_interval(sums, counts, n_bootstrap, seed))
 
 
-def _members(groups: Sequence[Hashable] | np.ndarray) -> np.ndarray:
+def members_of(groups: Sequence[Hashable] | np.ndarray) -> np.ndarray:
     """The number of each value's group, from 0 in the order of their first values."""
     if isinstance(groups, np.ndarray):
         _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)

@@ -25,6 +25,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from jaxscore.analysis.bootstrap import members_of
+
 DRAWN_TOGETHER = 1 << 20  # weights drawn at a time, so that memory stays small on many responses
 
 
@@ -79,9 +81,9 @@ class Kept:
 
 
 def quality(
-    confidence: Sequence[float],
-    right: Sequence[bool],
-    groups: Sequence[Hashable],
+    confidence: Sequence[float] | np.ndarray,
+    right: Sequence[bool] | np.ndarray,
+    groups: Sequence[Hashable] | np.ndarray,
     n_bootstrap: int,
     seed: int,
 ) -> Quality:
@@ -107,18 +109,15 @@ def quality(
     if order.n < 2:
         return Quality(order.n, n_right, nothing, nothing, nothing, undefined, 0)
     point = order.figures(np.ones((1, order.n), np.int64))[:, 0]
-    number = {group: k for k, group in enumerate(dict.fromkeys(groups))}
-    members = np.array([number[group] for group in groups])
-    drawn = np.empty((3, 0))
-    if len(number) >= 2:
+    members = members_of(groups)
+    drawn, n_groups = np.empty((3, 0)), int(members.max()) + 1
+    if n_groups >= 2:
         rng = np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
         together = max(1, DRAWN_TOGETHER // order.n)
-        share = np.full(len(number), 1 / len(number))
+        share = np.full(n_groups, 1 / n_groups)
         parts = [
             order.figures(
-                rng.multinomial(len(number), share, size=min(together, n_bootstrap - done))[
-                    :, members
-                ]
+                rng.multinomial(n_groups, share, size=min(together, n_bootstrap - done))[:, members]
             )
             for done in range(0, n_bootstrap, together)
         ]
@@ -146,7 +145,9 @@ def _figure(value: float, drawn: np.ndarray) -> Figure:
 
 
 def risk_coverage(
-    confidence: Sequence[float], right: Sequence[bool], n_points: int = 10
+    confidence: Sequence[float] | np.ndarray,
+    right: Sequence[bool] | np.ndarray,
+    n_points: int = 10,
 ) -> list[Kept]:
     """The risk-coverage curve at coverages 1/n_points, 2/n_points, ..., 1, each rounded up to whole
     responses. Empty without responses.
@@ -172,7 +173,9 @@ def risk_coverage(
 class _Order:
     """Responses in levels of equal confidence, the highest first."""
 
-    def __init__(self, confidence: Sequence[float], right: Sequence[bool]) -> None:
+    def __init__(
+        self, confidence: Sequence[float] | np.ndarray, right: Sequence[bool] | np.ndarray
+    ) -> None:
         values = np.asarray(confidence, np.float64)
         if len(values) != len(right):
             raise ValueError(f"{len(values)} confidences of {len(right)} responses")

@@ -51,7 +51,7 @@ class Lazy(LazySequence[T], Generic[T]):
 
 
 class StoredRecords(LazySequence[dict[str, Any]]):
-    """Records in a file."""
+    """Records in a file. One that was read may be read again as it is: it must not be changed."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]], file: IO[bytes]) -> None:
         """Write all records, one after the other.
@@ -60,6 +60,7 @@ class StoredRecords(LazySequence[dict[str, Any]]):
             file: new, open for writing and reading as long as records are read.
         """
         self._file, self._ends = file, array("q", [0])
+        self._last: tuple[int, dict[str, Any]] = -1, {}
         for record in records:
             self._ends.append(self._ends[-1] + file.write(json.dumps(record).encode()))
 
@@ -68,10 +69,11 @@ class StoredRecords(LazySequence[dict[str, Any]]):
 
     def element(self, place: int) -> dict[str, Any]:
         """See `LazySequence.element`."""
-        start, end = self._ends[place], self._ends[place + 1]
-        self._file.seek(start)
-        record: dict[str, Any] = json.loads(self._file.read(end - start))
-        return record
+        if place != self._last[0]:
+            start, end = self._ends[place], self._ends[place + 1]
+            self._file.seek(start)
+            self._last = place, json.loads(self._file.read(end - start))
+        return self._last[1]
 
 
 def where(records: Sequence[T], test: Callable[[T], bool]) -> Lazy[T]:

@@ -9,29 +9,30 @@ An item has one input and many outputs, and gets a `confidence_list`, one number
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from array import array
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any, Literal, TypedDict
+
+import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label, named, read_lenient_rows
+from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
 from jaxscore.io.json_input import require_field
 from jaxscore.lm import LocalLM
 from jaxscore.report import markdown
-from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.remarks import Remark
-from jaxscore.systems.resuming import Output
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
 from jaxscore.systems.selection.declared import noise as stated_noise
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.report import report
-from jaxscore.systems.self_certainty.work import ConfidenceWork, Place
+from jaxscore.systems.self_certainty.work import ConfidenceWork, MergedWork, Place
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
 from jaxscore.text.encoder import Boundary
@@ -260,7 +261,9 @@ def evaluate(
         special_tokens=False,
         audit_boundary=False,
     )
-    n_before = len(work.scorable_outputs()) - len(work.missing_outputs())
+    n_before = sum(
+        len(known.values) - len(known.errors) - len(known.missing) for known in work.known
+    )
     n_cut = _score(run, lm, work, on_item)
     if run.noise is not None:
         work.note_noise(run.noise.spread["mean_self_certainty"].largest)
@@ -287,7 +290,7 @@ def evaluate(
         summary=summary,
         items=records if on_item is None else [],
         n_items=len(work.entries),
-        rows=_rows(work) if on_item is None else [],
+        rows=[] if on_item is not None or isinstance(work, MergedWork) else _rows(work),
         details=details,
         long={"items": records if on_item is None else []},
         headline=headline,
@@ -310,18 +313,10 @@ def mark(records: Sequence[Mapping[str, Any]], noise: Noise, settings: Settings)
     return []
 
 
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
+def merge(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the items of all records as one run would; see `System.merge`."""
-    items = [dict(record) for record in records]
-    entries = [Entry(named(f"item {k}", item), k, item) for k, item in enumerate(items, start=1)]
-    work = ConfidenceWork(entries, settings, Output(records=items))
-    work.recall_errors()
-    if work.right is not None:
-        for place, inputs in enumerate(work.inputs):
-            for name in work.right.fields(place):  # computed again from all records
-                inputs.given.pop(name, None)
     no_model: Any = None  # nothing is left to compute
-    return evaluate(no_model, work, settings)
+    return evaluate(no_model, MergedWork(records, settings), settings)
 
 
 def _score(
@@ -377,18 +372,19 @@ def _summary(work: ConfidenceWork, settings: Settings) -> dict[str, Any]:
 
     Its interval resamples items, since outputs of one item are not independent.
     """
-    found = [
-        (place, value)
-        for place, known in enumerate(work.known)
-        for value in known.values
-        if value is not None
-    ]
-    places, values = [place for place, _ in found], [value for _, value in found]
+    places, values, n_outputs = array("q"), array("d"), 0
+    for place, (inputs, known) in enumerate(zip(work.inputs, work.known, strict=True)):
+        n_outputs += len(inputs.outputs)
+        for value in known.values:
+            if value is not None:
+                places.append(place)
+                values.append(value)
+    n_bootstrap, seed = settings.n_bootstrap, settings.seed
     return {
         "n_items": len(work.entries),
-        "n_outputs": sum(len(one.outputs) for one in work.inputs),
-        "n_scored": len(found),
-        "mean_self_certainty": estimate(values, settings.n_bootstrap, settings.seed, places),
+        "n_outputs": n_outputs,
+        "n_scored": len(values),
+        "mean_self_certainty": estimate(values, n_bootstrap, seed, np.array(places)),
     }
 
 
@@ -456,6 +452,7 @@ SYSTEM = System(
     array=ArrayOutput("-confidence-list", lambda settings, entries: "-confidence-list"),
     report=report,
     merge=merge,
+    merge_rereads=True,
     mark=mark,
     merge_rewrites=True,
     has_report_files="gold",

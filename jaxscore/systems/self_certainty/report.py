@@ -1,10 +1,14 @@
 """Report of `self-certainty`."""
 
 import dataclasses
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.io.stored_records import Lazy
 from jaxscore.report.document import (
     Card,
     Chart,
@@ -15,6 +19,7 @@ from jaxscore.report.document import (
     Rows,
     Section,
     Source,
+    n_listed,
 )
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.curves import Curve, Point, curves
@@ -30,6 +35,7 @@ from jaxscore.report.sections import (
 )
 
 FIGURES = {"auroc": "AUROC", "prr": "PRR", "aurc": "AURC"}
+UNKNOWN = -1  # whether an output is right
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
 DEFINITIONS = (
     "A confidence is good if right outputs have higher ones. AUROC: probability that a right "
@@ -48,7 +54,7 @@ def report(source: Source) -> Document:
     record = source.record
     summary = record["summary"]
     given = record["items"] if source.items is None else source.items
-    items = [_Item(one, record["settings"]) for one in given]
+    items = Lazy(range(len(given)), lambda place: _Item(given[place], record["settings"]))
     mean: Estimate = summary["mean_self_certainty"]
     is_graded = "quality" in record and record["quality"]["n_responses"] > 1
     return Document(
@@ -264,25 +270,28 @@ def _six(value: float | None) -> str:
 
 
 def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
-    found = counts([value for item in items for value in item.known])
-    if found is None:
+    known, verdicts, leads = array("d"), array("b"), array("d")
+    for item in items:
+        for _, value, verdict in item.outputs:
+            if value is not None:
+                known.append(value)
+                verdicts.append(UNKNOWN if verdict is None else verdict)
+        if len(item.known) > 1:
+            leads.append(item.known[0] - item.known[1])
+    values, graded = np.array(known), np.array(verdicts)
+    if (found := counts(values)) is None:
         return []
     label = "self-certainty, nats per token"
     svg = histogram(found, title="Self-certainty", what="outputs", label=label, mean=mean)
     out = [Chart("Self-certainty of all outputs", svg)]
-    known = [(v, right) for item in items for _, v, right in item.outputs if v is not None]
-    right, wrong = (
-        counts([value for value, right in known if right is verdict], edges=found.edges)
-        for verdict in (True, False)
-    )
+    right, wrong = (counts(values[graded == one], edges=found.edges) for one in (True, False))
     if right is not None and wrong is not None:
         svg = two_sided(
             right, wrong, title="Right and wrong", what="outputs", label=label,
             names=("right", "wrong"),
         )  # fmt: skip
         out.append(Chart("Self-certainty of right and wrong outputs", svg))
-    apart = counts([item.known[0] - item.known[1] for item in items if len(item.known) > 1])
-    if apart is not None:
+    if (apart := counts(leads)) is not None:
         label = "best less second, nats per token"
         svg = histogram(apart, title="Lead", what="items", label=label)
         out.append(Chart("Lead of the most certain output", svg))
@@ -290,7 +299,14 @@ def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
 
 
 def _items(source: Source, items: Sequence[_Item]) -> Items:
-    rows = sorted(items, key=lambda item: (not item.known, item.known[:1]))
+    keys, has_error, has_right = array("d"), array("b"), False
+    for item in items:
+        keys.extend((not item.known, item.known[0] if item.known else 0.0))
+        has_error.append(bool(item.record.get("confidence_errors")))
+        has_right = has_right or item.has_right
+    order = np.lexsort(np.array(keys).reshape(-1, 2).T[::-1])
+    listed, beyond = np.split(order, [n_listed(len(order))])
+    rows = [items[place] for place in listed]
     first = [item.outputs[0] if item.known else ("", None, None) for item in rows]
     second = [item.known[1] if len(item.known) > 1 else None for item in rows]
     columns = [
@@ -301,12 +317,13 @@ def _items(source: Source, items: Sequence[_Item]) -> Items:
         Column("Second", "number", [_six(value) for value in second], "nats per token"),
         Column("Scored", "number", [str(len(item.known)) for item in rows], "outputs"),
     ]
-    if any(item.has_right for item in rows):
+    if has_right:
         columns.insert(3, Column("Right?", "flag", [yes_no(right) for _, _, right in first]))
     return Items(
         what="items",
         order="least certain first",
         n_all=source.n_items,
+        n_beyond=int((np.array(has_error)[beyond] == 0).sum()),
         columns=columns,
         tables=[
             Rows(

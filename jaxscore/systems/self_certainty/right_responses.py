@@ -1,9 +1,11 @@
 """Which responses of items are right, and how well confidences separate them from the others."""
 
-import collections
 import dataclasses
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from jaxscore.analysis import confidence_quality, forecasts
 from jaxscore.errors import InputError, NothingUsable
@@ -124,19 +126,35 @@ def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponse
     return RightResponses(graded, first_n, without, errors, bool(known) and is_unreadable)
 
 
-@dataclasses.dataclass(frozen=True)
-class Response:
-    """A response that has gold and confidences.
+class Responses(NamedTuple):
+    """The responses that have gold and confidences, [n] each, item by item.
 
     Attributes:
-        item, place: where it stands, both from 0.
-        confidence: name -> value; higher is surer.
+        item, place: where each stands, both from 0.
+        right: whether it is right.
+        confidence: name -> values; higher is surer.
     """
 
-    item: int
-    place: int
-    right: bool
-    confidence: Mapping[str, float]
+    item: np.ndarray
+    place: np.ndarray
+    right: np.ndarray
+    confidence: dict[str, np.ndarray]
+
+
+def _responses(graded: Mapping[int, Graded], confidences: Sequence[Confidence]) -> Responses:
+    items, places, right = array("q"), array("q"), array("b")
+    columns: dict[str, array[float]] = {}
+    for item, one in graded.items():
+        known = confidences[item]
+        for place, is_right in enumerate(one.right):
+            if (values := confidences_of(known, place)) is not None:
+                items.append(item)
+                places.append(place)
+                right.append(is_right)
+                for name, value in values.items():
+                    columns.setdefault(name, array("d")).append(value)
+    confidence = {name: np.array(column) for name, column in columns.items()}
+    return Responses(np.array(items), np.array(places), np.array(right, bool), confidence)
 
 
 def confidences_of(known: Confidence, place: int) -> dict[str, float] | None:
@@ -162,29 +180,19 @@ def report(
 ) -> dict[str, Any]:
     """The quality of each confidence, and what choosing by it is worth, as a report has them."""
     graded = {} if found.is_unreadable else found.graded
-    responses = [
-        Response(item, place, right, values)
-        for item, one in graded.items()
-        for place, right in enumerate(one.right)
-        if (values := confidences_of(confidences[item], place)) is not None
-    ]
+    responses = _responses(graded, confidences)
     n_graded = sum(len(one.right) for one in graded.values())
-    right = [one.right for one in responses]
-    groups = [one.item for one in responses]
-    names = list(responses[0].confidence) if responses else []
-    lists = {name: [one.confidence[name] for one in responses] for name in names}
-    enough = len(responses) >= 2
-    bins = (
-        forecasts.reliability([-1 / value for value in lists[PERPLEXITY]], right) if enough else []
-    )
+    right, groups, lists = responses.right, responses.item, responses.confidence
+    enough = len(right) >= 2
+    bins = forecasts.reliability(-1 / lists[PERPLEXITY], right) if enough else []
     return {
         **({"no_share": NO_READABLE_ANSWER} if found.is_unreadable else {}),
         "quality": {
             **count_forms(one.answers for one in found.graded.values()),
-            "n_items": len({*groups}),
-            "n_responses": len(responses),
-            "n_right": sum(right),
-            "n_without_confidence": n_graded - len(responses),
+            "n_items": len(np.unique(groups)),
+            "n_responses": len(right),
+            "n_right": int(right.sum()),
+            "n_without_confidence": n_graded - len(right),
             "without_gold": found.without,
             "confidences": {
                 name: {
@@ -210,7 +218,7 @@ def report(
 
 def _best_of_n(
     found: RightResponses,
-    responses: Sequence[Response],
+    responses: Responses,
     n_bootstrap: int,
     seed: int,
 ) -> list[dict[str, Any]]:
@@ -219,43 +227,50 @@ def _best_of_n(
     As in `select`, among those with an extractable answer; where no response of the item has one,
     among all.
     """
-    known: dict[int, dict[int, Mapping[str, float]]] = collections.defaultdict(dict)
-    for one in responses:
-        known[one.item][one.place] = one.confidence
-    if not known:
+    items, firsts = np.unique(responses.item, return_index=True)
+    if not len(items):
         return []
     marks = Marks(found.sizes)
-    for k, own in known.items():
+    for k, first, end in zip(items.tolist(), firsts, [*firsts[1:], None], strict=True):
+        places = responses.place[first:end].tolist()
+        own = {
+            name: dict(zip(places, column[first:end].tolist(), strict=True))
+            for name, column in responses.confidence.items()
+        }
         graded = found.graded[k]
         answers = graded.answers.texts
         if all(answer is None for answer in answers):
             answers = [""] * len(answers)
 
         def by(name: str, own: Any = own, answers: Any = answers) -> Callable[[int], int]:
-            values = [own[place][name] if place in own else None for place in range(len(answers))]
+            values = [own[name].get(place) for place in range(len(answers))]
             return lambda n: select(values[:n], answers[:n]).index
 
-        ways: dict[str, Callable[[int], int | None]] = {
-            name: by(name) for name in next(iter(own.values()))
-        }
+        ways: dict[str, Callable[[int], int | None]] = {name: by(name) for name in own}
         marks.add(graded.right, {MAJORITY: graded.majority.get, **ways})
     return marks.rows(n_bootstrap, seed)
 
 
 def _wrong(
-    items: Sequence[Inputs], found: RightResponses, responses: Sequence[Response]
+    items: Sequence[Inputs], found: RightResponses, responses: Responses
 ) -> list[dict[str, Any]]:
     """The wrong responses of the highest self-certainty."""
-    wrong = [one for one in responses if not one.right]
-    wrong.sort(key=lambda one: -one.confidence[SELF_CERTAINTY])
-    return [
-        {
-            "name": items[one.item].name,
-            "output": one.place + 1,
-            "self_certainty": one.confidence[SELF_CERTAINTY],
-            "mean_logprob": one.confidence["mean log-probability"],
-            "answer": found.graded[one.item].answers.texts[one.place],
-            "text": items[one.item].outputs[one.place],
-        }
-        for one in wrong[:MOST_WRONG]
-    ]
+    wrong = np.flatnonzero(~responses.right)
+    if not len(wrong):
+        return []
+    values = responses.confidence
+    worst = wrong[np.argsort(-values[SELF_CERTAINTY][wrong], kind="stable")][:MOST_WRONG]
+    out = []
+    for k in worst:
+        item, place = int(responses.item[k]), int(responses.place[k])
+        out.append(
+            {
+                "name": items[item].name,
+                "output": place + 1,
+                "self_certainty": float(values[SELF_CERTAINTY][k]),
+                "mean_logprob": float(values["mean log-probability"][k]),
+                "answer": found.graded[item].answers.texts[place],
+                "text": items[item].outputs[place],
+            }
+        )
+    return out

@@ -1,14 +1,18 @@
 """Items of `self-certainty` with the confidences that are known, and their records."""
 
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import to_json_value
+from jaxscore.io.stored_records import Lazy
+from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.resuming import Work
+from jaxscore.systems.resuming import NO_OUTPUT, Work
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.confidences import (
     MEASURED,
@@ -28,6 +32,7 @@ OWN_FIELDS = (
 
 OUTPUT_ERROR = re.compile(r"output \d+: ")
 
+T = TypeVar("T")
 Place = tuple[int, int]  # of an item, and of one of its outputs
 
 
@@ -47,7 +52,7 @@ class ConfidenceWork(Work[Confidence]):
         Raises:
             NothingUsable: no item has gold, which is requested.
         """
-        self.inputs = [self._inputs(place) for place in range(len(self.entries))]
+        self.inputs: Sequence[Inputs] = [self._inputs(place) for place in range(len(self.entries))]
         self.known = [self._unknown(inputs.outputs) for inputs in self.inputs]
         self.right: RightResponses | None = None
         if self.settings.gold is not None:
@@ -100,21 +105,6 @@ class ConfidenceWork(Work[Confidence]):
             value is not None or output in out.errors for output, value in enumerate(out.values)
         )
         return out if is_complete else None
-
-    def recall_errors(self) -> None:
-        """Take each output without a confidence for failed, with the reason in its record.
-
-        A run would score it again, but no model is there to do so.
-        """
-        for known, record in zip(self.known, self.output.records, strict=True):
-            stated = record.get("confidence_errors")
-            reasons = dict(
-                error.removeprefix("output ").split(": ", 1)
-                for error in (stated if isinstance(stated, list) else [])
-                if isinstance(error, str) and OUTPUT_ERROR.match(error)
-            )
-            for output in known.missing:
-                known.errors[output] = reasons.get(str(output + 1), "its record gives no reason")
 
     def made_with(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """See `Work.made_with`."""
@@ -212,6 +202,83 @@ class ConfidenceWork(Work[Confidence]):
             return [self.errors[place]]
         errors = self.known[place].errors
         return [f"output {output + 1}: {errors[output]}" for output in sorted(errors)]
+
+
+class MergedWork(ConfidenceWork):
+    """Items of finished runs, which are made of their records when they are needed."""
+
+    known: Sequence[Confidence]  # type: ignore[assignment]
+
+    def __init__(self, records: Sequence[dict[str, Any]], settings: Any) -> None:
+        """Read the gold of all records.
+
+        Raises:
+            InputError: no item is usable; a record was computed with other settings.
+        """
+        self.items, self.settings = records, settings  # type: ignore[assignment]
+        self.output, self.errors, self.n_changed, self._n_passed_on = NO_OUTPUT, {}, 0, 0
+        self.entries = self._lazy(self._entry)
+        self.read()
+        self.refuse_if_all_failed()
+        self._check(self.made_with({}))
+
+    def _lazy(self, make: Callable[[int], T]) -> Lazy[T]:
+        """A sequence that keeps the last element, which is mostly needed again."""
+        return Lazy(range(len(self.items)), functools.lru_cache(1)(make))
+
+    def _entry(self, place: int) -> Entry[Any]:
+        item = self.items[place]
+        return Entry(named(f"item {place + 1}", item), place + 1, item)
+
+    def read(self) -> None:
+        """See `Work.read`."""
+        self.inputs, self.right = self._lazy(self._inputs), None
+        for _ in self.inputs:  # notes the unusable ones
+            pass
+        if self.settings.gold is not None:
+            self.right = right_responses.read(
+                self.inputs, self.settings.gold, self.settings.answer_rule
+            )
+            self.inputs = self._lazy(self._inputs)  # without what is computed again
+        self.known = self._lazy(self._recalled)
+
+    def missing_outputs(self) -> list[Place]:
+        """None, since nothing is computed."""
+        return []
+
+    def _inputs(self, place: int) -> Inputs:
+        inputs = super()._inputs(place)
+        if self.right is not None:
+            for name in self.right.fields(place):  # computed again from all records
+                inputs.given.pop(name, None)
+        return inputs
+
+    def _recalled(self, place: int) -> Confidence:
+        """The confidences of a record; an output without one failed, as its record says why.
+
+        A run would score it again, but no model is there to do so.
+        """
+        record, known = self.items[place], self._unknown(self.inputs[place].outputs)
+        if place not in self.errors and self.is_same(place, record):
+            known = self.recall(place, record) or known
+        stated = record.get("confidence_errors")
+        reasons = dict(
+            error.removeprefix("output ").split(": ", 1)
+            for error in (stated if isinstance(stated, list) else [])
+            if isinstance(error, str) and OUTPUT_ERROR.match(error)
+        )
+        for output in known.missing:
+            known.errors[output] = reasons.get(str(output + 1), "its record gives no reason")
+        return known
+
+    def records(self) -> Sequence[dict[str, Any]]:  # type: ignore[override]
+        """The records of all items."""
+        return self._lazy(self._record)
+
+    def _record(self, place: int) -> dict[str, Any]:
+        record = self.record(place)
+        assert record is not None
+        return record
 
 
 def _complaint(given: Mapping[str, Any], field: str, expected: type) -> str | None:
