@@ -234,7 +234,7 @@ class DivergenceScorer(Scorer):
             InputError: two models write no text together.
         """
         raise InputError(
-            "a DivergenceScorer writes no text; load one model with Scorer.from_pretrained"
+            "a DivergenceScorer generates no text; load one model with Scorer.from_pretrained"
         )
 
 

@@ -632,7 +632,7 @@ class Scorer:
         from jaxscore.engine.generation import Generator  # deferred: scoring needs none
 
         if not self.capabilities.generates:
-            raise InputError(f"{self!r} writes no text: it is a model pair")
+            raise InputError(f"{self!r} generates no text: it is a model pair")
         return Generator(self)
 
     def generate(

@@ -190,7 +190,7 @@ def test_results_of_one_model_are_its_own(adapted, scorers):
 
 
 def test_it_writes_no_text(adapted):
-    with pytest.raises(InputError, match="writes no text"):
+    with pytest.raises(InputError, match="generates no text"):
         adapted.generate("The cat")
 
 

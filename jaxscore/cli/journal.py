@@ -20,8 +20,8 @@ folder or the journal itself. Rows are kept apart by model, dtype and
 implementation; the bytes of a model's files identify it, not its name.
 
   info   the size of the file, and one line per model, the last used first:
-         scored and written texts, the size of their rows, when a run last used
-         them, and what computed them
+         scored and generated texts, the size of their rows, when a run last
+         used them, and what computed them
   prune  drop all models but the --keep that were used last, and free their
          space; --keep 0 removes the file, and .jaxscore if nothing else is in
          it
