@@ -17,7 +17,7 @@ from tests.models.checkpoints import ragged, scorer
 def main(pairs: str) -> None:
     report = []
     for p, q in json.loads(pairs):
-        choice = mesh_choice("data=2,model=2")
+        choice = mesh_choice("fsdp=2,model=2")
         own = load(Path(p), dtype="float32", mesh_choice=choice)
         other = load(Path(q), dtype="bfloat16" if p == q else "float32", mesh_choice=choice)
         assert own.mesh is not None

@@ -167,7 +167,7 @@ def test_a_copy_differs_by_nothing(originals, kind):
 
 @pytest.mark.slow
 def test_a_split_model(originals, tmp_path):
-    """Two devices along `data` and two along `model`, on which the vocabulary is whole (it does
+    """Two devices along `fsdp` and two along `model`, on which the vocabulary is whole (it does
     not divide) and split."""
     saved(tmp_path / "even", "llama", vocab_size=VOCABULARY + 1)
     pairs = [(str(originals["llama"]), str(originals["gpt2"])), (str(tmp_path / "even"),) * 2]
@@ -177,7 +177,7 @@ def test_a_split_model(originals, tmp_path):
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     report = json.loads(ran.stdout)
-    assert [one["shape"] for one in report] == ["data=2,model=2"] * 2
+    assert [one["shape"] for one in report] == ["fsdp=2,model=2"] * 2
     for (p, q), one in zip(pairs, report, strict=True):
         dtype = "bfloat16" if p == q else "float32"
         want = measured(loaded(Path(p)), loaded(Path(q), dtype=dtype), ragged())
