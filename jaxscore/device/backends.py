@@ -32,7 +32,8 @@ class Backend:
         cache_by_head: attention to a KV cache takes one head at a time, so that its scores stay
             in the processor's cache; otherwise all heads are one product.
         experts: the products of a mixture, see `experts`.
-        mlp_tokens: most tokens that an MLP takes at a time; None is unlimited.
+        mlp_tokens: most tokens of a device that an MLP takes at a time, so that its inner
+            activations of long rows do not exist whole; None is unlimited.
         lm_head: at a batch's scored positions, see `lm_head.scores`.
         lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
         position_blocks: scored positions per pass of the implementation of that name: the first
@@ -83,7 +84,7 @@ BACKENDS: dict[Platform, Backend] = {
         attention="kernel_tpu",
         cache_by_head=False,
         experts="kernel_tpu",
-        mlp_tokens=None,
+        mlp_tokens=16384,
         lm_head="kernel_tpu",
         lm_head_columns=8192,
         position_blocks=(512, 128),
@@ -98,7 +99,7 @@ BACKENDS: dict[Platform, Backend] = {
         attention="kernel_gpu",
         cache_by_head=False,
         experts="kernel_gpu",
-        mlp_tokens=None,
+        mlp_tokens=16384,
         lm_head="buckets",
         lm_head_columns=8192,
         position_blocks=(512, 128),

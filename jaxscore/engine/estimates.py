@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device.backends import BACKENDS, Platform, current_platform
+from jaxscore.device.backends import BACKENDS, Backend, Platform, current_platform
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
@@ -103,7 +103,8 @@ def estimate_layer(
     one = one_layer(config, recurrent=recurrent)
     of_layer = rows, length, one.recurrent is not None
     mesh = where if isinstance(where, DeviceMesh) else None
-    model = abstract_model(one, dtype, model_type, target.platform, where)
+    backend = dataclasses.replace(BACKENDS[target.platform], mlp_tokens=None)  # no loop
+    model = abstract_model(one, dtype, model_type, target.platform, where, backend)
     batch = abstract_rows(rows, length)
     arrays: Any = (batch.ids, batch.position, batch.subtree_end)
     if one.recurrent is not None:
@@ -222,12 +223,14 @@ def abstract_model(
     model_type: str,
     platform: Platform | None = None,
     where: Where = None,
+    backend: Backend | None = None,
 ) -> Model:
     """Our decoder as placed on the devices, its parameters as shapes.
 
     Args:
         dtype: type of the matrices.
         platform: platform of absent devices; None is JAX's own.
+        backend: None for the platform's.
 
     Raises:
         ValueError: the mesh does not split this decoder.
@@ -236,4 +239,6 @@ def abstract_model(
     place: Any = mesh.placement(config) if mesh is not None else lambda *_: on(where)
     integers = BACKENDS[platform or current_platform()].integers
     params = native.abstract_params(config, dtype, place, integers=integers)
-    return native.from_params(config, params, dtype, model_type, mesh=mesh, platform=platform)
+    return native.from_params(
+        config, params, dtype, model_type, mesh=mesh, platform=platform, backend=backend
+    )

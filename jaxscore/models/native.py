@@ -229,20 +229,23 @@ def from_params(
     eos_ids: tuple[int, ...] = (),
     mesh: DeviceMesh | None = None,
     platform: Platform | None = None,
+    backend: Backend | None = None,
 ) -> Model:
     """The native decoder with these parameters, matrices in `dtype`.
 
     Args:
         platform: that programs are compiled for; None for the one that JAX runs on.
+        backend: None for the platform's.
     """
-    backend = current_backend() if platform is None else BACKENDS[platform]
+    if backend is None:
+        backend = current_backend() if platform is None else BACKENDS[platform]
     platform = platform or current_platform()
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
+        model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform, backend)
         longer = config.long_from, model
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
 
