@@ -10,7 +10,8 @@ if that is longer, and then that of its exchanges, which nothing overlaps:
                  with `fsdp` also the weights that a device does not store
 
 Larger batches read the weights less often, so the room beside the parameters counts too. A step of
-generated text has few tokens, so commands that generate take `fsdp` only if nothing else fits.
+generated text has few tokens, and a token runs few of a mixture's experts, so both take `fsdp` only
+if nothing else fits: it is fast with full batches alone.
 """
 
 from typing import Any, NamedTuple
@@ -150,7 +151,8 @@ def mesh_estimates(
         return MeshEstimate(mesh, n_bytes, tokens, speed)
 
     found = [estimate(MeshShape(n_devices // n, n)) for n in models]
-    if (generates or spans_hosts) and any(one.batch_tokens for one in found):
+    is_slow = generates or spans_hosts or config.experts is not None
+    if is_slow and any(one.batch_tokens for one in found):
         return found
     fsdp = (MeshShape(n_devices // n, n, fsdp=True) for n in models if n < n_devices)
     return [*found, *map(estimate, fsdp)]
