@@ -74,6 +74,13 @@ def merged(
         InputError: a shard's output has another form than the merged one.
     """
     kind = form_of(output)
+    forms = list(dict.fromkeys(form_of(shard.output) for shard in shards))
+    if len(forms) > 1:
+        raise InputError(
+            f"{remote.displayed(shards[0].output.parent)}: found outputs of several forms "
+            f"({', '.join(form or 'no ending' for form in forms)}), expected one; score the inputs "
+            "of each form into a folder of its own, and merge each"
+        )
     for shard in shards:
         if form_of(shard.output) != kind:
             raise InputError(

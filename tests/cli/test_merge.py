@@ -621,3 +621,13 @@ def test_folder_of_no_shards_and_another_form_are_refused(run, shards):
     ran = run("merge", place / "out", "--output", place / "m.csv")
     assert (ran.code, "found .jsonl, and --output is .csv" in ran.err) == (2, True)
     assert not (place / "m.csv").exists()
+
+
+def test_outputs_of_several_forms_are_refused(run, shards):
+    place = shards(SCORED)
+    (place / "in/c.csv").write_text("id,continuation\nx,one two\n")
+    assert run(*command("score", place / "in", f"{place}/out/", "--no-html")).code == 0
+    for ending in ("jsonl", "csv"):
+        ran = run("merge", place / "out", "--output", place / f"m.{ending}")
+        message = f"{place}/out: found outputs of several forms (.jsonl, .csv), expected one"
+        assert (ran.code, message in ran.err) == (2, True)
