@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import math
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -124,10 +125,9 @@ class Totals:
         decode: ids of tokens -> their text.
         """
         self._decode = decode
-        self._sums: dict[str, list[float]] = {name: [] for name in PER_TOKEN}
-        self._counts: list[int] = []
-        self._kl: list[np.ndarray] = []
-        self._ratios: dict[str, list[float]] = {name: [] for name in RATIOS}
+        self._sums = {name: array("d") for name in PER_TOKEN}
+        self._counts, self._kl = array("q"), array("f")
+        self._ratios = {name: array("d") for name in RATIOS}
         self._tokens, self._texts = Worst(), Worst()
         self.n_scored = 0
 
@@ -176,7 +176,7 @@ class Totals:
             return 0
         self.n_scored += n
         self._counts.append(n)
-        self._kl.append(values["kl"])
+        self._kl.frombytes(values["kl"].astype(np.float32).tobytes())
         for name, column in self._sums.items():
             column.append(float(values[name].sum(dtype=np.float64)))
         for name, ratios in self._ratios.items():
@@ -228,7 +228,7 @@ class Totals:
         None if there are fewer than two tokens, or less than one of them would lie above.
         """
         n = self.n_scored
-        kl = np.concatenate(self._kl) if n else np.zeros(0, np.float32)
+        kl = np.array(self._kl)
         # Compared in whole thousandths, since 1 - 99.9 / 100 is no float64.
         known = {
             name: n > 1 and n * round(1000 - 10 * q) >= 1000 for name, q in PERCENTILES.items()
