@@ -93,17 +93,7 @@ def run(args: argparse.Namespace) -> int:
     upload = None
     if remote.address_of(args.output) is not None:
         upload = Upload(args.output, manifest_path(args.output))
-    has_report = system.merge is not None and system.report is not None
-    has_files = has_report and _is_set(settings, system.has_report_files)
-    has_page = has_report and _is_set(settings, system.reports_with or True)
-    taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
-    taken += listings(args.folder)
-    if args.html is not None and not has_page:
-        raise InputError(
-            f"--html {args.html}: merge makes no page of {system.name} with these flags; leave it "
-            "out"
-        )
-    reports = outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
+    reports = _report_files(args, listed, system, settings)
     marks = Marks(shards, system, settings)
     folder = None if is_stream(args.output) else args.output.absolute().parent
     with (
@@ -144,6 +134,27 @@ def run(args: argparse.Namespace) -> int:
     if upload is not None:
         upload.finish()
     return messages.print_failures([(name, "is not finished") for name in missing]) or code
+
+
+def _report_files(
+    args: argparse.Namespace, listed: Sequence[Shard], system: System, settings: Any
+) -> outputs.ReportFiles:
+    """Files of the report, none of which is a file of a shard.
+
+    Raises:
+        InputError: --html with flags under which the system has no page.
+    """
+    has_report = system.merge is not None and system.report is not None
+    has_files = has_report and _is_set(settings, system.has_report_files)
+    has_page = has_report and _is_set(settings, system.reports_with or True)
+    taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
+    taken += listings(args.folder)
+    if args.html is not None and not has_page:
+        raise InputError(
+            f"--html {args.html}: merge makes no page of {system.name} with these flags; leave it "
+            "out"
+        )
+    return outputs.ReportFiles(args, *taken, has_page=has_page, has_files=has_files)
 
 
 def _is_set(settings: Any, condition: str | bool) -> bool:

@@ -55,6 +55,7 @@ FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_fl
 
 def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     """Compute the facts, with the keys of the JSON file."""
+    # Over 60 lines: half of them are the keys of that file, in its order.
     mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = select_target(args, mesh)
     memory, n_devices = _machine(args, target, mesh)
@@ -367,7 +368,7 @@ class Compiler:
                     layers.append(
                         estimate_layer(*model, target, where, *shape, recurrent=recurrent)
                     )
-            self._remark("compiling the vocabulary pass")
+            self._remark("compiling the LM head")
             vocabulary.append(estimate_vocabulary(*model, target, where, self.args.batch_tokens))
         return {
             "target": target.name,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Num
 from jaxscore.device import altup, attention_kinds
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage, gathered, has_shards
 from jaxscore.device.experts import mixture
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
@@ -370,21 +370,7 @@ def _mlp_half(
     def main(own: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
             return plain(own)
-        experts, place = params["experts"], nth
-        if has_shards(
-            experts
-        ):  # outside the loops of `mixture`, which run as often as a shard needs
-            experts = gathered(jax.tree.map(lambda leaf: leaf[nth][None], experts))
-            place = jnp.int32(0)
-        run = functools.partial(
-            mixture,
-            experts,
-            place,
-            gate_function(config),
-            quantized=config.quantized,
-            build=build,
-            weighs_input=config.experts.weighs_input,
-        )
+        run = _mixture_of(params["experts"], config, config.experts, build, nth)
         return MlpHalf(config, build).apply({"params": own}, x, run, is_recurrent)
 
     if not config.mlps_by_kind:
@@ -409,6 +395,24 @@ def _mlp_half(
     branches = [functools.partial(branch, kind) for kind in present]
     added: tuple[Array, Any] = lax.switch(index, branches)
     return added
+
+
+def _mixture_of(
+    weights: Params, config: DecoderConfig, experts: Experts, build: Build, nth: Array
+) -> Callable[..., Any]:
+    """`mixture` with the experts of one layer, the nth that has any."""
+    if has_shards(weights):
+        # Gathered here, outside the loops of `mixture`, which run as often as a shard needs.
+        weights, nth = gathered(jax.tree.map(lambda leaf: leaf[nth][None], weights)), jnp.int32(0)
+    return functools.partial(
+        mixture,
+        weights,
+        nth,
+        gate_function(config),
+        quantized=config.quantized,
+        build=build,
+        weighs_input=experts.weighs_input,
+    )
 
 
 def _sinusoidal(position: Array, width: int) -> Array:

@@ -181,6 +181,7 @@ def pack_rows(
         program_cost: cost of each batch shape in tokens of linear work; part of the choice and
             not of the plan's cost.
     """
+    # Over 60 lines: half are documentation, and the rest is one search with its early ends.
     allowed = row_lengths(max_positions)
     cutter = TrieCutter(forest, allowed)
     best: tuple[int, int, float] | None = None  # shortest row, tail and cost

@@ -30,7 +30,6 @@ continues it.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -120,25 +119,8 @@ def gated_delta(
     """
     n_heads, group = v.shape[2], v.shape[2] // k.shape[2]
     q, k, v, log_decay, rate = (jnp.moveaxis(x, 1, 2) for x in (q, k, v, log_decay, rate))
-
-    def products(q: Array, k: Array, v: Array, log_decay: Array, rate: Array, seen: Array) -> Any:
-        """Within chunks: X β v, X β d k, q k' ∘ D and d q."""
-        if log_decay.ndim == 4:
-            kk, qk, from_start = _channel_products(q, k, log_decay, seen)
-        else:
-            decay, by_head = path_decay(log_decay, seen)
-            kk = jnp.repeat(dot("njik,njlk->njil", k, k), group, 1) * decay
-            qk = jnp.repeat(dot("njik,njlk->njil", q, k), group, 1) * decay
-            from_start = by_head[..., None]
-        q, k = (jnp.repeat(x, group, 1) for x in (q, k))
-        kk = jnp.where(jnp.eye(kk.shape[-1], dtype=bool), 0.0, kk)
-        solved = unit_lower_inverse(rate[..., None] * kk)
-        own = dot("nhij,nhjv->nhiv", solved, rate[..., None] * v)
-        read = dot("nhij,nhjk->nhik", solved, rate[..., None] * from_start * k)
-        return own, read, qk, from_start * q
-
     arrays = q, k, v, log_decay, rate, index.seen
-    own, read, qk, q = map_chunks(products, arrays, index.at_once)
+    own, read, qk, q = map_chunks(_products_within, arrays, index.at_once)
 
     def step(chunk: Array, slot: Array, start: Array) -> Array:
         update = own[chunk] - dot("whik,whkv->whiv", read[chunk], start)
@@ -162,6 +144,26 @@ def gated_delta(
 
     out = with_states(index, start, states, local, further, (q, own, read, qk))
     return jnp.moveaxis(out, 2, 1), kept
+
+
+def _products_within(
+    q: Array, k: Array, v: Array, log_decay: Array, rate: Array, seen: Array
+) -> tuple[Array, Array, Array, Array]:
+    """X β v, X β d k, q k' ∘ D and d q of chunks."""
+    group = v.shape[1] // k.shape[1]
+    if log_decay.ndim == 4:
+        kk, qk, from_start = _channel_products(q, k, log_decay, seen)
+    else:
+        decay, by_head = path_decay(log_decay, seen)
+        kk = jnp.repeat(dot("njik,njlk->njil", k, k), group, 1) * decay
+        qk = jnp.repeat(dot("njik,njlk->njil", q, k), group, 1) * decay
+        from_start = by_head[..., None]
+    q, k = (jnp.repeat(x, group, 1) for x in (q, k))
+    kk = jnp.where(jnp.eye(kk.shape[-1], dtype=bool), 0.0, kk)
+    solved = unit_lower_inverse(rate[..., None] * kk)
+    own = dot("nhij,nhjv->nhiv", solved, rate[..., None] * v)
+    read = dot("nhij,nhjk->nhik", solved, rate[..., None] * from_start * k)
+    return own, read, qk, from_start * q
 
 
 def _channel_products(

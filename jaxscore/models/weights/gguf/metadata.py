@@ -43,6 +43,8 @@ class Keys:
         file: where they are from.
     """
 
+    # Over 250 lines: every method notes which keys it has read, so that the rest can be refused.
+
     def __init__(self, file: GgufFile) -> None:
         self.file = file
         self._prefix = f"{file.architecture}."
