@@ -187,8 +187,11 @@ def pack_rows(
     best: tuple[int, int, float] | None = None  # shortest row, tail and cost
     least_total = math.inf
     # Below what the shortest path needs, all shortest lengths give the same rows.
-    shortest = int(forest.reach.min()) if forest.n_nodes else 0
-    for base in allowed[bisect.bisect_left(allowed, shortest) :]:
+    reaches = (forest.reach.min(), forest.reach.max()) if forest.n_nodes else (0, 0)
+    shortest, longest = (bisect.bisect_left(allowed, reach) for reach in reaches)
+    for base in allowed[shortest:]:
+        if base > max(batch_tokens, allowed[longest]):
+            break  # a batch would be larger than it may be, and no path needs that
         # No plan beats every node once without padding, and attention only grows from here.
         if forest.n_nodes * attention_cost(base + prefix, width) >= least_total:
             break
