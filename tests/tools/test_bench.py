@@ -234,7 +234,10 @@ def test_update_compiles_nothing(capsys):
 def test_shards_fail_if_memory_grows_or_listing_takes_long(
     monkeypatch, capsys, last_rss, listing, code
 ):
-    facts = {"seconds": 10.0, "tokens": 100, "rss": [100.0, last_rss], "listing": listing}
+    facts = {"seconds": 10.0, "cpu": 2.0, "tokens": 100}
+    facts |= {"rss": [100.0, last_rss], "listing": listing}
     monkeypatch.setattr(shards, "_turn", lambda work, n, folder: facts)
     assert bench.main(["--small", "shards"]) == code
-    assert "200 lines a second, 1.00 of the rate of one file of 200" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "200 lines a second, 1.00 of the rate of one file of 200" in out
+    assert "CPU microseconds a line: 1000, of one file 10000\n" in out
