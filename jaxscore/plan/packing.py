@@ -202,7 +202,8 @@ def pack_rows(
                 for n, counts in sorted(cutter.count_sizes(base).items())
             }
             # A single row is a batch of its own: a short text alone does not pay for eight.
-            for tail in (TAIL, TAIL // 2, 1) if sum(n_rows.values()) > 1 else (batch_tokens,):
+            tails = (TAIL, TAIL // 2, 1) if batch_cost else (TAIL, 1)
+            for tail in tails if sum(n_rows.values()) > 1 else (batch_tokens,):
                 shapes = [
                     (count, n)
                     for n, k in n_rows.items()
