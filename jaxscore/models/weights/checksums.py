@@ -1,9 +1,9 @@
 """CRC-32 of the arrays of a converted checkpoint; each process checks its own shards.
 
 An array has a checksum of the whole, and one of each of the equal parts that it is cut into along
-the axis that `model` of a mesh may split, in each dtype that it may be loaded in. A shard consists
-of whole parts if the mesh splits that axis alone, into a divisor of `PARTS`; a fraction of a part
-is not checked.
+the axis that `model` of a mesh may split, in each dtype that it may be loaded in. A process checks
+the parts that its shards hold, each in one shard or in several; what several processes share of a
+part is not checked, and named.
 """
 
 import math
@@ -43,8 +43,9 @@ def of_params(arrays: Any) -> Checksums:
         return dict(zip(leaves, pool.map(of_array, leaves, leaves.values()), strict=True))
 
 
-def damaged(params: Any, checksums: Checksums) -> list[str]:
-    """Names of parameters with a shard in this process whose checksum differs.
+def damaged_and_unchecked(params: Any, checksums: Checksums) -> tuple[list[str], list[str]]:
+    """Names of parameters of which a checksum differs in this process, and of those of which it
+    holds something that has none.
 
     Args:
         params: arrays on devices, as they were restored.
@@ -52,18 +53,23 @@ def damaged(params: Any, checksums: Checksums) -> list[str]:
             counts as damaged.
     """
 
-    def is_sound(name: str, array: jax.Array) -> bool:
+    def check(name: str, array: jax.Array) -> tuple[bool, bool]:
         expected = checksums.get(name, {}).get(array.dtype.name, [])
         axis = split_axis(name, array.shape)
         n_parts = _n_parts(array.shape, axis)
-        return len(expected) == 1 + n_parts and all(
-            crc == expected[k] for k, crc in _in_this_process(array, axis, n_parts)
-        )
+        if len(expected) != 1 + n_parts:
+            return True, False
+        shards, n_checked = _distinct_shards(array), 0
+        for k, crc, size in _in_this_process(array, shards, axis, n_parts):
+            if crc != expected[k]:
+                return True, False
+            n_checked += size
+        return False, n_checked < sum(shard.data.size for shard in shards)
 
     leaves = _named(params)
     with ThreadPoolExecutor(n_threads()) as pool:
-        sound = pool.map(is_sound, leaves, leaves.values())
-        return [name for name, good in zip(leaves, sound, strict=True) if not good]
+        found = [*zip(leaves, pool.map(check, leaves, leaves.values()), strict=True)]
+    return [name for name, (bad, _) in found if bad], [name for name, (_, left) in found if left]
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -80,21 +86,52 @@ def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
     return [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
 
 
-def _in_this_process(array: jax.Array, axis: int | None, n_parts: int) -> Iterator[tuple[int, int]]:
-    """Index among the expected checksums, and checksum, of everything that this process has."""
-    shards = {str(shard.index): shard for shard in array.addressable_shards}  # not their copies
-    for shard in shards.values():
-        if shard.data.shape == array.shape:
-            yield 0, _crc_of_array(shard.data)
-        elif axis is not None and n_parts and _splits_only(axis, shard.data.shape, array.shape):
-            size = array.shape[axis] // n_parts
-            begin = shard.index[axis].start or 0
-            for k in range(-(-begin // size), (begin + shard.data.shape[axis]) // size):
-                yield 1 + k, _crc(_sliced(shard.data, axis, k * size - begin, size))
+def _distinct_shards(array: jax.Array) -> list[Any]:
+    """The shards of this process without copies."""
+    return [*{str(shard.index): shard for shard in array.addressable_shards}.values()]
 
 
-def _splits_only(axis: int, part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    return part[:axis] + part[axis + 1 :] == whole[:axis] + whole[axis + 1 :]
+def _in_this_process(
+    array: jax.Array, shards: list[Any], axis: int | None, n_parts: int
+) -> Iterator[tuple[int, int, int]]:
+    """Index among the expected checksums, checksum and size of everything that the shards hold."""
+    if shards[0].data.shape == array.shape:
+        yield 0, _crc_of_array(shards[0].data), array.size
+        return
+    along = axis or 0  # an array without parts is checked as one
+    size = array.shape[along] // max(1, n_parts)
+    shape = (*array.shape[:along], size, *array.shape[along + 1 :])
+    for k in range(max(1, n_parts)):
+        pieces = []
+        for shard in shards:
+            start = shard.index[along].start or 0
+            low = max(start, k * size)
+            high = min(start + shard.data.shape[along], (k + 1) * size)
+            if low < high:
+                pieces.append((shard, low - start, low - k * size, high - low))
+        held = sum(n * shard.data.size // shard.data.shape[along] for shard, _, _, n in pieces)
+        if held == math.prod(shape):
+            yield k + bool(n_parts), _crc(_joined(shape, array.dtype, along, pieces)), held
+
+
+def _joined(
+    shape: tuple[int, ...], dtype: Any, axis: int, pieces: list[tuple[Any, int, int, int]]
+) -> np.ndarray:
+    """A part, on the host.
+
+    Args:
+        pieces: of each a shard, where it begins in the shard and in the part along the axis, and
+            its length.
+    """
+    if len(pieces) == 1:
+        shard, begin, _, n = pieces[0]
+        return _sliced(shard.data, axis, begin, n)
+    out = np.empty(shape, dtype)
+    for shard, begin, at, n in pieces:
+        place = [*shard.index]
+        place[axis] = slice(at, at + n)
+        out[tuple(place)] = _sliced(shard.data, axis, begin, n)
+    return out
 
 
 def _crc_of_array(array: jax.Array) -> int:

@@ -254,11 +254,19 @@ def restore(
             "convert the original again",
             file=sys.stderr,
         )
-    elif names := checksums.damaged(params, expected):
-        raise InputError(
-            f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: their "
-            "checksums differ; the files are damaged, convert the original again"
-        )
+    else:
+        names, unchecked = checksums.damaged_and_unchecked(params, expected)
+        if names:
+            raise InputError(
+                f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: "
+                "their checksums differ; the files are damaged, convert the original again"
+            )
+        if unchecked:
+            print(
+                f"{path}: {len(unchecked)} arrays, such as {unchecked[0]}, are divided among "
+                "processes, none of which can check its part; loaded unchecked",
+                file=sys.stderr,
+            )
     leaves, tree = jax.tree.flatten(params)
     del params
     for k, leaf in enumerate(leaves):  # one by one, so that no second copy of the model exists

@@ -275,12 +275,18 @@ from pathlib import Path
 from jaxscore.engine.devices import mesh_choice
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-for folder in sys.argv[1:]:
-    try:
-        load(Path(folder), mesh_choice=mesh_choice("data=2,model=2", 1))
-        print("sound")
-    except InputError as problem:
-        print(problem)
+from jaxscore.models.weights import checksums
+for mesh in ("data=2,model=2", "fsdp=4", "fsdp=2,model=2", "fsdp=3"):
+    for folder in sys.argv[1:]:
+        try:
+            load(Path(folder), mesh_choice=mesh_choice(mesh, 1))
+            print("sound")
+        except InputError as problem:
+            print(problem)
+    print("all checked", file=sys.stderr)
+every = checksums._distinct_shards
+checksums._distinct_shards = lambda array: every(array)[:2]  # as of one of two processes
+load(Path(sys.argv[1]), mesh_choice=mesh_choice("fsdp=4", 1))
 """
 
 
@@ -294,9 +300,13 @@ def test_each_shard_is_checked(written, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "sound"
-    for line, name in zip(lines[1:], ("embed/token", "layers/mlp/down/weight"), strict=True):
-        assert f"1 arrays are not what was converted, such as {name}: " in line
+    assert lines[::3] == ["sound"] * 4
+    for k, name in (1, "embed/token"), (2, "layers/mlp/down/weight"):
+        for line in lines[k::3]:
+            assert f"1 arrays are not what was converted, such as {name}: " in line
+    before, after = done.stderr.rsplit("all checked", 1)
+    assert "unchecked" not in before
+    assert "such as embed/token, are divided among processes" in after
 
 
 def test_a_folder_of_an_older_version_has_no_checksums_and_loads(copied, written, capsys):
