@@ -85,7 +85,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         if target is None:
             found = compiler.programs(MeshShape(), batches)
         mesh, meshes = _auto_mesh(config, shapes, batches, n_devices, memory, target, found)
-    if not found or compiler.shape(mesh) != MeshShape():
+    if not found or mesh.fsdp or compiler.shape(mesh) != MeshShape():
         found = compiler.programs(mesh, batches)
     working = max(program.working_bytes for program in found)
     parts = costs.parts(shapes, bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh))

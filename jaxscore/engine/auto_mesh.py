@@ -94,18 +94,26 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
 
 def gathered_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> tuple[int, int]:
     """Bytes that each device receives per batch with `fsdp`, and most that it has of them at once:
-    two layers, of which one is gathered while the other is in use, or a whole embedding.
+    two layers, of which one is gathered while the other is in use, or all embeddings.
 
     Args:
         shapes: as in `parameter_bytes`.
     """
     if not mesh.fsdp:
         return 0, 0
-    whole = parameter_bytes(shapes, config, MeshShape(1, mesh.model))
-    received = whole - parameter_bytes(shapes, config, mesh)
-    token = shapes["embed"]["token"]
-    table = token.size * token.dtype.itemsize // (1 if token.shape[0] % mesh.model else mesh.model)
-    return received, max(2 * received // config.n_layers, table)
+    gathered, stored = (
+        bytes_a_device(shapes, parameter_specs(shapes, config, one), one)
+        for one in (MeshShape(1, mesh.model), mesh)
+    )
+    received = sum(jax.tree.leaves(gathered)) - sum(jax.tree.leaves(stored))
+    embeddings = sum(
+        whole
+        for whole, part in zip(
+            jax.tree.leaves(gathered["embed"]), jax.tree.leaves(stored["embed"]), strict=True
+        )
+        if part < whole
+    )
+    return received, max(2 * received // config.n_layers, embeddings)
 
 
 def mesh_estimates(

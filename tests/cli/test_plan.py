@@ -9,8 +9,9 @@ import jax
 import pytest
 from gguf import GGMLQuantizationType
 
-from jaxscore.cli import plan
+from jaxscore.cli import plan, plan_facts
 from jaxscore.cli.plan import estimate_blocks, text
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.models.load import load
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, with_devices
@@ -200,6 +201,17 @@ def test_auto_and_the_verdict(run, tmp_path):
     assert small["would_fit"] == []
     assert small["programs"][0]["fits"] is False
     assert "\ndoes not fit: 1.00 kB per device\n  no mesh makes" in page
+
+
+def test_auto_counts_gathered_weights(run, tmp_path, monkeypatch):
+    words = ("--model", QWEN, *SMALL, "--devices", 4, "--device-memory", "1GB")
+    given, _ = reported(run, tmp_path, *words, "--mesh", "fsdp=4")
+    monkeypatch.setattr(plan_facts, "mesh_of_run", lambda *_, **__: MeshShape(4, 1, fsdp=True))
+    found, _ = reported(run, tmp_path, *words, "--mesh", "auto")
+    assert found["mesh"] == given["mesh"]
+    assert [one["peak_bytes_a_device"] for one in found["programs"]] == [
+        one["peak_bytes_a_device"] for one in given["programs"]
+    ]
 
 
 @pytest.mark.slow

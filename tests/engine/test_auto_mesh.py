@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.engine.auto_mesh import MOST, auto_mesh, mesh_estimates, rates_of
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.engine.auto_mesh import MOST, auto_mesh, gathered_bytes, mesh_estimates, rates_of
 from jaxscore.errors import InputError
 from jaxscore.models import native
 from jaxscore.models.weights.params import shapes_of
+from tests.device.configs import llamalike
 from tests.models.test_large_shapes import MODELS
 
 V5E, V5P, H100 = 1575 * 2**30 // 100, 95 * 2**30, 72 * 10**9  # bytes that programs may use
@@ -41,6 +43,17 @@ def test_weights_are_split_over_data_if_nothing_else_fits(case):
     assert str(auto_mesh(estimates(name, n_devices, V5E, kind, **case), V5E)) == "data=1,model=16"
     least = 114 * 10**8  # 16 shards have 11.3 GB of weights, since key heads are whole
     assert auto_mesh(estimates(name, n_devices, least, kind, **case), least).fsdp
+
+
+def test_all_embeddings_are_gathered_at_once():
+    config = llamalike(per_layer_width=64, per_layer_rows=400, vocab_size=200, gated=True)
+    shapes = shapes_of(config, native.NUMPY_DTYPES["float32"])
+    embed = shapes["embed"]
+    tables = embed["token"], embed["per_layer"]["token"], embed["per_layer_in"]["weight"]
+    received, most = gathered_bytes(shapes, config, MeshShape(4, 1, fsdp=True))
+    assert most == sum(4 * table.size for table in tables)
+    assert received > 0.75 * most
+    assert gathered_bytes(shapes, config, MeshShape(4, 1)) == (0, 0)
 
 
 def test_a_mesh_has_room_for_the_texts():
