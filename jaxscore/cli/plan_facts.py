@@ -75,7 +75,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     config, shapes = _stored(translated, dtype, args.quantize)
     if mesh is not None:
         _check_divisible(mesh, config)  # before anything is compiled
-    batches = _batches(config.max_positions, args)
+    batches = _batches(config, args)
     compiler = Compiler(args, config, dtype, raw["model_type"], target)
     found: list[Program] = []
     meshes: list[MeshEstimate] = []
@@ -189,13 +189,18 @@ def _check_divisible(mesh: MeshShape, config: DecoderConfig) -> None:
         raise InputError(f"--mesh {mesh}: {problem}") from None
 
 
-def _batches(max_positions: int, args: argparse.Namespace) -> list[tuple[int, int]]:
+def _batches(config: DecoderConfig, args: argparse.Namespace) -> list[tuple[int, int]]:
     """Rows and row lengths of the batches to compile for."""
     if args.batch_tokens < SHORTEST_ROW:
         raise InputError(f"--batch-tokens {args.batch_tokens}: the shortest row is {SHORTEST_ROW}")
-    lengths = row_lengths(max_positions)
+    lengths = row_lengths(config.max_positions)
     if args.all_shapes:
-        return [shape for n in lengths for shape in batch_shapes(n, args.batch_tokens)]
+        is_recurrent = config.recurrent is not None
+        return [
+            shape
+            for n in lengths
+            for shape in batch_shapes(n, args.batch_tokens, recurrent=is_recurrent)
+        ]
     chosen = args.row_lengths
     if chosen is None:
         short = [n for n in lengths if n <= args.batch_tokens]

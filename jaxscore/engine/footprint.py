@@ -27,7 +27,7 @@ from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
 from jaxscore.plan.chunks import ChunkShape
-from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows
+from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows, tails
 
 # An asynchronous collective is two operations; `-done` has the result's shape.
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
@@ -270,10 +270,18 @@ def side_by_side(arrays: Any, where: Where) -> Any:
     return jax.tree.map(one, arrays)
 
 
-def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
-    """Shapes (rows, row length) of the packer's batches of such rows, small ones first."""
+def batch_shapes(
+    length: int, batch_tokens: int, *, recurrent: bool = False
+) -> list[tuple[int, int]]:
+    """Shapes (rows, row length) of the packer's batches of such rows, small ones first.
+
+    Args:
+        recurrent: for a model whose layers carry a state.
+    """
     full = max(1, batch_tokens // length)
-    counts = {1, *batch_rows(full + 1, length, batch_tokens)}  # a row that is alone in its plan
+    counts = {1}  # a row that is alone in its plan
+    for tail in tails(dear=recurrent):
+        counts |= {*batch_rows(full + 1, length, batch_tokens, tail)}
     return [(rows, length) for rows in sorted(counts)]
 
 

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.plan.row_batches import (
-    TAIL,
     RowBatch,
     attention_cost,
     batch_rows,
     row_lengths,
     split_scored,
+    tails,
 )
 from jaxscore.plan.tries import Forest, range_within
 
@@ -202,8 +202,8 @@ def pack_rows(
                 for n, counts in sorted(cutter.count_sizes(base).items())
             }
             # A single row is a batch of its own: a short text alone does not pay for eight.
-            tails = (TAIL, TAIL // 2, 1) if batch_cost else (TAIL, 1)
-            for tail in tails if sum(n_rows.values()) > 1 else (batch_tokens,):
+            choice = (*tails(dear=batch_cost > 0), 1)
+            for tail in choice if sum(n_rows.values()) > 1 else (batch_tokens,):
                 shapes = [
                     (count, n)
                     for n, k in n_rows.items()

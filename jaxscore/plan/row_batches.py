@@ -38,6 +38,12 @@ def power_of_two(n: int) -> int:
     return max(SHORTEST_ROW, 1 << (max(n, 1) - 1).bit_length())
 
 
+def tails(*, dear: bool) -> tuple[int, ...]:
+    """What a plan may cut a batch into for the last rows of a length: eighths, and quarters if each
+    batch is dear, as those of recurrent models are."""
+    return (TAIL, TAIL // 2) if dear else (TAIL,)
+
+
 def batch_rows(n_rows: int, length: int, batch_tokens: int, tail: int = TAIL) -> list[int]:
     """Rows of each batch: full batches, then `tail`-ths of one if these pad less.
 

@@ -31,6 +31,7 @@ from jaxscore.engine.footprint import (
     shape_bytes,
     text_of,
 )
+from jaxscore.engine.planner import RECURRENT_BATCH
 from jaxscore.errors import InputError
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import shapes_of
@@ -105,11 +106,12 @@ def test_flops_against_xla():
 
 @pytest.mark.parametrize("batch_tokens", [64, 100, 256, 1000, 4096])
 @pytest.mark.parametrize("max_positions", [64, 200])
-def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_batch_shapes_are_the_packers(batch_tokens, max_positions, recurrent):
     allowed = {
         shape
         for length in row_batches.row_lengths(max_positions)
-        for shape in batch_shapes(length, batch_tokens)
+        for shape in batch_shapes(length, batch_tokens, recurrent=recurrent)
     }
     draw, seen = np.random.default_rng(0), set()
     for n_requests in (1, 2, 5, 30, 90):
@@ -121,6 +123,7 @@ def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
                 max_positions=max_positions,
                 width=32,
                 batch_tokens=batch_tokens,
+                batch_cost=RECURRENT_BATCH if recurrent else 0.0,
             )
             seen |= {batch.shape for batch in plan.batches()}
     assert seen <= allowed
