@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -95,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system, settings)
     marks = Marks(shards, system, settings)
-    folder = None if is_stream(args.output) else args.output.absolute().parent
+    # Beside the file, as there is room for that; `atomic` has made the folder by then.
+    folder = None if is_stream(args.output) else os.path.dirname(os.path.realpath(args.output))
     with (
         atomic(args.output) as file,
         tempfile.TemporaryFile(dir=folder) as stored,
