@@ -433,8 +433,8 @@ def mesh_of_run(
     """The mesh that a run that scores would choose on these devices.
 
     Args:
-        or_last: if nothing fits, take the last mesh, which stores the least on each device, so
-            that the plan shows what is missing.
+        or_last: if nothing fits, take the last mesh, with `fsdp` and the largest `model`, so that
+            the plan shows what is missing.
     """
     try:
         return auto_mesh(meshes, memory, working)

@@ -14,7 +14,8 @@ Rows are split over the axis `data`. Over the axis `model` are split
 
 With `fsdp` (arXiv 2304.11277) `data` splits every weight further, along the first axis that it
 divides: experts, outputs or columns of the vocabulary, otherwise inputs. A layer gathers its
-weights as they are stored, before they are dequantized (`dots.Shard`); vectors are whole.
+weights as they are stored, before they are dequantized (`dots.Shard`). Vectors, embeddings of
+positions and weights with no axis that it divides are whole.
 
 A product's outputs are split (its weight's first axis, with bias and scales), the product that
 reads them is split along its inputs, and the shards' sums are added. In rows of several tokens each
