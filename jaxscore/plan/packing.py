@@ -187,11 +187,8 @@ def pack_rows(
     best: tuple[int, int, float] | None = None  # shortest row, tail and cost
     least_total = math.inf
     # Below what the shortest path needs, all shortest lengths give the same rows.
-    reaches = (forest.reach.min(), forest.reach.max()) if forest.n_nodes else (0, 0)
-    shortest, longest = (bisect.bisect_left(allowed, reach) for reach in reaches)
-    for base in allowed[shortest:]:
-        if base > max(batch_tokens, allowed[longest]):
-            break  # a batch would be larger than it may be, and no path needs that
+    shortest = int(forest.reach.min()) if forest.n_nodes else 0
+    for base in allowed[bisect.bisect_left(allowed, shortest) :]:
         # No plan beats every node once without padding, and attention only grows from here.
         if forest.n_nodes * attention_cost(base + prefix, width) >= least_total:
             break
@@ -210,7 +207,8 @@ def pack_rows(
                     for count in batch_rows(k, n, batch_tokens, tail)
                 ]
                 cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
-                cost += batch_cost * len(shapes)
+                # A row longer than `batch_tokens` saves no batch.
+                cost += batch_cost * sum(max(1, count * n / batch_tokens) for count, n in shapes)
                 total = cost + program_cost * len(set(shapes))
                 if total < least_total:
                     least_total, best = total, (base, tail, cost)
