@@ -574,6 +574,15 @@ def test_failed_items_of_tables_are_counted(run, tmp_path, ending):
     assert json.loads(merged.with_name(f"{merged.name}.run.json").read_text())["failed"] == 1
 
 
+def test_unusable_items_of_a_table_are_in_no_remark(run, tmp_path):
+    rows = [{**CHOICES[0], "options": ["yes", "yes"], "gold": gold} for gold in (0, 2, 0)]
+    write_tables(tmp_path / "in", rows, "parquet")
+    assert run(*command("choose", tmp_path / "in", f"{tmp_path}/out/")).code == 1
+    ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.parquet")
+    assert "2 of 2 scored items have the same option more than once" in ran.err
+    assert "2 of 2 scored items share their id" in ran.err
+
+
 def test_failures_that_no_record_has_are_of_their_shards(run, shards):
     place = shards(TEXTS)
     command_of = ("preferences", "--model", QWEN, "--quiet")

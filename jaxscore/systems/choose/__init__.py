@@ -325,7 +325,7 @@ def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluatio
         long={"items": records},
         headline=headline(summary),
         failures=failed_records(records),
-        remarks=_remarks(record for record in records if record.get("options")),
+        remarks=_remarks(good),
     )
 
 
@@ -437,16 +437,15 @@ def _count_ties(good: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _remarks(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Remarks on the records of usable items."""
+    """Remarks on the records of scored items; which fields others have depends on the file."""
     n_items = n_without_gold = n_without_pmi = n_repeated = 0
     ids = array("q")  # digests, which are smaller
     for record in records:
         n_items += 1
         ids.append(hash(repr(record["id"])))
         n_repeated += len(set(record["options"])) < len(record["options"])
-        if "error" not in record:
-            n_without_gold += record.get("gold") is None
-            n_without_pmi += record["pmi"] is None
+        n_without_gold += record.get("gold") is None
+        n_without_pmi += record["pmi"] is None
     _, n_of_id = np.unique(np.array(ids), return_counts=True)
     counts = {
         "say no gold option; they are in no accuracy": n_without_gold,
@@ -456,7 +455,7 @@ def _remarks(records: Iterable[Mapping[str, Any]]) -> list[str]:
         "share their id with another item": int(n_of_id[n_of_id > 1].sum()),
     }
     return [
-        Remark("{n} of {n_items} items " + what, n=n, n_items=n_items)
+        Remark("{n} of {n_items} scored items " + what, n=n, n_items=n_items)
         for what, n in counts.items()
         if n
     ]

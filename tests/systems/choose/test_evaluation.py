@@ -86,7 +86,7 @@ def test_every_number_by_hand(scorers):
     bins = report.to_dict()["calibration"]["bins"]
     assert sum(one["n"] for one in bins) == 8
     assert report.evaluation.remarks == (
-        ["1 of 4 items say no gold option; they are in no accuracy"]
+        ["1 of 4 scored items say no gold option; they are in no accuracy"]
     )
 
 
@@ -121,7 +121,7 @@ def test_ties_go_to_the_first_and_are_counted(scorers):
     assert first["acc"] is True
     tied = second["choice"] == 0
     assert report.summary["ties"]["choice"] == 1 + tied
-    assert "2 of 2 items have the same option more than once" in report.evaluation.remarks[0]
+    assert "2 of 2 scored items have the same option more than once" in report.evaluation.remarks[0]
 
 
 def test_a_model_without_bos(scorers):
@@ -135,7 +135,7 @@ def test_a_model_without_bos(scorers):
     assert [one.name for one in report.failures] == ["item 2 (id a)"]
     assert report.summary["overall"]["acc_pmi"].mean is None
     assert "acc_pmi" not in report.headline
-    assert "1 of 2 items have an option without a probability after the premise" in "".join(
+    assert "1 of 1 scored items have an option without a probability" in "".join(
         report.evaluation.remarks
     )
     with_bos = evaluate("choose", scorers("tiny-llama3"), items, pmi_context="")
