@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.finished_shards import is_finished
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.journal_copies import copied_journal
 from jaxscore.cli.shard_files import (
     Shard,
     check_apart,
@@ -34,7 +33,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
-from jaxscore.io.upload import Upload
+from jaxscore.io.upload import Upload, copied_journal
 from jaxscore.journal.files import JournalHeld, default_path
 from jaxscore.systems.system import declaration
 

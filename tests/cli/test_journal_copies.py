@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from jaxscore.cli import journal_copies, system_command
+from jaxscore.cli import system_command
 from jaxscore.errors import InputError
-from jaxscore.io import remote
+from jaxscore.io import remote, upload
 from jaxscore.journal import Journal
 from jaxscore.journal.files import default_path, list_models
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
@@ -46,7 +46,7 @@ def test_journal_is_copied_while_it_grows_and_faults_of_the_store_pass(store, tm
     path = default_path(remote.stage("faulty://b/out.jsonl"))
     journal = Journal(path, {"model": "m"})
     request = TokenRequest(np.array([1, 2], np.int32), 5, 0.0, 1.0, 0, (), ())
-    copies = journal_copies._Copies(path, lambda: SimpleNamespace(journal=journal))
+    copies = upload._Copies(path, lambda: SimpleNamespace(journal=journal))
     copies.copy()
     assert content(store) == {}
     journal.write_texts([(request, GeneratedTokens(np.array([3], np.int32), "length"))])
@@ -66,9 +66,9 @@ def test_journal_is_copied_while_it_grows_and_faults_of_the_store_pass(store, tm
 
 def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noqa: F811
     """A worker that is killed, and loses its machine, has left this copy."""
-    monkeypatch.setattr(journal_copies, "PERIOD", 0.01)
+    monkeypatch.setattr(upload, "PERIOD", 0.01)
     path = default_path(remote.stage("faulty://b/out.jsonl"))
-    with journal_copies.copied_journal(path, lambda: SimpleNamespace(journal=journal)):
+    with upload.copied_journal(path, lambda: SimpleNamespace(journal=journal)):
         journal = Journal(path, {"model": "m"})
         request = TokenRequest(np.array([1, 2], np.int32), 5, 0.0, 1.0, 0, (), ())
         journal.write_texts([(request, GeneratedTokens(np.array([3], np.int32), "length"))])
@@ -81,6 +81,6 @@ def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noq
 
 def test_thread_ends_with_the_block(store):  # noqa: F811
     path = default_path(remote.stage("faulty://b/out.jsonl"))
-    with journal_copies.copied_journal(path, lambda: None):
+    with upload.copied_journal(path, lambda: None):
         assert "journal-copies" in {thread.name for thread in threading.enumerate()}
     assert "journal-copies" not in {thread.name for thread in threading.enumerate()}

@@ -159,13 +159,14 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
 
 KILLED_AFTER_COPY = """
 import os, signal
-from jaxscore.cli import journal_copies, main
-copy = journal_copies._Copies.copy
+from jaxscore.cli import main
+from jaxscore.io import upload
+copy = upload._Copies.copy
 def copy_and_die(self):
     copy(self)
     if self._n_copied > 1:  # beside the row of the model
         os.kill(os.getpid(), signal.SIGKILL)
-journal_copies.PERIOD, journal_copies._Copies.copy = 0.01, copy_and_die
+upload.PERIOD, upload._Copies.copy = 0.01, copy_and_die
 main.main()
 """
 
