@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli import messages, model_flags, outputs
-from jaxscore.cli.finished_shards import is_finished
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.shard_files import (
     Shard,
@@ -33,7 +32,6 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
-from jaxscore.io.upload import Upload, copied_journal
 from jaxscore.journal.files import JournalHeld, default_path
 from jaxscore.systems.system import declaration
 
@@ -197,6 +195,8 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
     Raises:
         InputError: one is finished by another run, or the processes have other inputs.
     """
+    from jaxscore.cli.finished_shards import is_finished  # deferred: one local file needs none
+
     processes.verify_same("inputs", json.dumps([shard.name for shard in shards]).encode())
     states = []
     for shard, manifest in manifests(shards) if processes.is_first() else ():
@@ -233,6 +233,8 @@ def _run_one(
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
         if output is not None and remote.address_of(output) is not None:
+            from jaxscore.io.upload import Upload, copied_journal  # deferred: most are local
+
             upload = Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
