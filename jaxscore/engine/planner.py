@@ -10,11 +10,10 @@ import jax
 from jaxscore.device.dots import is_blocks
 from jaxscore.models.model import Model
 from jaxscore.plan import packing
-from jaxscore.plan.prefixes import split_at_prefixes
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Window
 from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
-from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest
+from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest, split_at_prefixes
 
 # A prefix cache needs programs of its own, seconds each, and must save more: in multiplications,
 # what a CPU and an accelerator do in ten seconds, and as a share of all work.
