@@ -1,12 +1,19 @@
-"""minimax: lightning attention in some layers, experts in all; the stream is normed between halves.
+"""minimax and minimax_m3_vl_text.
 
-Norms are after each sum: those that PyTorch's class has before attention norm the embeddings and
-what the layer before gives, and the last is the model's.
+minimax has lightning attention in some layers, experts in all, and norms after each sum: those that
+PyTorch's class has before attention norm the embeddings and what the layer before gives, and the
+last is the model's.
+
+minimax_m3_vl_text has clamped gates in all MLPs, and experts in most layers. In layers of type
+SPARSE an indexer chooses blocks of keys for each key head. Up to `index_topk_blocks` blocks it
+chooses all of them, so texts of as many tokens are scored without it, and longer ones are refused.
 """
 
+import dataclasses
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Experts, Lightning, Recurrent
+from jaxscore.device.decoder_config import Clamped, DecoderConfig, Experts, Lightning, Recurrent
+from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtral, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
@@ -15,6 +22,8 @@ from jaxscore.models.families.hybrid import FULL, LINEAR
 # Computed from others, as are the decays of each head themselves, which are read
 BUFFERS = (r"layers\.\d+\.self_attn\.(query|key|diagonal)_decay",)
 NORM_EPS = 1e-6  # of lightning attention's outputs, independent of `rms_norm_eps`
+SPARSE = "minimax_m3_sparse"
+M3_PLUS = 1.0  # added to the scale of every norm of minimax_m3
 
 
 def _config(config: Any) -> DecoderConfig:
@@ -83,6 +92,64 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
     return BUFFERS
 
 
+def _m3_config(config: Any) -> DecoderConfig:
+    turned = config.rope_parameters["partial_rotary_factor"] * fields.head_width(config)
+    if config.rotary_dim != turned:  # transformers' class reads the share alone
+        raise InputError(
+            f"rotary_dim is {config.rotary_dim}, and partial_rotary_factor makes it {turned:g}"
+        )
+    indexed = hybrid.layers_of_type(config, SPARSE, FULL)
+    most = config.index_topk_blocks * config.index_block_size
+    if most < 1:
+        raise InputError(f"index_topk_blocks * index_block_size is {most}, expected at least 1")
+    experts = Experts(
+        config.num_local_experts,
+        config.num_experts_per_tok,
+        renormalised=True,
+        shared_width=config.shared_intermediate_size,
+        shared_gated=False,
+        scores="sigmoid",
+        corrected=True,
+        scale=config.routed_scaling_factor,
+    )
+    longest, plain = config.max_position_embeddings, mixtures.dense_layers(config)
+    width, dense = config.intermediate_size, config.dense_intermediate_size
+    return llama.llama_config(
+        config,
+        activation="silu",  # of no effect, since every gate is clamped
+        clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
+        qk_norm="head",
+        max_positions=min(most, longest) if indexed else longest,
+        **mixtures.mlp_fields(config, experts, width, plain, dense),
+    )
+
+
+def _m3_sources(config: DecoderConfig) -> Table:
+    """Released files have gate and up apart, and those that transformers writes as one tensor."""
+    mlp = "layers.{i}.mlp."
+    table = mixtures.plain_mlp_sources(config)
+    table |= mixtures.shared_expert_sources(config, mlp + "shared_experts.")
+    for path, source in table.items():
+        if (name := path[-2]) != "down":
+            joined = source.name.replace(f"{name}_proj", "gate_up_proj")
+            part = Part(1, 2, 0, 1) if name == "gate" else Part(1, 2, 1, 2)
+            other = Source(joined, part=part, layers=source.layers)
+            table[path] = dataclasses.replace(source, otherwise=other)
+    return (
+        llama.embedding_sources(config, M3_PLUS)
+        | llama.pre_norm_sources(config, M3_PLUS)
+        | llama.attention_sources(config)
+        | llama.qk_norm_sources(config, M3_PLUS)
+        | mixtures.router_sources(config, mlp + "gate")
+        | table
+        | mixtures.expert_sources(config, mlp, ("w1", "w3", "w2"))
+    )
+
+
+def _m3_unread(config: DecoderConfig) -> tuple[str, ...]:
+    return (r"layers\.\d+\.self_attn\.index(er\.[qk]|_[qk])_(proj|norm)\..+", r"mtp\..+")
+
+
 FAMILIES = {
     "minimax": llama.family(
         _config,
@@ -93,5 +160,23 @@ FAMILIES = {
         sources=_sources,
         unread=_unread,
         renamed=mixtral.MIXTRAL,
-    )
+    ),
+    "minimax_m3_vl_text": llama.family(
+        _m3_config,
+        "dense_intermediate_size head_dim index_block_size index_head_dim index_local_blocks",
+        "index_n_heads index_topk_blocks layer_types mlp_layer_types moe_layer_freq",
+        "num_experts_per_tok num_local_experts rotary_dim routed_scaling_factor",
+        "router_jitter_noise shared_intermediate_size sparse_attention_config swiglu_alpha",
+        "swiglu_limit",
+        mixtures.TRAINING,
+        sources=_m3_sources,
+        unread=_m3_unread,
+        unread_part="indexers",
+        limit_reason="beyond index_topk_blocks blocks of keys an indexer chooses among them, which "
+        "is not covered",
+        renamed={
+            ".block_sparse_moe.e_score_": ".mlp.gate.e_score_",
+            ".block_sparse_moe.": ".mlp.",
+        },
+    ),
 }
