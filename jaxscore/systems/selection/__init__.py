@@ -1,0 +1,272 @@
+"""Items, settings, help, records and comparison of the systems that choose between responses.
+
+Items have sampled responses, as the published scripts (arXiv 2502.18581) hand them on.
+"""
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+from jaxscore.errors import InputError
+from jaxscore.io.items import NAME_FIELDS, item_label
+from jaxscore.io.json_input import json_kind
+from jaxscore.systems.selection.answers import AUTO, RULE_HELP
+from jaxscore.systems.selection.ranking import NO_ANSWER
+from jaxscore.systems.settings import Settings, setting
+from jaxscore.systems.system import Compared, Decision, Metric
+
+
+class Item(TypedDict, total=False):
+    """Sampled responses to one question. A record repeats these fields and all others.
+
+    Attributes:
+        output: responses; of `usc-select` the reply that names one.
+        responses: between which that reply chooses.
+        confidence_list: self-certainty of each response, nats per token.
+        confidence_settings: its `noise` says how far rounding moves a confidence, in nats.
+        generator: model that wrote the responses.
+        dataset, task, subtask: decide how answers are read and compared.
+        question_id: of LiveCodeBench.
+    """
+
+    output: list[str | None]
+    responses: list[str | None]
+    confidence_list: list[float | None]
+    confidence_settings: dict[str, Any]
+    generator: str
+    dataset: str
+    task: str
+    subtask: str
+    question_id: str | int
+
+
+def responses(fields: Mapping[str, Any], field: str, most: int | None = None) -> list[str | None]:
+    """The first `most` responses; None for one that is null or no text.
+
+    Raises:
+        InputError: no list of responses, or an empty one.
+    """
+    values = _list(fields, field)[:most]
+    if not values:
+        raise InputError(f'field "{field}" is empty, expected at least one response')
+    return [value if isinstance(value, str) else None for value in values]
+
+
+def confidences(
+    fields: Mapping[str, Any], most: int | None, n_responses: int
+) -> list[float | None]:
+    """The confidence of each response; None for one that is null or not finite.
+
+    Raises:
+        InputError: no list of numbers, of another length, or without any number.
+    """
+    values = _list(fields, "confidence_list", "; `self-certainty` makes it")[:most]
+    if len(values) != n_responses:
+        raise InputError(
+            f'field "confidence_list" has {len(values)} values for {n_responses} responses, '
+            "expected one for each"
+        )
+    out: list[float | None] = []
+    for rank, value in enumerate(values, start=1):
+        if value is None or value in ("Infinity", "-Infinity"):
+            out.append(None)
+        elif isinstance(value, float):
+            out.append(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            out.append(float(value) if abs(value) < 1 << 1023 else None)
+        else:
+            raise InputError(
+                f'field "confidence_list", value {rank}: found {json_kind(value)}, expected a '
+                "number"
+            )
+    if all(value is None for value in out):
+        raise InputError('field "confidence_list" holds no number')
+    return out
+
+
+def noise(fields: Mapping[str, Any]) -> float | None:
+    """How far rounding moves a confidence of the item, in nats; None if it is not known.
+
+    Raises:
+        InputError: it is no number of nats.
+    """
+    settings = fields.get("confidence_settings")
+    value = settings.get("noise") if isinstance(settings, dict) else None
+    if value is None:
+        return None
+    if value == "Infinity":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+        raise InputError(
+            f'field "confidence_settings", entry "noise": found {str(value)[:20]!r}, expected '
+            "nats, 0 or more"
+        )
+    return float(value)
+
+
+def _list(fields: Mapping[str, Any], field: str, remedy: str = "") -> list[Any]:
+    if field not in fields:
+        there = ", ".join(map(repr, fields)) or "none"
+        raise InputError(f'no field "{field}", expected a list{remedy}; there are {there}')
+    value = fields[field]
+    if not isinstance(value, list):
+        raise InputError(f'field "{field}" is {json_kind(value)}, expected a list{remedy}')
+    return value
+
+
+def oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -> list[str]:
+    """Notes on responses that are no text and confidences that are no number."""
+    missing = [str(k) for k, text in enumerate(texts, start=1) if text is None]
+    unknown = [str(k) for k, value in enumerate(values, start=1) if value is None]
+    return [
+        *([f"response {', '.join(missing)} is no text, so it has no answer"] if missing else []),
+        *([f"confidence {', '.join(unknown)} is no number, so it ranks last"] if unknown else []),
+    ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradedSettings(Settings):
+    """Settings of a system whose choices can be graded."""
+
+    gold: str | None = setting(
+        None,
+        metavar="FIELD",
+        expected="the name of a field",
+        help="field of the items with the right answer, a list of acceptable ones, or true or "
+        "false for each response: report how often the choice is right, beside the first sample, a "
+        "majority vote and an oracle",
+    )
+    n_bootstrap: int = setting(
+        1000,
+        least=1,
+        metavar="N",
+        help="with --gold: draws for the 95% intervals of differences (default 1000)",
+        advanced=True,
+    )
+    seed: int = setting(0, help="with --gold: of those draws (default 0)", advanced=True)
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; settings of grading if something is graded."""
+        values = super().record()
+        if self.gold is None:
+            for name in ("gold", "n_bootstrap", "seed"):
+                del values[name]
+        return values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerSettings(GradedSettings):
+    """Settings of a system that reads the answers of responses."""
+
+    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = setting(
+        AUTO, help=RULE_HELP
+    )
+
+    @property
+    def rule_ending(self) -> str:
+        """End of the output's default name, so that another rule does not replace its result."""
+        return "" if self.answer_rule == AUTO else f"-{self.answer_rule}"
+
+
+HELP_OF_GOLD = """\
+--gold FIELD grades the choices. FIELD of each item holds {holds}. Items get `right` (null without \
+gold); the share of right choices among the first 1, 2, 4, ... N responses is printed beside the \
+first sample's{beside}, and is in OUT_report.md, OUT_report.json and, for a browser, \
+OUT_report.html (OUT.report.md where OUT does not end in .json)."""
+HELP_OF_ANSWERS = (
+    " If no response has a readable answer, there is no share, and the exit code is 1."
+)
+EXIT_CODES = """
+exit code: 0 all decided or by fallback, 1 some items failed (they hold
+           `error`) or nothing could be graded, 2 unusable input or no usable
+           item; nothing is written.
+"""
+
+
+def help_of_gold(beside: str) -> str:
+    """The end of the help of a system that reads answers.
+
+    Args:
+        beside: the ways of choosing that are graded too.
+    """
+    holds = (
+        "the right answer, a list of acceptable answers, or a list of true or false for each "
+        "response"
+    )
+    text = HELP_OF_GOLD.format(holds=holds, beside=beside) + HELP_OF_ANSWERS
+    return f"{textwrap.fill(text, 80)}\n{EXIT_CODES}"
+
+
+def first_n(default: int) -> Any:
+    """Declare the setting `best_n`."""
+    return setting(
+        default,
+        name="best-N",
+        least=1,
+        metavar="N",
+        help=f"consider the first N responses of each item (default {default}); an item with fewer "
+        "has all of its considered",
+    )
+
+
+def _first_of(field: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda record: str(record[field][0]) if record[field] else None
+
+
+class Graded(TypedDict, total=False):
+    """Fields of a record if the choices are graded."""
+
+    right: Annotated[bool | None, Decision("the chosen response is right", is_right=True)]
+
+
+class Record(Graded, total=False):
+    """An item with the chosen response in place of its responses."""
+
+    output: Annotated[
+        list[str | None],
+        Decision(
+            "chosen response", value=_first_of("output"), within="within_noise", name="output"
+        ),
+    ]
+    answer_form: str | None
+
+
+class CertainRecord(Record, total=False):
+    """An item with the chosen response and its self-certainty."""
+
+    confidence: Annotated[
+        float | None,
+        Metric(
+            "self-certainty of the chosen response",
+            value=lambda record: (
+                None if record["confidence"] == NO_ANSWER else record["confidence"]
+            ),
+        ),
+    ]
+    within_noise: bool
+
+
+class CodeRecord(Graded, total=False):
+    """The code of a chosen response, as LiveCodeBench grades it."""
+
+    question_id: str | int
+    code_list: Annotated[
+        list[str], Decision("chosen response", value=_first_of("code_list"), name="output")
+    ]
+
+
+def compared(*signature: str, without: tuple[str, ...] = ()) -> tuple[Compared, ...]:
+    """How runs of a system are compared, with runs of all systems of this folder."""
+    return (
+        Compared(
+            signature=signature,
+            without=without,
+            text=lambda record: record.get("model_input", record.get("input")),
+            id=NAME_FIELDS,
+            name=lambda record, place: item_label(place, dict(record)),
+            fixed=(),
+            name_of_runs="a chosen response",
+        ),
+    )

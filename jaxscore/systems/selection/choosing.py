@@ -17,6 +17,7 @@ from jaxscore.io.items import read_lenient_rows
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.remarks import Remark
+from jaxscore.systems.selection import Item, confidences, responses
 from jaxscore.systems.selection.answers import (
     NO_READABLE_ANSWER,
     Answers,
@@ -24,7 +25,6 @@ from jaxscore.systems.selection.answers import (
     count_forms,
     read_answers,
 )
-from jaxscore.systems.selection.declared import Item, confidences, responses
 from jaxscore.systems.selection.grading import (
     MAJORITY,
     Chooser,

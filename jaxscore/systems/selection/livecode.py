@@ -9,20 +9,20 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.systems.selection import declared
+from jaxscore.systems import selection
+from jaxscore.systems.selection import (
+    HELP_OF_GOLD,
+    CodeRecord,
+    GradedSettings,
+    compared,
+    first_n,
+)
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Result,
     Selection,
     certain_candidates,
     declare,
-)
-from jaxscore.systems.selection.declared import (
-    HELP_OF_GOLD,
-    CodeRecord,
-    GradedSettings,
-    compared,
-    first_n,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
@@ -112,7 +112,7 @@ class CodeSelection(Selection):
         index = most_certain(candidates.confidences)
         if candidates.responses[index] is None:
             return Choice(index, error="the chosen response is no text")
-        notes = declared.oddities([], candidates.confidences)
+        notes = selection.oddities([], candidates.confidences)
         if "question_id" not in candidates.fields:
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
@@ -147,7 +147,7 @@ class FirstCode(CodeSelection):
     """The first response."""
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        return Candidates(fields, declared.responses(fields, "output", 1))
+        return Candidates(fields, selection.responses(fields, "output", 1))
 
 
 class MostCertainCode(CodeSelection):

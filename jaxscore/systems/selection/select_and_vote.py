@@ -11,8 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
+from jaxscore.systems import selection
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import declared
+from jaxscore.systems.selection import (
+    AnswerSettings,
+    CertainRecord,
+    compared,
+    first_n,
+    help_of_gold,
+)
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Selection,
@@ -20,13 +27,6 @@ from jaxscore.systems.selection.choosing import (
     certain_candidates,
     declare,
     without,
-)
-from jaxscore.systems.selection.declared import (
-    AnswerSettings,
-    CertainRecord,
-    compared,
-    first_n,
-    help_of_gold,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import (
@@ -120,7 +120,7 @@ TAKEN = {
 def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """Candidates without answers, which cost more."""
     found = certain_candidates(fields, best_n)
-    return dataclasses.replace(found, noise=declared.noise(fields))
+    return dataclasses.replace(found, noise=selection.noise(fields))
 
 
 class RankedSelection(Selection):
@@ -143,7 +143,7 @@ class RankedSelection(Selection):
     def choose(self, candidates: Candidates) -> Choice:
         """Choose, and note why something else than confidences decided, and what is odd."""
         choice = self.rank(candidates)
-        notes = declared.oddities(candidates.responses, candidates.confidences)
+        notes = selection.oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
         return dataclasses.replace(choice, notes=[*notes, *self.notes_of_sympy()])

@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
+from jaxscore.systems import selection
 from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import declared
+from jaxscore.systems.selection import (
+    AnswerSettings,
+    Record,
+    compared,
+    help_of_gold,
+)
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
     Candidates,
@@ -21,12 +27,6 @@ from jaxscore.systems.selection.choosing import (
     answer_form,
     declare,
     without,
-)
-from jaxscore.systems.selection.declared import (
-    AnswerSettings,
-    Record,
-    compared,
-    help_of_gold,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
@@ -127,10 +127,10 @@ class NamedByReply(Selection):
         return self.settings.gold is not None
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        [reply] = declared.responses(fields, "output", 1)
+        [reply] = selection.responses(fields, "output", 1)
         if reply is None:
             raise InputError('field "output": the reply is no text')
-        texts = declared.responses(fields, "responses")
+        texts = selection.responses(fields, "responses")
         answers = None
         if self.is_closed or self.settings.gold is not None:
             answers = self.read_answers(fields, texts)

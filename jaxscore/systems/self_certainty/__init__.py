@@ -28,8 +28,8 @@ from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.selection import noise as stated_noise
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
-from jaxscore.systems.selection.declared import noise as stated_noise
 from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.work import ConfidenceWork, MergedWork, Place

@@ -7,8 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.errors import InputError
+from jaxscore.systems import selection
 from jaxscore.systems.entries import read_file
-from jaxscore.systems.selection import declared
 from jaxscore.systems.selection.livecode import LIVECODE_PARSE
 
 
@@ -54,15 +54,15 @@ def test_numbers_that_json_does_not_have(load):
 
 def test_responses_and_confidences():
     one = {"output": ["a", None, 3, ["b"]], "confidence_list": [1, 2.5, None, 4]}
-    assert declared.responses(one, "output") == ["a", None, None, None]
-    assert declared.responses(one, "output", 1) == ["a"]
-    assert declared.confidences(one, None, 4) == [1.0, 2.5, None, 4.0]
-    assert declared.confidences(one, 2, 2) == [1.0, 2.5]
+    assert selection.responses(one, "output") == ["a", None, None, None]
+    assert selection.responses(one, "output", 1) == ["a"]
+    assert selection.confidences(one, None, 4) == [1.0, 2.5, None, 4.0]
+    assert selection.confidences(one, 2, 2) == [1.0, 2.5]
     with pytest.raises(InputError, match="has 3 values for 4 responses"):
-        declared.confidences(one, 3, 4)
+        selection.confidences(one, 3, 4)
 
 
 def test_oddities():
-    assert declared.oddities(["a"], [1.0]) == []
-    assert declared.oddities(["a", None]) == ["response 2 is no text, so it has no answer"]
-    assert declared.oddities([], [None]) == ["confidence 1 is no number, so it ranks last"]
+    assert selection.oddities(["a"], [1.0]) == []
+    assert selection.oddities(["a", None]) == ["response 2 is no text, so it has no answer"]
+    assert selection.oddities([], [None]) == ["confidence 1 is no number, so it ranks last"]
