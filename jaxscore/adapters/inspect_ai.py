@@ -25,11 +25,10 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from jaxscore.engine.generation.slots import most_rows
 from jaxscore.errors import InputError
 from jaxscore.scorer import Scorer
+from jaxscore.server import CONTEXT_LENGTH, ApiError, Settings
 from jaxscore.server.choices import Choice, ChoiceRequest, compute_choices
 from jaxscore.server.completions import chat_logprobs, read_chat
-from jaxscore.server.errors import CONTEXT_LENGTH, ApiError
 from jaxscore.server.service import Service
-from jaxscore.server.settings import Settings
 
 STOP_SECONDS = 25.0  # for the work in progress when the model is closed
 # Fields of GenerateConfig that a chat request has too, which refuses values that it does not apply

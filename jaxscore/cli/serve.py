@@ -169,9 +169,8 @@ def run(args: argparse.Namespace) -> int:
             f"{install_extra('serve')}"
         )
     model_flags.check_model(args, args.model, args.revision)
-    from jaxscore.server import lifecycle  # deferred: imports JAX
+    from jaxscore.server import Settings, lifecycle  # deferred: imports JAX
     from jaxscore.server.service import Service
-    from jaxscore.server.settings import Settings
 
     key, address = os.environ.get(KEY) or None, lifecycle.resolve(args.host, args.port)
     if key is None and not address.is_loopback:

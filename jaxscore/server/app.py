@@ -10,9 +10,15 @@ import orjson
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 
-from jaxscore.server import completions, generative_scoring, scoring
+from jaxscore.server import (
+    ApiError,
+    Settings,
+    completions,
+    generative_scoring,
+    invalid_field,
+    scoring,
+)
 from jaxscore.server.endpoint import JSON, Answer, Call, Endpoint, Handler, Response, headers_of
-from jaxscore.server.errors import ApiError, invalid_field
 from jaxscore.server.request_models import (
     NDJSON,
     AnyServedRequest,
@@ -22,7 +28,6 @@ from jaxscore.server.request_models import (
     validate,
 )
 from jaxscore.server.service import Service
-from jaxscore.server.settings import Settings
 from jaxscore.server.worker import METRICS_TYPE
 from jaxscore.text.bounded_tokenizer import decode_ids
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxscore.engine.generation.state import NOT_FINITE
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.server.errors import invalid_field, not_finite
+from jaxscore.server import invalid_field, not_finite
 from jaxscore.server.request_models import SamplingRequest
 from jaxscore.server.scheduler import Piece, every_token, next_token
 from jaxscore.server.service import Prompt, Service

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from jaxscore.server import MAX_NUMBERS, MAX_PROMPTS, invalid_field
 from jaxscore.server.choices import (
     Choice,
     ChoiceRequest,
@@ -18,7 +19,6 @@ from jaxscore.server.choices import (
     stream_choices,
 )
 from jaxscore.server.endpoint import EVENTS, Answer, Call, Stream
-from jaxscore.server.errors import invalid_field
 from jaxscore.server.request_models import (
     ChatRequest,
     CompletionRequest,
@@ -26,7 +26,6 @@ from jaxscore.server.request_models import (
     validate,
 )
 from jaxscore.server.service import Service, check_length, tokenize_conversation, tokenize_prompts
-from jaxscore.server.settings import MAX_NUMBERS, MAX_PROMPTS
 from jaxscore.text.decoder import TokenBytes
 
 ENTRY_BYTES, CHOICE_BYTES = 40, 100  # of a token's JSON, and of a choice without its tokens

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Mutabl
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from jaxscore.server.errors import CONTEXT_LENGTH, ApiError
+from jaxscore.server import CONTEXT_LENGTH, ApiError
 from jaxscore.server.request_models import NDJSON
 from jaxscore.server.service import Service
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError

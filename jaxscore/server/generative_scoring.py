@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, FailFast, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from jaxscore.plan.requests import TokenSequence
+from jaxscore.server import CONTEXT_LENGTH, MAX_NUMBERS, invalid_field, not_finite
 from jaxscore.server.endpoint import Answer, Call
-from jaxscore.server.errors import CONTEXT_LENGTH, invalid_field, not_finite
 from jaxscore.server.request_models import (
     ServedModelRequest,
     accept_only,
@@ -26,7 +26,6 @@ from jaxscore.server.request_models import (
     validate,
 )
 from jaxscore.server.service import Prompt, Service, tokenize_prompts
-from jaxscore.server.settings import MAX_NUMBERS
 from jaxscore.text.result_assembly import assemble_label_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.results import LabelScores

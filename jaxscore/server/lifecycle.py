@@ -17,8 +17,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jaxscore.errors import InputError
+from jaxscore.server import ApiError
 from jaxscore.server.app import Log, app
-from jaxscore.server.errors import ApiError
 from jaxscore.server.service import Service
 
 BACKLOG = 2048  # connections that wait to be accepted

@@ -25,8 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from jaxscore.io.json_input import json_kind
-from jaxscore.server.errors import ApiError, invalid_field
-from jaxscore.server.settings import MAX_PROMPTS
+from jaxscore.server import MAX_PROMPTS, ApiError, invalid_field
 
 NDJSON = "application/x-ndjson"
 MAX_DISPLAYED = 60  # characters of a client's value in a message

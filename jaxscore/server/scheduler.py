@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.server.errors import ApiError
+from jaxscore.server import ApiError
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -86,7 +86,7 @@ class ScoringJob(Job):
 
     Attributes:
         pieces: one per prompt.
-        top: number of most probable tokens per position, one of `settings.TOPS`.
+        top: number of most probable tokens per position, one of `TOPS`.
         with_rank: whether each scored token gets its rank in the vocabulary.
         n_computed: distinct tokens that its pieces added to their windows.
     """

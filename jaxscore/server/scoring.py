@@ -19,8 +19,8 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
 from jaxscore.io.json_output import json_line
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.server import ApiError, invalid_field
 from jaxscore.server.endpoint import Answer, Call, Stream
-from jaxscore.server.errors import ApiError, invalid_field
 from jaxscore.server.request_models import (
     NDJSON,
     LabelBody,

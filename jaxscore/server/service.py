@@ -13,10 +13,17 @@ from jaxscore.engine.generation import Generator
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
-from jaxscore.server.errors import CONTEXT_LENGTH, ApiError, invalid_field
+from jaxscore.server import (
+    CONTEXT_LENGTH,
+    MAX_CHARACTERS,
+    MAX_PROMPTS,
+    TOPS,
+    ApiError,
+    Settings,
+    invalid_field,
+)
 from jaxscore.server.request_models import Message
 from jaxscore.server.scheduler import GenerationJob, Job, Piece, ScoringJob, Watch
-from jaxscore.server.settings import MAX_CHARACTERS, MAX_PROMPTS, TOPS, Settings
 from jaxscore.server.worker import Metrics, Worker
 from jaxscore.text import chat_template
 from jaxscore.text.decoder import TokenBytes

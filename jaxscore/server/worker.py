@@ -14,7 +14,7 @@ from jaxscore.engine.generation.slots import most_rows
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import TAIL
 from jaxscore.scorer import Scorer
-from jaxscore.server.errors import ApiError
+from jaxscore.server import TOPS, ApiError, Settings
 from jaxscore.server.scheduler import (
     GenerationJob,
     Group,
@@ -26,7 +26,6 @@ from jaxscore.server.scheduler import (
     next_token,
     run_pieces,
 )
-from jaxscore.server.settings import TOPS, Settings
 
 WARM_UP_TOKENS = 64
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -9,10 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from jaxscore.server import lifecycle
+from jaxscore.server import Settings, lifecycle
 from jaxscore.server.app import app
 from jaxscore.server.service import Service
-from jaxscore.server.settings import Settings
 from tests.conftest import CASES
 
 MODEL = "tiny-llama3"

@@ -3,9 +3,9 @@
 import pytest
 from starlette.routing import Route
 
+from jaxscore.server import Settings
 from jaxscore.server.app import GET, POST, Guard
 from jaxscore.server.endpoint import Endpoint
-from jaxscore.server.settings import Settings
 from tests.server.conftest import Served, refused
 
 KEY = "a-secret-of-this-test"

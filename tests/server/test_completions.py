@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.server import ApiError, invalid_field
 from jaxscore.server import choices as choices_module
 from jaxscore.server.choices import join_logprobs, last_logprobs, top_logprobs
 from jaxscore.server.completions import chat_logprobs, completion_logprobs
-from jaxscore.server.errors import ApiError, invalid_field
 from jaxscore.types.requests import GenerationRequest, Request
 from tests.server.conftest import refused
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.server.settings import MAX_PROMPTS
+from jaxscore.server import MAX_PROMPTS
 from jaxscore.types.requests import LabelRequest
 from tests.server.conftest import refused
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscore.server.settings import MAX_PROMPTS
+from jaxscore.server import MAX_PROMPTS
 from tests.server.conftest import refused
 
 PATH = "/v1/completions"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jaxscore.server import ApiError
 from jaxscore.server import scheduler as scheduler_module
-from jaxscore.server.errors import ApiError
 from jaxscore.server.scheduler import (
     TARGET,
     GenerationJob,

@@ -13,9 +13,8 @@ import pytest
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.plan import decode_slots
-from jaxscore.server import choices
+from jaxscore.server import Settings, choices
 from jaxscore.server.scheduler import GenerationJob, every_token, next_token, run_pieces
-from jaxscore.server.settings import Settings
 from jaxscore.server.worker import Metrics, Worker
 from jaxscore.types.requests import GenerationRequest, Request
 from jaxscore.types.results import Generated
