@@ -22,7 +22,7 @@ from jaxscore import Request, Scorer
 from jaxscore.device.attention.interval import attention
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import BACKENDS
-from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.lm_head import score_positions
 from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
 from jaxscore.models.model import Model
 from jaxscore.plan import packing, tries

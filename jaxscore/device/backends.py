@@ -34,7 +34,7 @@ class Backend:
         experts: the products of a mixture, see `experts`.
         mlp_tokens: most tokens of a device that an MLP takes at a time, so that its inner
             activations of long rows do not exist whole; None is unlimited.
-        lm_head: at a batch's scored positions, see `lm_head.scores`.
+        lm_head: at a batch's scored positions, see `device.lm_head`.
         lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
         position_blocks: scored positions per pass of the implementation of that name: the first
             number while that many are left, then the second.

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Int, Num
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import Extend, KeysValues
+from jaxscore.device.lm_head import lm_head_terms
 from jaxscore.device.lm_head.column_blocks import all_logits
-from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sampling import Sampling, apply_repetition_penalty, sample_tokens
 

@@ -164,7 +164,7 @@ def score_positions(
     top: int = 0,
     measures: tuple[str, ...] = (),
 ) -> Scores:
-    """Reference of `lm_head.scores.score_positions`, from the whole softmax."""
+    """Reference of `lm_head.score_positions`, from the whole softmax."""
     if "rank" in measures:  # each edge is a position of its own
         slot = jnp.arange(len(scored.slot))
         scored = scored._replace(token=scored.token[scored.slot], slot=slot)

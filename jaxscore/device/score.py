@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.lm_head import score_positions
 from jaxscore.device.lm_head.divergence import Pair, score_pair
-from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.mesh_shape import DATA
 from jaxscore.device.rows import PathShape, Rows, Scores, Unembedding, unpack_rows
 

@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.backends import BACKENDS, Backend, Platform, current_platform
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
-from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
+from jaxscore.device.lm_head import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import Chunks, Paths, ScoredPositions
 from jaxscore.device.sharding import ROWS, DeviceMesh

@@ -7,7 +7,7 @@ from typing import get_args
 import jax
 import pytest
 
-from jaxscore.device import backends, experts
+from jaxscore.device import backends, experts, lm_head
 from jaxscore.device.attention import interval
 from jaxscore.device.backends import (
     BACKENDS,
@@ -16,7 +16,6 @@ from jaxscore.device.backends import (
     current_platform,
     supports_kernels,
 )
-from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.models import native
 from tests.device.configs import llamalike
 

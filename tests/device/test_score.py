@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, reference
+from jaxscore.device import decoder, lm_head, reference
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.init_params import init_params
-from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
 from jaxscore.device.score import score_rows
 from tests.device.configs import llamalike

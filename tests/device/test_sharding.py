@@ -230,7 +230,7 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, parameter_specs
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.backends import BACKENDS
-from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.lm_head import score_positions
 from jaxscore.engine.devices import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN, WITH_KERNELS
 

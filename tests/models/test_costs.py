@@ -12,7 +12,7 @@ from jax.extend.core import jaxprs_in_params
 
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import Experts, GatedDelta, Recurrent, SharedBlocks, StateSpace
-from jaxscore.device.lm_head.scores import lm_head_terms
+from jaxscore.device.lm_head import lm_head_terms
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, parameter_specs
 from jaxscore.models import costs

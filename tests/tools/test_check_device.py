@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.lm_head import scores as lm_head
+from jaxscore.device import lm_head
 from jaxscore.engine.generation.slots import SlotTable
 from tools import check_device
 from tools.device_check import (

@@ -32,7 +32,7 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
     from jaxscore.device import reference
     from jaxscore.device.backends import current_backend
     from jaxscore.device.dots import to_storage
-    from jaxscore.device.lm_head.scores import score_positions
+    from jaxscore.device.lm_head import score_positions
     from jaxscore.device.rows import ScoredPositions, Unembedding
 
     keys, backend = jax.random.split(jax.random.key(0)), current_backend()

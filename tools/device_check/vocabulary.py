@@ -10,7 +10,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device import reference
 from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.dots import dot_last, from_storage, to_storage
-from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.lm_head import score_positions
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.io.byte_sizes import format_bytes

@@ -30,8 +30,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxscore.device.lm_head import Select, map_position_blocks, score_edges
 from jaxscore.device.lm_head.column_blocks import block_columns, block_starts, with_logits
-from jaxscore.device.lm_head.scores import Select, map_position_blocks, score_edges
 from jaxscore.device.lm_head.sums import LOWEST, Terms, terms
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 

@@ -30,13 +30,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.backends import Backend, current_backend
 from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.lm_head import IMPLEMENTATIONS, logprob_of_logits, target_logits
 from jaxscore.device.lm_head.column_blocks import (
     block_columns,
     block_logits,
     block_starts,
     vary_like,
 )
-from jaxscore.device.lm_head.scores import IMPLEMENTATIONS, logprob_of_logits, target_logits
 from jaxscore.device.lm_head.sums import Sums
 from jaxscore.device.lm_head.sums import terms as terms_of_sums
 from jaxscore.device.rows import ScoredPositions, Unembedding

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxscore.device.backends import BACKENDS, current_platform, deterministic_options
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.generate import NONFINITE
-from jaxscore.device.lm_head.scores import lm_head_terms
+from jaxscore.device.lm_head import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
 from jaxscore.models import functions

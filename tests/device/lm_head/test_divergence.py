@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import divergence as module
+from jaxscore.device.lm_head import score_positions
 from jaxscore.device.lm_head.divergence import MEASURES, Divergence, Pair, column_terms, score_pair
-from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
 pytestmark = pytest.mark.numeric

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscore.analysis.text_measures import min_k_pp
-from jaxscore.device import reference
+from jaxscore.device import lm_head, reference
 from jaxscore.device.lm_head import column_blocks
-from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.lm_head.column_blocks import Target, sum_columns
 from jaxscore.device.lm_head.sums import MEASURES, terms
 from jaxscore.device.rows import ScoredPositions, Unembedding

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import reference
+from jaxscore.device import lm_head, reference
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import column_blocks
-from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
 pytestmark = pytest.mark.numeric

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxscore import score_tokens, token_scores
 from jaxscore.device.backends import BACKENDS
+from jaxscore.device.lm_head import IMPLEMENTATIONS
 from jaxscore.device.lm_head import token_scores as module
-from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.token_scores import TERMS
 from tests.conftest import ROOT, with_devices
 

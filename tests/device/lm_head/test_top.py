@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import reference
+from jaxscore.device import lm_head, reference
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
-from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.lm_head.column_blocks import sum_columns
 from jaxscore.device.lm_head.sums import empty_top_k, merge_top_k, terms, top_k_logprobs
 from jaxscore.device.rows import ScoredPositions, Unembedding
