@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Chart
-from jaxscore.report.html.curves import Curve, Point, curves, has_spans
 from jaxscore.report.html.drawing import (
     Axis,
     axis_below,
@@ -19,7 +18,7 @@ from jaxscore.report.html.drawing import (
     picture,
     words,
 )
-from jaxscore.report.html.intervals import Group, intervals
+from jaxscore.report.html.intervals import Curve, Group, Point, curves, has_spans, intervals
 from jaxscore.report.markdown import number
 from jaxscore.report.sections import three
 

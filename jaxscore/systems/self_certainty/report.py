@@ -22,8 +22,8 @@ from jaxscore.report.document import (
     n_listed,
 )
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
-from jaxscore.report.html.curves import Curve, Point, curves
 from jaxscore.report.html.histogram import counts, histogram, two_sided
+from jaxscore.report.html.intervals import Curve, Point, curves
 from jaxscore.report.markdown import NOTHING, SHOWN, interval, number, table, text
 from jaxscore.report.sections import (
     closing,

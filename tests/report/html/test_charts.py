@@ -11,7 +11,6 @@ from lxml import etree
 from jaxscore.analysis.forecasts import expected_calibration_error
 from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.chart_parts import reliability
-from jaxscore.report.html.curves import COLOURS, Curve, Point, curves
 from jaxscore.report.html.drawing import Axis, step
 from jaxscore.report.html.frame import _file
 from jaxscore.report.html.histogram import (
@@ -25,7 +24,7 @@ from jaxscore.report.html.histogram import (
     scatter,
     two_sided,
 )
-from jaxscore.report.html.intervals import MOST, Group, intervals
+from jaxscore.report.html.intervals import COLOURS, MOST, Curve, Group, Point, curves, intervals
 from jaxscore.report.sections import three
 from tests.hostile.inputs import HOSTILE, TEXTS
 
