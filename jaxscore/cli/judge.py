@@ -12,7 +12,8 @@ from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL, ChatEndpoint, Ollama
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights import checkpoint
-from jaxscore.systems.rag import bem, experiment_folder, judge, records
+from jaxscore.systems import rag
+from jaxscore.systems.rag import bem, experiment_folder, judge
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -225,7 +226,7 @@ def _metric(args: argparse.Namespace, kind: str) -> str:
         name += "_logits"
     if args.sample is not None:
         name += f"_{args.sample}"
-    if name in records.FIELDS:
+    if name in rag.FIELDS:
         raise InputError(f"the metric would be named {name!r}, which is a field of the records")
     if name.casefold().endswith(MANIFEST):
         raise InputError(

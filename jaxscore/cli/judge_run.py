@@ -15,10 +15,9 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.run_files import distinct_file_name
 from jaxscore.models import model_types
 from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise
+from jaxscore.systems.rag import bem, experiment_folder, judge, metric_means, pairwise
 from jaxscore.systems.rag.experiment_folder import Experiment
 from jaxscore.systems.rag.pairwise import Stored
-from jaxscore.systems.rag.records import metric_means
 from jaxscore.systems.system import System
 
 if TYPE_CHECKING:  # importing it imports JAX

@@ -20,11 +20,11 @@ import numpy as np
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.systems import rag
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, Failure, check_found, unusable
-from jaxscore.systems.rag import records
+from jaxscore.systems.rag import Findings, Item
 from jaxscore.systems.rag.judge import COMPARED, HELP, Record
-from jaxscore.systems.rag.records import Findings, Item
 from jaxscore.systems.rag.report import report
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import System
@@ -212,7 +212,7 @@ def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Eva
     found = lm.match([entry.item for entry in judged if entry.item is not None])
     seconds = time.perf_counter() - started
     pairs = list(zip(judged, found, strict=True))
-    return records.evaluation(
+    return rag.evaluation(
         _findings([one for one in found if isinstance(one, Match)], settings),
         [entry for entry, one in pairs if isinstance(one, Match)],
         [
@@ -228,7 +228,7 @@ def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Eva
 def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
     """The mean over records, and the fields of each."""
     scores = [match.score for match in matches]
-    mean = records.mean_of(scores, settings.n_bootstrap, settings.seed)
+    mean = rag.mean_of(scores, settings.n_bootstrap, settings.seed)
     n_trimmed = sum(match.trimmed > 0 for match in matches)
     remarks = []
     if n_trimmed:
@@ -240,7 +240,7 @@ def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
         kind="bem",
         estimates={"mean": mean},
         summary={
-            **records.summary_of(mean),
+            **rag.summary_of(mean),
             "n_equivalent": sum(score > 0.5 for score in scores),
             "n_trimmed": n_trimmed,
         },
@@ -268,7 +268,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     is_lazy=True,
-    read_objects=functools.partial(records.read_entries, question=True),
+    read_objects=functools.partial(rag.read_entries, question=True),
     source=Bem,
     compared=(COMPARED,),
 )

@@ -26,8 +26,8 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import check_regular, json_kind, read_json
 from jaxscore.io.json_output import to_json_value
 from jaxscore.io.yaml_input import read_yaml
-from jaxscore.systems.rag import records
-from jaxscore.systems.rag.records import FIELDS, Records
+from jaxscore.systems import rag
+from jaxscore.systems.rag import FIELDS, Records
 
 UNFINISHED = "tmp_"  # in the name of a folder whose experiment still runs
 STAGES = {"Generator": "generator", "Retriever": "retriever", "Reranker": "reranker"}  # in a config
@@ -145,7 +145,7 @@ def load(
         InputError: the file is missing, not UTF-8, not JSON, or no list of records.
     """
     path = folder / f"eval_{split}_out.json"
-    known = records.read(_read_rows(path, sample), str(path), question=question)
+    known = rag.read(_read_rows(path, sample), str(path), question=question)
     found = Experiment(**vars(known), folder=folder, split=split, sample=sample)
     if sample is not None and _exists(found.target):
         _read_rows(found.target, None)  # what `save` could not read is known before the work starts

@@ -12,12 +12,19 @@ from jaxscore.analysis import margins
 from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
 from jaxscore.lm import LM, require_local
+from jaxscore.systems import rag
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, check_found, mark_noise, unusable
-from jaxscore.systems.rag import evaluator_file, pairwise, pointwise, records
+from jaxscore.systems.rag import (
+    Item,
+    Records,
+    evaluator_file,
+    pairwise,
+    pointwise,
+    record_name,
+)
 from jaxscore.systems.rag.evaluator_file import Evaluator
 from jaxscore.systems.rag.pointwise import Verdict
-from jaxscore.systems.rag.records import Item, Records, record_name
 from jaxscore.systems.rag.report import report
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
@@ -124,7 +131,7 @@ class Settings(IntervalSettings):
             read = evaluator_file.load(evaluator_file.find(str(self.evaluator)))
             object.__setattr__(self, "evaluator", read)
         if self.opponent is not None:
-            object.__setattr__(self, "opponent", records.read(self.opponent, question=False))
+            object.__setattr__(self, "opponent", rag.read(self.opponent, question=False))
         elif self.both_orders:
             raise InputError("both orders (--both-orders) are of a comparison; give an opponent")
 
@@ -295,7 +302,7 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
         "label_logprob" if kind == "logits" else "sum_logprob",
         {"within_noise": "likeliest label"},
     )
-    return records.evaluation(
+    return rag.evaluation(
         dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks]),
         judged,
         failures,
@@ -365,7 +372,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     is_lazy=True,
-    read_objects=functools.partial(records.read_entries, question=True),
+    read_objects=functools.partial(rag.read_entries, question=True),
     needs=("takes_messages",),
     compared=(COMPARED,),
 )

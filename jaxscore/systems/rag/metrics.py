@@ -9,8 +9,8 @@ from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, check_found, unusable
+from jaxscore.systems.rag import FIELDS, Item, mean_of, read_entries, record_name
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
-from jaxscore.systems.rag.records import FIELDS, Item, mean_of, read_entries, record_name
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import Compared, Decision, System

@@ -18,8 +18,8 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_json
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.rag import Findings, Item, Records, record_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.rag.records import Findings, Item, Records, record_of
 from jaxscore.text.chat_template import Message
 from jaxscore.types.results import Generated
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.systems.rag import Findings, Item, mean_of, summary_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.rag.records import Findings, Item, mean_of, summary_of
 from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request

@@ -22,8 +22,7 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
 from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.rag import experiment_folder
-from jaxscore.systems.rag.records import Records
+from jaxscore.systems.rag import Records, experiment_folder
 
 # stage, part of file names -> patterns of its runs, the first that exists
 STAGES = {

@@ -10,9 +10,9 @@ from transformers import BertTokenizerFast
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.rag import bem, records
+from jaxscore.systems import rag
+from jaxscore.systems.rag import Item, bem
 from jaxscore.systems.rag.bem import Bem, fitted
-from jaxscore.systems.rag.records import Item
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
 from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch_model
 from tests.releases import HAS_FLAX_CLASSES, NO_FLAX_CLASSES
@@ -119,7 +119,7 @@ def test_a_text_that_cannot_be_read_fails_its_record_alone():
         {"q_id": k, "question": "who?", "response": response, "label": ["Oslo", label]}
         for k, (response, label) in enumerate([("a", "b"), (PANICS, PANICS), ("c", PANICS)])
     ]
-    found = bem.evaluate(source, records.read(items, question=True).entries, bem.Settings())
+    found = bem.evaluate(source, rag.read(items, question=True).entries, bem.Settings())
     assert [one["index"] for one in found.items] == [0]
     assert [failure.name for failure in found.failures] == [
         "record 2 (q_id 1)",

@@ -8,9 +8,8 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.systems.rag import experiment_folder, judge, pointwise
+from jaxscore.systems.rag import Item, experiment_folder, judge, pointwise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, find, load
-from jaxscore.systems.rag.records import Item
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, ScoringSettings
 from jaxscore.text import chat_template
