@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from jaxscore.engine import devices, provenance
-from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
+from jaxscore.engine import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS, devices, provenance
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.journal_writer import RunJournal

@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from jaxscore.engine.defaults import set_variables
+from jaxscore.engine import set_variables
 
 set_variables("tpu")
 

@@ -17,7 +17,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jaxscore.engine.defaults import set_variables
+from jaxscore.engine import set_variables
 
 set_variables("tpu")
 

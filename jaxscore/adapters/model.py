@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.adapters.arguments import Arguments
-from jaxscore.engine.defaults import AUTO, WINDOW_TOKENS
+from jaxscore.engine import AUTO, WINDOW_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.gguf_file import is_gguf

@@ -13,8 +13,7 @@ from typing import NoReturn
 from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.help_pages import OUTPUTS
 from jaxscore.cli.messages import JOURNAL_LOST
-from jaxscore.engine import stages
-from jaxscore.engine.defaults import set_gpu_memory
+from jaxscore.engine import set_gpu_memory, stages
 from jaxscore.errors import INTERRUPTED, InputError, is_valid_unicode, near
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.config_file import expand_config

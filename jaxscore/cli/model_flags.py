@@ -11,8 +11,7 @@ from jaxscore.cli import distributed_flags, settings_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine import stages
-from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
+from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
 from jaxscore.errors import InputError
 from jaxscore.io import run_files
 from jaxscore.io.byte_sizes import format_bytes

@@ -8,7 +8,7 @@ from typing import Any
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
+from jaxscore.engine import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
 from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.io.json_output import json_text

@@ -28,7 +28,7 @@ from jaxscore.cli import listing, messages, shards
 from jaxscore.cli.shard_files import Shard, listings
 from jaxscore.cli.shards import Outcome, Part, State
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine.defaults import AUTO
+from jaxscore.engine import AUTO
 from jaxscore.errors import InputError, install_extra
 from jaxscore.io import processes, remote
 from jaxscore.journal.files import JournalHeld

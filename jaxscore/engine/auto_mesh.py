@@ -23,7 +23,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.experts import BLOCK
 from jaxscore.device.mesh_shape import MODEL, MeshShape
 from jaxscore.device.sharding import bytes_a_device, divides, parameter_specs
-from jaxscore.engine.defaults import AUTO
+from jaxscore.engine import AUTO
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models import costs

@@ -12,7 +12,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
+from jaxscore.engine import AUTO, BATCH_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.local_path import cache_folder

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from jaxscore.device.backends import deterministic_options
-from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.engine import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import Pipeline, Windows

@@ -16,7 +16,7 @@ import jax
 from jax.errors import JaxRuntimeError
 from jax.experimental.topologies import get_topology_desc
 
-from jaxscore.engine.defaults import GPU_MEMORY_SHARE, TargetPlatform
+from jaxscore.engine import GPU_MEMORY_SHARE, TargetPlatform
 from jaxscore.errors import InputError, install_extra
 
 CUDA_PLUGIN = "jax-cuda13-plugin"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.engine import BATCH_TOKENS
 from jaxscore.errors import LONGEST, one_line
 
 TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # by status

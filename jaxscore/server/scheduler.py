@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
+from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.server import ApiError
 from jaxscore.types.requests import GenerationRequest

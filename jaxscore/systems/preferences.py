@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
+from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence

@@ -11,9 +11,8 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.cli import plan_facts
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine import targets
+from jaxscore.engine import VARIABLES, targets
 from jaxscore.engine.auto_mesh import mesh_estimates, parameter_bytes, rates_of
-from jaxscore.engine.defaults import VARIABLES
 from jaxscore.engine.targets import Target
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict

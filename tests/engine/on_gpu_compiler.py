@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jaxscore.engine.defaults import set_variables
+from jaxscore.engine import set_variables
 
 set_variables("gpu")
 DUMP = tempfile.TemporaryDirectory()

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxscore.engine.defaults import set_variables
+from jaxscore.engine import set_variables
 
 set_variables("tpu")
 

@@ -20,9 +20,8 @@ from jaxscore.device.init_params import init_params
 from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine import devices, footprint
+from jaxscore.engine import BATCH_TOKENS, GPU_MEMORY_VARIABLES, devices, footprint, set_gpu_memory
 from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, parameter_bytes, rates_of
-from jaxscore.engine.defaults import BATCH_TOKENS, GPU_MEMORY_VARIABLES, set_gpu_memory
 from jaxscore.engine.devices import (
     LEAST,
     LENGTH,

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from jaxscore.engine import targets
-from jaxscore.engine.defaults import GPU_TARGETS, VARIABLES
+from jaxscore.engine import GPU_TARGETS, VARIABLES, targets
 from jaxscore.engine.targets import GPUS, config_text
 from jaxscore.errors import InputError
 
@@ -61,7 +60,7 @@ def test_variables_need_no_jax_and_keep_what_is_set(platform):
     name = next(iter(VARIABLES[platform]))
     code = (
         "import os, sys\n"
-        "from jaxscore.engine.defaults import set_variables\n"
+        "from jaxscore.engine import set_variables\n"
         f"set_variables({platform!r})\n"
         f"print(os.environ[{name!r}], os.environ['JAX_PLATFORMS'], 'jax' in sys.modules)\n"
     )

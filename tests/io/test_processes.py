@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxscore.cli import distributed_flags
-from jaxscore.engine.defaults import WINDOW
+from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
 from tests.conftest import CASES, ROOT, with_devices

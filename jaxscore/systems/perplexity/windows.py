@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
+from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
 from jaxscore.systems.entries import Entry

@@ -18,7 +18,7 @@ import numpy as np
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.defaults import WINDOW
+from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
 from jaxscore.io.json_input import require_field
