@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device import altup, attention_kinds
+from jaxscore.device import attention_kinds
+from jaxscore.device import streams as residual_streams
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig, Experts
@@ -175,8 +176,8 @@ def _run(
     run = _Run(params, config, build, layout, caches, rotary, states, scans_caches)
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(ids.shape, config, build)
-    if config.altup is not None:
-        x = altup.expand(x, from_storage(params["streams"]["into"]["weight"]))
+    if config.streams is not None:
+        x = residual_streams.expand(x, from_storage(params["streams"]["into"]["weight"]))
 
     def step(carry: Any, layer: Any) -> Any:
         carry, made = _layer(run, carry, *layer)
@@ -187,8 +188,8 @@ def _run(
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
     (x, *_), kept_of = lax.scan(step, start, stacked)
-    if config.altup is not None:
-        x = altup.merge(x, from_storage(params["streams"]["out_of"]["weight"]))
+    if config.streams is not None:
+        x = residual_streams.merge(x, from_storage(params["streams"]["out_of"]["weight"]))
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
@@ -215,10 +216,10 @@ def _layer(
     config, build = run.config, run.build
     x, sources, late = carry
     weights, streams = from_storage(weights), x
-    if config.altup is not None:
-        mixer = altup.Streams(config).bind({"params": weights["streams"]})
+    if config.streams is not None:
+        mixer = residual_streams.Streams(config).bind({"params": weights["streams"]})
         streams = mixer.predict(x)
-        x = streams[config.altup.active]
+        x = streams[config.streams.active]
     factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
     inputs = _attention_inputs(run, cached, own)
     added, keys_values, sources, after = attention_kinds.LayerCall(
@@ -239,12 +240,12 @@ def _layer(
     if config.experts is not None and config.experts.late:
         x += late
     gated = x
-    if config.altup is not None:
+    if config.streams is not None:
         x, gated = mixer.correct(streams, x)
     if config.per_layer_width:
         half = PerLayerInput(config)
         more = half.apply({"params": weights["per_layer"]}, gated, embedding)
-        x = x + more if config.altup is None else x.at[1:].add(more)
+        x = x + more if config.streams is None else x.at[1:].add(more)
     if config.layer_scale:
         x *= weights["layer_scale"]
     return (x, sources, later), (keys_values, after)

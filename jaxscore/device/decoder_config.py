@@ -82,7 +82,7 @@ class Clamped(NamedTuple):
 
 
 class AltUp(NamedTuple):
-    """Several residual streams, see `altup`.
+    """Several residual streams, see `device.streams`.
 
     Attributes:
         n_streams: how many; at least 2.
@@ -434,7 +434,7 @@ class DecoderConfig:
         per_layer_width: a second embedding has so many channels for each layer, joined with a
             projection of the first one; they gate what a third part of each layer adds. 0 is none.
         per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
-        altup: see `AltUp`; per-layer embeddings are added to all streams but the first.
+        streams: see `AltUp`; per-layer embeddings are added to all streams but the first.
         laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
             (LAuReL, arXiv 2411.07501); 0 is none.
         layer_scale: each layer's output has a learned factor.
@@ -516,7 +516,7 @@ class DecoderConfig:
     embedding_width: int = 0
     per_layer_width: int = 0
     per_layer_rows: int = 0
-    altup: AltUp | None = None
+    streams: AltUp | None = None
     laurel_rank: int = 0
     layer_scale: bool = False
     embedding_scale: float = 1.0

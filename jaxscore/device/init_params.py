@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxscore.device import attention_kinds
-from jaxscore.device.altup import Streams
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Linear, Norm, PerLayer
 from jaxscore.device.recurrence.mixers import mixer_module, single_tokens
 from jaxscore.device.self_attention import Attention, AttentionHalf
+from jaxscore.device.streams import Streams
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
@@ -56,8 +56,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         if c.per_layer_width:
             embedding = jnp.zeros((1, 1, c.per_layer_width))
             half["per_layer"] = PerLayerInput(c).init(key, x, embedding)["params"]
-        if c.altup is not None:
-            streams = jnp.zeros((c.altup.n_streams, *x.shape))
+        if c.streams is not None:
+            streams = jnp.zeros((c.streams.n_streams, *x.shape))
             half["streams"] = Streams(c).init(key, streams, x)["params"]
         if c.layer_scale:
             half["layer_scale"] = jnp.ones(1)
@@ -83,8 +83,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         embed["per_layer"] = {"token": normal(next(keys), (n_rows, columns))}
         embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
         embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
-    if c.altup is not None:
-        shape = c.altup.n_streams - 1, c.width, c.width
+    if c.streams is not None:
+        shape = c.streams.n_streams - 1, c.width, c.width
         params["streams"] = {
             name: {"weight": normal(next(keys), shape)} for name in ("into", "out_of")
         }

@@ -117,7 +117,7 @@ CONFIGS = {
         quantized="float32",
     ),
     "streams": llamalike(
-        altup=AltUp(3, 1, scaled=True),
+        streams=AltUp(3, 1, scaled=True),
         laurel_rank=5,
         mlp_cutoffs=(0.5, None),
         norm_place="both",

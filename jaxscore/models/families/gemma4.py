@@ -264,7 +264,7 @@ def _gemma3n(config: Any) -> DecoderConfig:
         config,
         **fields.rotary_by_layer_type(config),
         activation=fields.activation(config, "hidden_activation"),
-        altup=_altup(config),
+        streams=_altup(config),
         attention_scale=1.0,
         embedding_scale=math.sqrt(config.hidden_size),
         keys_of=keys_of(config, types),
@@ -319,8 +319,8 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
     }.items():
         table |= linear((*at, ours), f"{layer}altup.{theirs}", False)
     table |= norm((*at, "norm"), layer + "altup.router_norm", False)
-    assert config.altup is not None
-    if config.altup.scaled:
+    assert config.streams is not None
+    if config.streams.scaled:
         table[*at, "output_scale"] = Source(layer + "altup.correct_output_scale")
     at = ("layers", "laurel")
     for ours in ("left", "right"):
@@ -330,8 +330,8 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
     """Also scales that are not applied."""
-    assert config.altup is not None
-    scales = () if config.altup.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)
+    assert config.streams is not None
+    scales = () if config.streams.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)
     return unread(config) + scales
 
 

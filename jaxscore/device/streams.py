@@ -30,13 +30,13 @@ class Streams(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        assert c.altup is not None
-        n = c.altup.n_streams
+        assert c.streams is not None
+        n = c.streams.n_streams
         self.norm = Norm(c)
         self.router = Linear(n, False)
         self.predicting = Linear(n * n, False)
         self.correcting = Linear(n, False)
-        if c.altup.scaled:
+        if c.streams.scaled:
             self.output_scale = self.param("output_scale", nn.initializers.ones, (c.width,))
 
     def __call__(self, streams: Array, activated: Array) -> Any:
@@ -48,9 +48,9 @@ class Streams(nn.Module):
 
     def predict(self, streams: Float[Array, "N R L D"]) -> Float[Array, "N R L D"]:
         """Predict the streams that the layer reads."""
-        assert self.config.altup is not None
-        n = self.config.altup.n_streams
-        weights = self.predicting(self._modes(streams[self.config.altup.active]))
+        assert self.config.streams is not None
+        n = self.config.streams.n_streams
+        weights = self.predicting(self._modes(streams[self.config.streams.active]))
         weights = weights.reshape(*weights.shape[:-1], n, n)
         mixed = jnp.einsum("rlji,irld->jrld", weights, streams, precision=lax.Precision.HIGHEST)
         return streams + mixed
@@ -67,7 +67,7 @@ class Streams(nn.Module):
         Returns:
             The streams, and the active one, scaled, which gates the per-layer embedding.
         """
-        altup = self.config.altup
+        altup = self.config.streams
         assert altup is not None
         weights = jnp.moveaxis(self.correcting(self._modes(activated)) + 1.0, -1, 0)
         streams = predicted + (activated - predicted[altup.active]) * weights[..., None]
