@@ -20,7 +20,7 @@ from jaxscore.device import attention_kinds
 from jaxscore.device import streams as residual_streams
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
-from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.decoder_config import AltUp, DecoderConfig, Experts, HyperConnections
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage, gathered, has_shards
 from jaxscore.device.experts import mixture
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
@@ -177,7 +177,7 @@ def _run(
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(ids.shape, config, build)
     if config.streams is not None:
-        x = residual_streams.expand(x, from_storage(params["streams"]["into"]["weight"]))
+        x = residual_streams.expand(config, params.get("streams"), x)
 
     def step(carry: Any, layer: Any) -> Any:
         carry, made = _layer(run, carry, *layer)
@@ -189,7 +189,7 @@ def _run(
     start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
     (x, *_), kept_of = lax.scan(step, start, stacked)
     if config.streams is not None:
-        x = residual_streams.merge(x, from_storage(params["streams"]["out_of"]["weight"]))
+        x = residual_streams.merge(config, params["streams"], x)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
@@ -216,20 +216,35 @@ def _layer(
     config, build = run.config, run.build
     x, sources, late = carry
     weights, streams = from_storage(weights), x
-    if config.streams is not None:
-        mixer = residual_streams.Streams(config).bind({"params": weights["streams"]})
-        streams = mixer.predict(x)
-        x = streams[config.streams.active]
     factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
     inputs = _attention_inputs(run, cached, own)
-    added, keys_values, sources, after = attention_kinds.LayerCall(
-        run.params, config, build, weights, layer, x, run.layout, inputs, sources, run.states
-    ).attention_half()
+
+    def attend(x: Array) -> tuple[Array, Any]:
+        call = attention_kinds.LayerCall(
+            run.params, config, build, weights, layer, x, run.layout, inputs, sources, run.states
+        )
+        added, *more = call.attention_half()
+        return added, more
+
+    def feed_forward(read: Array) -> tuple[Array, Any]:
+        return _mlp_half(run.params, config, build, weights, layer, read, cutoff)
+
+    if isinstance(config.streams, HyperConnections):
+        around = weights["streams"]
+        x, of_keys = residual_streams.around(config, around["attention"], x, attend)
+        keys_values, sources, after = of_keys
+        x, later = residual_streams.around(config, around["mlp"], x, feed_forward)
+        return (x, sources, later), (keys_values, after)
+    if isinstance(config.streams, AltUp):
+        update = residual_streams.AlternatingUpdate(config).bind({"params": weights["streams"]})
+        streams = update.predict(x)
+        x = streams[config.streams.active]
+    added, (keys_values, sources, after) = attend(x)
     added = added * config.residual_scale
     if factors is not None:
         x, added = x * factors[0], added * factors[1]
     read = x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
-    more, later = _mlp_half(run.params, config, build, weights, layer, read, cutoff)
+    more, later = feed_forward(read)
     more *= config.residual_scale
     if factors is not None:
         read, more = read * factors[2], more * factors[3]
@@ -241,7 +256,7 @@ def _layer(
         x += late
     gated = x
     if config.streams is not None:
-        x, gated = mixer.correct(streams, x)
+        x, gated = update.correct(streams, x)
     if config.per_layer_width:
         half = PerLayerInput(config)
         more = half.apply({"params": weights["per_layer"]}, gated, embedding)

@@ -7,8 +7,9 @@ from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.dots import Form
 
 NormKind = Literal["rms", "layer"]
-# Of each half; "residual": after the sum, "mixed": before in recurrent layers, after in the others
-NormPlace = Literal["before", "after", "both", "residual", "mixed"]
+# Of each half; "residual": after the sum, "mixed": before in recurrent layers, after in the others,
+# "streams": of the streams of `HyperConnections`
+NormPlace = Literal["before", "after", "both", "residual", "mixed", "streams"]
 Parallel = Literal["no", "own", "shared"]
 QkNorm = Literal["", "head", "heads", "flat"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu"]
@@ -95,6 +96,18 @@ class AltUp(NamedTuple):
     scaled: bool
 
 
+class HyperConnections(NamedTuple):
+    """Several residual streams, each half of a layer reads a mix of, see `device.streams`.
+
+    Attributes:
+        n_streams: how many; at least 2.
+        rank: of the products that make the weights of the mix.
+    """
+
+    n_streams: int
+    rank: int
+
+
 class OtherMlp(NamedTuple):
     """Layers whose MLP differs from the others': a plain one of this inner width."""
 
@@ -142,7 +155,8 @@ class GatedDelta(NamedTuple):
         largest_rate: bound of β; above 1, states may change their sign.
         norm_eps: of the norm of outputs.
         channel_decay: each channel of a key decays on its own (Kimi delta attention, arXiv
-            2510.26692), and the outputs' gate is a sigmoid in place of SiLU.
+            2510.26692).
+        sigmoid_gate: the outputs' gate is a sigmoid in place of SiLU.
         rank: of the products that decays and gates are made by with `channel_decay`; 0 is whole.
         least_decay: bound of log decay, which is this times a sigmoid; None is no bound.
     """
@@ -156,6 +170,7 @@ class GatedDelta(NamedTuple):
     largest_rate: float
     norm_eps: float
     channel_decay: bool = False
+    sigmoid_gate: bool = False
     rank: int = 0
     least_decay: float | None = None
 
@@ -434,7 +449,8 @@ class DecoderConfig:
         per_layer_width: a second embedding has so many channels for each layer, joined with a
             projection of the first one; they gate what a third part of each layer adds. 0 is none.
         per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
-        streams: see `AltUp`; per-layer embeddings are added to all streams but the first.
+        streams: see `AltUp` and `HyperConnections`; of the first, per-layer embeddings are added
+            to all streams but one.
         laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
             (LAuReL, arXiv 2411.07501); 0 is none.
         layer_scale: each layer's output has a learned factor.
@@ -516,7 +532,7 @@ class DecoderConfig:
     embedding_width: int = 0
     per_layer_width: int = 0
     per_layer_rows: int = 0
-    streams: AltUp | None = None
+    streams: AltUp | HyperConnections | None = None
     laurel_rank: int = 0
     layer_scale: bool = False
     embedding_scale: float = 1.0
@@ -615,6 +631,8 @@ class DecoderConfig:
                 raise ValueError(f"{name} is {value!r}, expected one of {listed}")
         if self.mlp_layers is not None and self.norm_place != "before":
             raise ValueError(f"norm_place is {self.norm_place!r}, expected 'before'")
+        if (self.norm_place == "streams") != isinstance(self.streams, HyperConnections):
+            raise ValueError(f"norm_place is {self.norm_place!r} and streams {self.streams}")
 
 
 CHOICES = {

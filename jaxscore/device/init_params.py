@@ -11,12 +11,12 @@ from jax import lax
 
 from jaxscore.device import attention_kinds
 from jaxscore.device.decoder import Params
-from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.decoder_config import AltUp, DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Linear, Norm, PerLayer
 from jaxscore.device.recurrence.mixers import mixer_module, single_tokens
 from jaxscore.device.self_attention import Attention, AttentionHalf
-from jaxscore.device.streams import Streams
+from jaxscore.device.streams import AlternatingUpdate, HyperConnection
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
@@ -58,7 +58,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
             half["per_layer"] = PerLayerInput(c).init(key, x, embedding)["params"]
         if c.streams is not None:
             streams = jnp.zeros((c.streams.n_streams, *x.shape))
-            half["streams"] = Streams(c).init(key, streams, x)["params"]
+            half["streams"] = _streams_of_layer(key, c, streams)
         if c.layer_scale:
             half["layer_scale"] = jnp.ones(1)
         return half
@@ -83,11 +83,15 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         embed["per_layer"] = {"token": normal(next(keys), (n_rows, columns))}
         embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
         embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
-    if c.streams is not None:
+    if isinstance(c.streams, AltUp):
         shape = c.streams.n_streams - 1, c.width, c.width
         params["streams"] = {
             name: {"weight": normal(next(keys), shape)} for name in ("into", "out_of")
         }
+    elif c.streams is not None:
+        streams = jnp.zeros((c.streams.n_streams, *x.shape))
+        last = HyperConnection(c, is_last=True)
+        params["streams"] = {"out_of": last.init(next(keys), streams)["params"]}
     if c.shared_blocks is not None:
         params |= _blocks(next(keys), c, layout, own)
     elif attention_kinds.stacked_by_kind(c):
@@ -115,6 +119,14 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     if unembed:
         params["unembed"] = unembed
     return params
+
+
+def _streams_of_layer(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> Any:
+    """Random parameters of a layer between residual streams."""
+    if isinstance(c.streams, AltUp):
+        return AlternatingUpdate(c).init(key, streams, streams[0])["params"]
+    halves = zip(("attention", "mlp"), jax.random.split(key), strict=True)
+    return {name: HyperConnection(c).init(one, streams)["params"] for name, one in halves}
 
 
 def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Params:

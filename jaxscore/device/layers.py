@@ -104,14 +104,16 @@ class Linear(nn.Module):
 
 
 class LowRankGate(nn.Module):
-    """The input times the sigmoid of `right(silu(left(x)))`, products of this rank."""
+    """The input times the sigmoid of `right(silu(factor * left(x)))`, products of this rank."""
 
     rank: int
     quantized: str = ""
+    factor: float = 1.0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        inner = jax.nn.silu(Linear(self.rank, False, self.quantized, name="left")(x))
+        inner = Linear(self.rank, False, self.quantized, name="left")(x)
+        inner = jax.nn.silu(inner if self.factor == 1.0 else inner * self.factor)
         return x * jax.nn.sigmoid(Linear(x.shape[-1], False, self.quantized, name="right")(inner))
 
 

@@ -1,6 +1,7 @@
-"""Alternating updates: each layer computes one of several residual streams (arXiv 2301.13310).
+"""Several residual streams.
 
-With streams s_i, i = 1..N, the computed one a, and m(x) = tanh(W norm(x) / D):
+Alternating updates: each layer computes one of the streams (arXiv 2301.13310). With
+streams s_i, i = 1..N, the computed one a, and m(x) = tanh(W norm(x) / D):
 
     p_j = s_j + sum_i P(m(s_a))_ji s_i          predicted from the streams before the layer
     y   = layer(p_a)
@@ -8,29 +9,40 @@ With streams s_i, i = 1..N, the computed one a, and m(x) = tanh(W norm(x) / D):
 
 The other streams start as products of the embedding, scaled to its root mean square; at the end
 the first stream and products of the others are averaged.
+
+Hyper-connections: each half of a layer reads a mix of all streams (arXiv 2409.19606), here with
+weights of each channel, W = sigmoid(V silu(U n / N)), where n are all streams, each normed:
+
+    y   = half(mean_i W_i n_i)
+    s_j = s_j + 2 sigmoid(B n / N)_j y
+
+All streams start as the embedding; at the end such a mix of them is the final hidden state.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.layers import Linear, Norm
+from jaxscore.device.decoder_config import AltUp, DecoderConfig, HyperConnections
+from jaxscore.device.dots import from_storage
+from jaxscore.device.layers import Linear, LowRankGate, Norm
 
 LEAST_SQUARE = 1e-5  # lower bound of a mean square that divides
 
 
-class Streams(nn.Module):
+class AlternatingUpdate(nn.Module):
     """Prediction and correction of the streams around one layer."""
 
     config: DecoderConfig
 
     def setup(self) -> None:
         c = self.config
-        assert c.streams is not None
+        assert isinstance(c.streams, AltUp)
         n = c.streams.n_streams
         self.norm = Norm(c)
         self.router = Linear(n, False)
@@ -48,7 +60,7 @@ class Streams(nn.Module):
 
     def predict(self, streams: Float[Array, "N R L D"]) -> Float[Array, "N R L D"]:
         """Predict the streams that the layer reads."""
-        assert self.config.streams is not None
+        assert isinstance(self.config.streams, AltUp)
         n = self.config.streams.n_streams
         weights = self.predicting(self._modes(streams[self.config.streams.active]))
         weights = weights.reshape(*weights.shape[:-1], n, n)
@@ -68,23 +80,83 @@ class Streams(nn.Module):
             The streams, and the active one, scaled, which gates the per-layer embedding.
         """
         altup = self.config.streams
-        assert altup is not None
+        assert isinstance(altup, AltUp)
         weights = jnp.moveaxis(self.correcting(self._modes(activated)) + 1.0, -1, 0)
         streams = predicted + (activated - predicted[altup.active]) * weights[..., None]
         gated = streams[altup.active]
         return streams, gated * self.output_scale if altup.scaled else gated
 
 
-def expand(x: Float[Array, "R L D"], weight: Float[Array, "M D D"]) -> Float[Array, "N R L D"]:
-    """Make the first streams: the embedding, and products of it with its root mean square."""
-    more = jnp.einsum("mod,rld->mrlo", _float32(weight), x, precision=lax.Precision.HIGHEST)
+class HyperConnection(nn.Module):
+    """The mix that a half of a layer reads, and the weights of its output in the streams.
+
+    Attributes:
+        is_last: the mix is the final hidden state, to which nothing is added.
+    """
+
+    config: DecoderConfig
+    is_last: bool = False
+
+    @nn.compact
+    def __call__(self, streams: Float[Array, "N R L D"]) -> tuple[Array, Array | None]:
+        c = self.config
+        assert isinstance(c.streams, HyperConnections)
+        n, rank = c.streams
+        x = Norm(c, shape=(n, c.width), name="norm")(jnp.moveaxis(streams, 0, -2))
+        flat = x.reshape(*x.shape[:-2], n * c.width)
+        quantized = "" if self.is_last else c.quantized
+        mix = LowRankGate(rank, quantized, 1 / n, name="gate")(flat).reshape(x.shape).mean(-2)
+        if self.is_last:
+            return mix, None
+        shares = 2.0 * jax.nn.sigmoid(Linear(n, False, name="shares")(flat) / n)
+        return mix, jnp.moveaxis(shares, -1, 0)
+
+
+def around(
+    config: DecoderConfig,
+    params: Any,
+    streams: Float[Array, "N R L D"],
+    half: Callable[[Array], tuple[Array, Any]],
+) -> tuple[Float[Array, "N R L D"], Any]:
+    """Run a half of a layer between hyper-connections.
+
+    Args:
+        params: of its `HyperConnection`.
+        half: of the mix [R, L, D]: what it adds, and what else it returns.
+
+    Returns:
+        The streams, and what else the half returns.
+    """
+    mix, shares = HyperConnection(config).apply({"params": params}, streams)
+    added, more = half(mix)
+    return streams + shares[..., None] * added, more
+
+
+def expand(config: DecoderConfig, params: Any, x: Float[Array, "R L D"]) -> Array:
+    """Make the first streams [N, R, L, D] of the embedding.
+
+    With alternating updates they are the embedding, and products of it with its root mean square.
+    """
+    if isinstance(config.streams, HyperConnections):
+        return jnp.broadcast_to(x, (config.streams.n_streams, *x.shape))
+    weight = _float32(from_storage(params["into"]["weight"]))
+    more = jnp.einsum("mod,rld->mrlo", weight, x, precision=lax.Precision.HIGHEST)
     return jnp.concatenate([x[None], _scaled_like(x, more)])
 
 
-def merge(streams: Float[Array, "N R L D"], weight: Float[Array, "M D D"]) -> Float[Array, "R L D"]:
-    """Average the first stream and products of the others, scaled to its root mean square."""
+def merge(config: DecoderConfig, params: Any, streams: Float[Array, "N R L D"]) -> Array:
+    """Make the final hidden state [R, L, D] of the streams.
+
+    With alternating updates it averages the first stream and products of the others, scaled to its
+    root mean square.
+    """
+    if isinstance(config.streams, HyperConnections):
+        last = HyperConnection(config, is_last=True)
+        mix: Array = last.apply({"params": from_storage(params["out_of"])}, streams)[0]
+        return mix
+    weight = _float32(from_storage(params["out_of"]["weight"]))
     first, others = streams[0], streams[1:]
-    more = jnp.einsum("mod,mrld->mrlo", _float32(weight), others, precision=lax.Precision.HIGHEST)
+    more = jnp.einsum("mod,mrld->mrlo", weight, others, precision=lax.Precision.HIGHEST)
     return (first + _scaled_like(first, more).sum(axis=0)) / len(streams)
 
 

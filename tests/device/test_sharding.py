@@ -17,6 +17,7 @@ from jaxscore.device.decoder_config import (
     Experts,
     GatedDelta,
     GatedUnit,
+    HyperConnections,
     Latent,
     Lightning,
     OtherHeads,
@@ -125,6 +126,13 @@ CONFIGS = {
         per_layer_width=6,
         quantized="float32",
     ),
+    "hyper-connections": llamalike(
+        experts=Experts(4, 2, False, 16),
+        final_norm=False,
+        norm_place="streams",
+        quantized="float32",
+        streams=HyperConnections(3, 5),
+    ),
     "late experts": llamalike(
         experts=Experts(4, 2, False, 16, False, identities=2, late=True, corrected=True),
         other_mlp=OtherMlp((1,), 16),
@@ -215,6 +223,7 @@ RUN = (
     "heads of two sizes",
     "experts beside",
     "streams",
+    "hyper-connections",
     "late experts",
 )  # tests/engine/test_on_eight_devices.py runs others
 WITH_KERNELS = "int8 experts", "other widths", "mixed"  # interpreted, as on a TPU and a GPU

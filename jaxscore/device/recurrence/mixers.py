@@ -178,7 +178,7 @@ class GatedDeltaMixer(nn.Module):
         q *= m.key_width**-0.5
         out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
         norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
-        gate = jax.nn.sigmoid if m.channel_decay else jax.nn.silu
+        gate = jax.nn.sigmoid if m.sigmoid_gate else jax.nn.silu
         out, kept = spread_nonfinite(norm(out) * gate(z), kept, broken, layout.paths)
         return finish(self, out.reshape(*out.shape[:2], -1), kept, index, x.shape)
 

@@ -319,7 +319,7 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
     }.items():
         table |= linear((*at, ours), f"{layer}altup.{theirs}", False)
     table |= norm((*at, "norm"), layer + "altup.router_norm", False)
-    assert config.streams is not None
+    assert isinstance(config.streams, AltUp)
     if config.streams.scaled:
         table[*at, "output_scale"] = Source(layer + "altup.correct_output_scale")
     at = ("layers", "laurel")
@@ -330,7 +330,7 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
     """Also scales that are not applied."""
-    assert config.streams is not None
+    assert isinstance(config.streams, AltUp)
     scales = () if config.streams.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)
     return unread(config) + scales
 

@@ -46,9 +46,8 @@ def _decoder(config: Any, of_mixer: dict[str, Any], **own: Any) -> DecoderConfig
         raise InputError(f"linear layers have {count} heads of {width} and {taps} taps")
     activation: Any = fields.activation(config)
     eps = config.rms_norm_eps
-    mixer = GatedDelta(
-        count, count, width, width, taps, activation, 1.0, eps, channel_decay=True, **of_mixer
-    )
+    of_mixer = of_mixer | {"channel_decay": True, "sigmoid_gate": True}
+    mixer = GatedDelta(count, count, width, width, taps, activation, 1.0, eps, **of_mixer)
     inner = config.moe_intermediate_size
     experts = mixtures.sigmoid_experts(
         config, config.num_experts, shared_width=config.num_shared_experts * inner
