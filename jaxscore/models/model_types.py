@@ -16,7 +16,8 @@ WITHOUT_4 = frozenset(
     "gemma4_text gemma4_unified_text glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 "
     "hyperclovax internlm3 iquestcoder jais2 kimi_linear kolibri1 lara_mini lfm2_moe lfm3 mellum "
     "mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral3 nanochat nemotron_h "
-    "olmo_hybrid qwen3_5_moe_text qwen3_5_text sarvam_mla sarvam_moe solar_open youtu".split()
+    "olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen4_exp_text sarvam_mla sarvam_moe solar_open "
+    "youtu".split()
 )
 # wrappers of families that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr", "moss_transcribe_diarize"})
@@ -124,14 +125,12 @@ BOTH_SIDES = Kind(
     "score it with minicons, which has pseudo-log-likelihoods",
 )
 
-DELTA = "the gated delta rule"
 CONVOLUTIONS = "short convolutions"
 _LAYERS = {
     "glm5_next_text": "linear attention",
     "inkling2_loop_text": CONVOLUTIONS,
     "inkling2_text": CONVOLUTIONS,
     "inkling_text": CONVOLUTIONS,
-    "qwen4_exp_text": f"{DELTA}, several residual streams, hashed n-grams and an indexer",
     "rwkv": "WKV",
     "xlstm": "mLSTM",
     "zaya": "convolutions before attention",
@@ -142,7 +141,6 @@ _WRAPPED = {
     "inkling2": "inkling2_text",
     "inkling2_loop": "inkling2_loop_text",
     "inkling_mm_model": "inkling_text",
-    "qwen4_exp": "qwen4_exp_text",
 }
 INDEXER = "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"

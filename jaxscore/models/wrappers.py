@@ -326,6 +326,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen2_vl": Wrapper(("qwen2_vl_text",), frozenset({"visual"}), QWEN, flat=True),
     "qwen3_5": Wrapper(("qwen3_5_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), frozenset({"visual", "mtp"}), QWEN3_5),
+    "qwen4_exp": Wrapper(("qwen4_exp_text",), frozenset({"visual", "mtp"}), QWEN3_5),
     "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
     "qwen3_vl_moe": Wrapper(("qwen3_vl_moe_text",), frozenset({"visual"}), QWEN),
     "smolvlm": IDEFICS,

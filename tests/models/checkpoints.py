@@ -55,7 +55,7 @@ NOT_BY_4 = dict.fromkeys(WITHOUT_4, MISSING) | {
 # How norms are stored
 LESS_ONE = set(
     "gemma gemma2 gemma3_text minimax_m3_vl minimax_m3_vl_text nemotron qwen3_5 "
-    "qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma vaultgemma".split()
+    "qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma vaultgemma".split()
 )
 OLD_ROTARY = set("rope_theta rope_scaling partial_rotary_factor rotary_pct".split())
 

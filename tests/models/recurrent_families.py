@@ -159,6 +159,16 @@ BASE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {k: v for k, v in DELTA_MOE.items() if k != "intermediate_size"},
     "qwen3_5_text": DELTA,
     "qwen3_next": DELTA_MOE,
+    "qwen4_exp_text": {
+        **{k: v for k, v in DELTA_MOE.items() if k != "intermediate_size"},
+        "hc_count": 3,
+        "hc_lowrank": 5,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": POSITIONS,
+        "indexer_compress_ratio": 4,
+    },
     "recurrent_gemma": {
         **{name: value for name, value in GATED.items() if name != "max_position_embeddings"},
         "num_hidden_layers": 3,
@@ -582,6 +592,26 @@ CASES = [
     case("qwen3_5_text", "rope_scaling", layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
     # 3 rotary channels, 4 of which turn
     case("qwen3_5_text", layer_types=None, full_attention_interval=2, head_dim=12),
+    case("qwen4_exp_text", {"num_experts_per_tok": 3}),
+    case(
+        "qwen4_exp_text",
+        LLAMALIKE_NAMES,
+        "partial_rotary_factor norm_topk_prob",
+        {"output_gate_type": "silu"},
+        attention_bias=True,
+        tie_word_embeddings=True,
+        layer_types=[LINEAR, LINEAR, FULL],
+        linear_num_key_heads=4,
+        linear_conv_kernel_dim=3,
+        partial_rotary_factor=0.5,
+        output_gate_type="sigmoid",
+        norm_topk_prob=False,
+        hc_count=2,
+        hc_lowrank=3,
+        **LLAMALIKE,
+    ),
+    case("qwen4_exp_text", "rope_scaling", layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
+    case("qwen4_exp_text", layer_types=None, full_attention_interval=2),
     case("qwen3_next", {"num_experts_per_tok": 3}),
     case(
         "qwen3_next",
@@ -737,6 +767,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"rope_scaling": DYNAMIC}, "rope_type is 'dynamic'"),
     ("zamba", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba", {"layers_block_type": [LINEAR] * 9}, "layers_block_type has no 'hybrid'"),
+    ("qwen4_exp_text", {"ple_layer_ids": [1]}, "ple_layer_ids is [1]: embeddings of hashed"),
     ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba2", {"use_conv_bias": False}, "use_conv_bias is False"),
     (
@@ -781,6 +812,11 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0"),
     ("qwen3_5_text", {"layer_types": None, "full_attention_interval": 0}, "interval is 0"),
     ("qwen3_next", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+    ("qwen4_exp_text", {"hc_count": 1}, "hc_count is 1 and hc_lowrank 5"),
+    ("qwen4_exp_text", {"hidden_act": "gelu"}, "output_gate_type is 'gelu', expected 'sigmoid'"),
+    ("qwen4_exp_text", {"indexer_budget": None}, "indexer_budget is None"),
+    ("qwen4_exp_text", {"indexer_budget": 6}, "indexer_budget is 6, expected a multiple of"),
+    ("qwen4_exp_text", {"indexer_kv_heads": 2}, "indexer_kv_heads is 2"),
     ("recurrent_gemma", {"block_types": []}, "block_types is []"),
     ("recurrent_gemma", {"conv1d_width": 0}, "conv1d_width is 0"),
     ("recurrent_gemma", {"lru_width": 41}, "lru_width 41 is no multiple"),
@@ -895,6 +931,20 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     ),
     "qwen3_5_moe_text": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "qwen3_next": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
+    "qwen4_exp_text": {
+        **dict.fromkeys(("output_router_logits", "router_aux_loss_coef"), TRAINING),
+        **dict.fromkeys(
+            "indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads "
+            "indexer_n_heads".split(),
+            "the choice among more keys, at which texts are refused",
+        ),
+        **dict.fromkeys(
+            "heads_per_ngram make_ngram_vocab_size_divisible_by ngram_size "
+            "ngram_vocab_size_base number_of_conv_states ple_conv_kernel_size ple_embed_dim seed "
+            "split_ngram_parts".split(),
+            "of n-grams, which ple_layer_ids refuses",
+        ),
+    },
     "recurrent_gemma": {
         "final_w_init_variance_scale": TRAINING,
         "w_init_variance_scale": TRAINING,

@@ -58,7 +58,7 @@ def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
         | set(RELEASED)
         | set(
             "gemma3n gemma4 gemma4_unified lfm3_vl llama4 minimax_m3_vl nemotron_h_omni qwen3_5 "
-            "qwen3_5_moe".split()
+            "qwen3_5_moe qwen4_exp".split()
         )
     )
     assert by_5_alone == WITHOUT_4 | NOT_BY_4 | wrappers

@@ -15,7 +15,7 @@ from jaxscore.models.wrappers import WRAPPERS
 from tests.models.checkpoints import FIFTH, loaded
 
 HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
-NAMED = ("qwen4_exp rwkv zaya").split()
+NAMED = ("glm5_next rwkv zaya").split()
 STATE = "and are not covered yet; score it with transformers"
 
 

@@ -43,6 +43,7 @@ KINDS = [
     "jamba",
     "mamba2",
     "nemotron_h",
+    "qwen4_exp_text",
     "recurrent_gemma",
     "zamba",
     "zamba2",
@@ -53,7 +54,9 @@ GENERATED = [k for k in KINDS if k not in {"bamba", "lfm3", "mamba2", "nemotron_
 LONG = {"max_position_embeddings": 512}
 # Under another name, or without a limit
 KIMI = {"model_max_length": 512}
-LONG_OF = {"bailing_hybrid": KIMI, "kimi_linear": KIMI, "mamba2": {}, "recurrent_gemma": {}}
+LONG_OF = {"bailing_hybrid": KIMI, "kimi_linear": KIMI, "mamba2": {}, "recurrent_gemma": {}} | {
+    "qwen4_exp_text": LONG | {"indexer_budget": 512}
+}
 
 
 def shared():

@@ -41,16 +41,29 @@ def test_a_model_type_that_is_not_covered(checkpoint, kind, implementation):
     refused(folder, folder / "config.json", kind, implementation=implementation)
 
 
-def test_texts_of_more_tokens_than_an_indexer_chooses(tmp_path):
-    """Up to `index_topk` keys it chooses all."""
-    model = saved(tmp_path, "deepseek_v32", index_topk=16)
+@pytest.mark.parametrize(
+    ("kind", "sizes", "most", "tensors", "named"),
+    [
+        ("deepseek_v32", {"index_topk": 16}, 16, "15 tensors of indexers", "index_topk"),
+        (
+            "qwen4_exp_text",
+            {"indexer_budget": 8},
+            11,  # two blocks of 4, and 3 that fill none
+            "3 tensors of indexers and multi-token prediction",
+            "indexer_budget",
+        ),
+    ],
+)
+def test_texts_of_more_tokens_than_an_indexer_chooses(tmp_path, kind, sizes, most, tensors, named):
+    """Up to so many keys it chooses all, and of one more it does not."""
+    model = saved(tmp_path, kind, **sizes)
     own, sequences = loaded(tmp_path), ragged()
-    assert own.left_out == "15 tensors of indexers"
-    short = [TokenSequence(one.ids[:17], 0) for one in sequences]
+    assert own.left_out == tensors
+    short = [TokenSequence(one.ids[: most + 1], 0) for one in sequences]
     assert_agree(scorer(own).score_sequences(short), torch_scores(model, short))
-    limit = r"16 positions \(beyond index_topk keys an indexer chooses among them, which is not cov"
+    limit = rf"{most} positions \(beyond {named} keys an indexer chooses among them, which is not"
     with pytest.raises(ValueError, match=limit):
-        scorer(own).score_sequences([TokenSequence(sequences[0].ids[:18], 0)])
+        scorer(own).score_sequences([TokenSequence(sequences[0].ids[: most + 2], 0)])
 
 
 def test_an_indexer_is_no_reason_if_the_model_was_made_for_no_longer_texts(tmp_path):

@@ -66,14 +66,16 @@ REALS = frozenset(
 )
 # Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
-    "attention_head_dim attention_hidden_size ffn_hidden_size head_dim intermediate_size "
+    "attention_head_dim attention_hidden_size ffn_hidden_size head_dim indexer_budget "
+    "indexer_compress_ratio indexer_head_dim indexer_kv_heads indexer_n_heads intermediate_size "
     "kv_channels linear_key_head_dim linear_num_key_heads "
     "linear_num_value_heads linear_value_head_dim mamba_d_head mamba_d_ssm mamba_headdim "
     "moe_intermediate_size moe_latent_size num_hidden_layers "
     "n_group n_inner "
     "n_routed_experts n_shared_experts num_experts num_experts_per_tok "
     "num_global_key_value_heads num_key_value_heads num_kv_heads "
-    "num_ln_in_parallel_attn num_query_groups prefix_dense_intermediate_size q_lora_rank "
+    "num_ln_in_parallel_attn num_query_groups ple_embed_dim prefix_dense_intermediate_size "
+    "q_lora_rank "
     "qk_head_dim sliding_window top_k_experts topk_group v_head_dim word_embed_proj_dim".split(),
     int,
 ) | dict.fromkeys(
@@ -81,13 +83,14 @@ KINDS: dict[str, type] = dict.fromkeys(
     "rms_norm_eps".split(),
     float,
 )
-KINDS |= {"hidden_activation": str, "audio_config": dict, "vision_config": dict}
+KINDS |= dict.fromkeys("hidden_activation output_gate_type".split(), str)
+KINDS |= dict.fromkeys("audio_config vision_config".split(), dict)
 KINDS |= dict.fromkeys(
     "activation_sparsity_pattern attention_layers attention_types attn_layer_indices "
     "full_attn_idxs hybrid_layer_ids indexer_types layer_rope_theta layer_types "
     "layers_block_type "
     "mlp_layer_types mlp_multipliers mlp_only_layers moe_layers mtp_layers_block_type "
-    "no_rope_layers "
+    "no_rope_layers ple_layer_ids "
     "ssm_multipliers".split(),
     list,
 )
@@ -99,8 +102,9 @@ MAX_LAYERS = 10_000
 MAX_SIZE = 1 << 22
 POSITIONS = frozenset(  # lengths of text, for which nothing is allocated
     "max_position_embeddings n_positions original_max_position_embeddings sliding_window "
-    "attention_chunk_size floor_scale model_max_length seq_length".split()
+    "attention_chunk_size floor_scale indexer_budget model_max_length seq_length".split()
 )
+HASHES = frozenset({"ngram_vocab_size_base", "seed"})  # of n-grams
 
 
 def check_sizes(raw: Mapping[str, Any], where: str) -> None:
@@ -110,7 +114,7 @@ def check_sizes(raw: Mapping[str, Any], where: str) -> None:
         InputError: an attribute is too large.
     """
     for name, value in raw.items():
-        if type(value) is not int or name in INERT | POSITIONS | REALS:
+        if type(value) is not int or name in INERT | POSITIONS | HASHES | REALS:
             continue
         counts = ("layer" in name and not name.endswith("_layer_input")) or name.endswith("labels")
         most = MAX_LAYERS if counts else MAX_SIZE

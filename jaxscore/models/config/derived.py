@@ -12,10 +12,11 @@ from jaxscore.errors import InputError
 from jaxscore.models.config.check import BASE, INERT
 
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
+INDEXED = "indexed_attention"
 # Old names of layer types
 RENAMED = {
     "attention": FULL,
-    "deepseek_sparse_attention": "indexed_attention",
+    "deepseek_sparse_attention": INDEXED,
     "mamba": "linear_attention",
 }
 
@@ -586,6 +587,17 @@ def _qwen_hybrid(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % interval else FULL for i in layers]
 
 
+def _qwen4_exp(config: Any) -> None:
+    """An indexer in all layers with attention, which released files call full attention."""
+    _qwen_hybrid(config)
+    if isinstance(types := config.layer_types, list):
+        config.layer_types = [INDEXED if kind == FULL else kind for kind in types]
+    if config.ple_layer_ids is None:
+        config.ple_layer_ids = []
+    if config.ple_embed_dim is None:
+        config.ple_embed_dim = config.hidden_size
+
+
 def _olmo_hybrid(config: Any) -> None:
     """Attention in every fourth layer, or the last one; a key head is of three quarters of the
     heads' share of the width, a value head twice as wide."""
@@ -822,6 +834,7 @@ RULES: dict[str, Callable[[Any], None]] = {
     "qwen3_5_text": _qwen_hybrid,
     "qwen3_moe": _mixture,
     "qwen3_next": _qwen_hybrid,
+    "qwen4_exp_text": _qwen4_exp,
     "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": _no_windows,
     "recurrent_gemma": _recurrent_gemma,

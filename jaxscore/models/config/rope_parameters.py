@@ -29,7 +29,7 @@ WITH_ALPHA = frozenset({"hunyuan_v1_dense", "hunyuan_v1_moe"})
 # channels among them changes nothing.
 STREAMS = frozenset(
     "qwen2_5_vl_text qwen2_vl_text qwen3_5_moe_text qwen3_5_text qwen3_vl_moe_text "
-    "qwen3_vl_text".split()
+    "qwen3_vl_text qwen4_exp_text".split()
 )
 # Whose base may be null, which is no rotation
 MAY_BE_NOPE = frozenset({"olmo_hybrid"})

@@ -12,7 +12,7 @@ MODULES = {
     "longcat_flash sarvam_mla youtu",
     "fairseq": "biogpt opt xglm",
     "fused_qkv": "bloom falcon gpt_neox mpt persimmon",
-    "gated_delta": "lara_mini olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next",
+    "gated_delta": "lara_mini olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text",
     "gemma": "gemma gemma2 gemma3_text recurrent_gemma vaultgemma",
     "gemma4": "gemma3n_text gemma4_text gemma4_unified_text",
     "gpt": "codegen gpt2 gpt_bigcode gpt_neo gptj",

@@ -16,7 +16,7 @@ MAX_POSITIONS = 131_072  # of models that have no limit, as with ALiBi or recurr
 # Model types whose class rotates as many channels as its table of cosines has, an even number
 TURNS_AS_COSINES = set(
     "bamba glm glm4 glm4_moe gpt_neox minimax_m2 phi3 qwen3_5_moe_text qwen3_5_text "
-    "qwen3_next recurrent_gemma".split()
+    "qwen3_next qwen4_exp_text recurrent_gemma".split()
 )
 
 # transformers' name of an activation -> ours

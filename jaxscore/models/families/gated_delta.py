@@ -1,27 +1,43 @@
-"""The gated delta rule in most layers: lara_mini, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe.
+"""The gated delta rule in most layers: lara_mini, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe,
+qwen4_exp.
 
 The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
 norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
 in olmo2. lara_mini has norms as usual, windows with rotary embeddings in some layers, and attention
-without either in others.
+without either in others. qwen4_exp is qwen3_5_moe with several residual streams; the indexer of its
+attention chooses all keys up to `indexer_budget` of them and what fills no block, and longer texts
+are refused.
 """
 
 import dataclasses
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Experts, GatedDelta, Recurrent
+from jaxscore.device.decoder_config import (
+    DecoderConfig,
+    Experts,
+    GatedDelta,
+    HyperConnections,
+    Recurrent,
+)
 from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
-from jaxscore.models.families.family import Part, Source, Table, linear, norm
+from jaxscore.models.families.family import Part, Source, Table, linear, norm, unembedding
 from jaxscore.models.families.hybrid import FULL, LINEAR, SLIDING
 
 PLUS = 1.0  # added to the scale of every norm but the delta rule's
 QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
+INDEXED = "indexed_attention"
+GATES = ("sigmoid", "silu")
+INDEXER = "indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads indexer_n_heads"
 
 
-def _config(config: Any, **own: Any) -> DecoderConfig:
-    layers = hybrid.layers_of_type(config, LINEAR, FULL)
-    mixer = hybrid.gated_delta(config, largest_rate=1.0, norm_eps=config.rms_norm_eps)
+def _config(
+    config: Any, *, full: str = FULL, sigmoid_gate: bool = False, **own: Any
+) -> DecoderConfig:
+    layers = hybrid.layers_of_type(config, LINEAR, full)
+    mixer = hybrid.gated_delta(
+        config, largest_rate=1.0, norm_eps=config.rms_norm_eps, sigmoid_gate=sigmoid_gate
+    )
     return llama.llama_config(
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,
@@ -32,7 +48,9 @@ def _config(config: Any, **own: Any) -> DecoderConfig:
     )
 
 
-def _mixture(config: Any, renormalised: bool, plain: tuple[int, ...], width: int) -> DecoderConfig:
+def _mixture(
+    config: Any, renormalised: bool, plain: tuple[int, ...], width: int, **own: Any
+) -> DecoderConfig:
     """Experts beside a gated shared MLP, and plain MLPs of this width in some layers."""
     experts = Experts(
         config.num_experts,
@@ -41,7 +59,7 @@ def _mixture(config: Any, renormalised: bool, plain: tuple[int, ...], width: int
         config.shared_expert_intermediate_size,
     )
     inner = config.moe_intermediate_size
-    return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width))
+    return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width), **own)
 
 
 def _qwen3_next(config: Any) -> DecoderConfig:
@@ -51,6 +69,48 @@ def _qwen3_next(config: Any) -> DecoderConfig:
 
 def _qwen3_5_moe(config: Any) -> DecoderConfig:
     return _mixture(config, True, (), 0)
+
+
+def _qwen4_exp(config: Any) -> DecoderConfig:
+    if config.ple_layer_ids:
+        raise InputError(
+            f"ple_layer_ids is {str(config.ple_layer_ids)[:60]}: embeddings of hashed n-grams are "
+            "not handled"
+        )
+    if (gate := config.output_gate_type or config.hidden_act) not in GATES:
+        raise InputError(f"output_gate_type is {gate!r}, expected {' or '.join(map(repr, GATES))}")
+    if config.hc_count < 2 or config.hc_lowrank < 1:
+        raise InputError(
+            f"hc_count is {config.hc_count} and hc_lowrank {config.hc_lowrank}, expected at least "
+            "2 and 1"
+        )
+    longest = config.max_position_embeddings
+    if INDEXED in fields.per_layer_values(config, "layer_types"):
+        longest = min(longest, _indexed_keys(config))
+    return _mixture(
+        config,
+        config.norm_topk_prob,
+        (),
+        0,
+        full=INDEXED,
+        sigmoid_gate=gate == "sigmoid",
+        max_positions=longest,
+        norm_place="streams",
+        streams=HyperConnections(config.hc_count, config.hc_lowrank),
+        final_norm=False,
+    )
+
+
+def _indexed_keys(config: Any) -> int:
+    """Number of keys up to which an indexer chooses all: its budget, and what fills no block."""
+    fields.require_counts(config, *INDEXER.split())
+    fields.require(config, indexer_kv_heads=1)
+    budget, block = config.indexer_budget, config.indexer_compress_ratio
+    if budget % block:
+        raise InputError(
+            f"indexer_budget is {budget}, expected a multiple of indexer_compress_ratio {block}"
+        )
+    return int(budget + block - 1)
 
 
 def _attention_sources(config: DecoderConfig) -> Table:
@@ -134,6 +194,29 @@ def _grouped_sources(config: DecoderConfig) -> Table:
     return _sources(config, grouped=True)
 
 
+def _connection_sources(at: tuple[str, ...], name: str, *, is_last: bool = False) -> Table:
+    """A hyper-connection; the last one adds nothing to the streams."""
+    names: dict[tuple[str, ...], str]
+    names = {("gate", "left"): "input_mix_weight_down", ("gate", "right"): "input_mix_weight_up"}
+    if not is_last:
+        names["shares",] = "block_inject_weight"
+    table = norm((*at, "norm"), name + "hc_norm", False, PLUS)
+    for ours, theirs in names.items():
+        table |= linear((*at, *ours), name + theirs, False)
+    return table
+
+
+def _qwen4_sources(config: DecoderConfig) -> Table:
+    table: Table = {("embed", "token"): Source("embed_tokens.weight")}
+    mixers = _attention_sources(config) | _delta_sources(config)
+    table |= unembedding(config) | hybrid.by_kind(config, mixers) | _mlp_sources(config)
+    for ours, theirs in {"attention": "attn", "mlp": "mlp"}.items():
+        at, name = ("layers", "streams", ours), f"layers.{{i}}.{theirs}_hyper_connection."
+        table |= _connection_sources(at, name)
+    last = _connection_sources(("streams", "out_of"), "hyper_connection_mixer.", is_last=True)
+    return table | last
+
+
 DELTA = (
     "attention_bias head_dim layer_types full_attention_interval linear_conv_kernel_dim "
     "linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim"
@@ -142,11 +225,20 @@ EXPERTS = (
     "moe_intermediate_size num_experts num_experts_per_tok shared_expert_intermediate_size "
     f"{mixtures.TRAINING}"
 )
+# Of hashed n-grams, and what transformers derives of them
+NGRAMS = (
+    "heads_per_ngram make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base "
+    "number_of_conv_states ple_conv_kernel_size ple_embed_dim seed split_ngram_parts"
+)
 MTP = (r"mtp\..*",)  # multi-token-prediction layers of released files
 
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
     return MTP
+
+
+def _qwen4_unread(config: DecoderConfig) -> tuple[str, ...]:
+    return (*MTP, r"layers\.\d+\.self_attn\.indexer\..+")
 
 
 _MOE = llama.family(_qwen3_5_moe, DELTA, EXPERTS, sources=_sources, unread=_unread)
@@ -283,6 +375,20 @@ FAMILIES = {
         "decoder_sparse_step mlp_only_layers norm_topk_prob",
         sources=_grouped_sources,
         unread=_unread,
+    ),
+    "qwen4_exp_text": llama.family(
+        _qwen4_exp,
+        DELTA,
+        EXPERTS,
+        "hc_count hc_lowrank norm_topk_prob output_gate_type ple_layer_ids",
+        INDEXER,
+        NGRAMS,
+        sources=_qwen4_sources,
+        unread=_qwen4_unread,
+        unread_part="indexers and multi-token prediction",
+        limit_reason="beyond indexer_budget keys an indexer chooses among them, which is not "
+        "covered",
+        lacks="intermediate_size",
     ),
     "olmo_hybrid": llama.family(
         _olmo_hybrid,

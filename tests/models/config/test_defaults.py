@@ -123,6 +123,13 @@ UNUSABLE = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv"] * 32},
     "minimax_m3_vl_text": {"partial_rotary_factor": 0.5},
+    "qwen4_exp_text": {
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 4,
+        "indexer_head_dim": 256,
+        "indexer_kv_heads": 1,
+        "indexer_n_heads": 2,
+    },
 }
 
 
