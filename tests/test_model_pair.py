@@ -11,7 +11,8 @@ from jaxscore import DivergenceScorer, InputError, evaluate
 from jaxscore.plan.requests import SequenceScores
 from jaxscore.text.result_assembly import DIVERGENCE_INFINITE, NOT_FINITE, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
-from jaxscore.text.tokenizer import load_tokenizer, tokenizer_difference
+from jaxscore.text.tokenizer import tokenizer_difference
+from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.types.requests import Request
 from tests.cli import adapters
 from tests.cli.conftest import QWEN

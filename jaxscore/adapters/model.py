@@ -30,9 +30,9 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
 from jaxscore.text.bounded_tokenizer import panics_as_errors
-from jaxscore.text.checkpoint_tokenizer import errors_only
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer import errors_only
+from jaxscore.text.tokenizer_files import load_tokenizer
 
 # lm-evaluation-harness caches the answers of a window together, so an interrupted run keeps all
 # earlier windows. Examples that all documents share are computed once per window: 1 % of the work

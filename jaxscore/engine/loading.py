@@ -17,7 +17,7 @@ from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.version import NUMBERS
 
 IN_MEMORY = "memory "  # prefix of the identity of weights that no file has

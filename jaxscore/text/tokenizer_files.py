@@ -24,7 +24,8 @@ from jaxscore.errors import InputError
 from jaxscore.io import gguf_file
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
-from jaxscore.text.checkpoint_tokenizer import CheckpointTokenizer
+from jaxscore.text.bounded_tokenizer import panics_as_errors
+from jaxscore.text.tokenizer import CheckpointTokenizer, errors_only
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
@@ -36,6 +37,9 @@ ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as n
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 BOS, EOS = "bos_token", "eos_token"
 SPECIAL = (BOS, EOS, "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary; old
+# checkpoints have no tokenizer.json.
+FROM_VOCABULARY = {"BertTokenizer": ("vocab.txt",), "GPT2Tokenizer": ("vocab.json", "merges.txt")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +115,52 @@ CLASSES = {
 OF_MODEL_TYPE = {
     kind: name for name, known in CLASSES.items() for kind in known.model_types.split()
 }
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """Load the checkpoint's fast tokenizer.
+
+    Raises:
+        InputError: the folder has no tokenizer, or only a slow one, which has no offsets; the
+            tokenizer brings code and `trust_remote_code` is False; or its files contradict each
+            other.
+    """
+    if gguf_file.is_gguf(folder):
+        with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError):
+            return read_gguf(folder)
+    advice = "; expected tokenizer.json beside the model"
+    with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
+        settings = read_settings(folder)
+        has_code = brings_code(folder, settings)
+        if has_code and not trust_remote_code:
+            raise InputError(
+                f"{folder}: its tokenizer brings code of its own (auto_map); read it, then give "
+                "--trust-remote-code to run it"
+            )
+        name = class_name(folder, settings)
+        if (folder / TRUTH).exists() and not has_code:
+            return read_tokenizer(folder)
+        files = FROM_VOCABULARY.get(name, (TRUTH,))
+        missing = [file for file in files if not (folder / file).is_file()]
+        if missing and not has_code:
+            raise InputError(
+                f"{folder}: no usable tokenizer ({', '.join(missing)} missing, "
+                f"{name or 'no class'} named); expected tokenizer.json beside the "
+                "model, which save_pretrained of transformers' AutoTokenizer writes where the "
+                "class has a fast tokenizer"
+            )
+        from transformers import AutoTokenizer
+
+        with errors_only():
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), use_fast=True, trust_remote_code=has_code
+            )
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no "
+                "offsets; save it with a tokenizer.json (convert_slow_tokenizer)"
+            )
+        return tokenizer
 
 
 def read_tokenizer(folder: Path) -> CheckpointTokenizer:

@@ -8,7 +8,7 @@ from tokenizers import Regex, pre_tokenizers
 from jaxscore.text import checkpoint_process
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES
 from tests.server.conftest import MODEL, Served, refused
 from tests.test_scorer import fresh

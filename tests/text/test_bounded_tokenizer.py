@@ -14,7 +14,8 @@ from jaxscore.engine.generation import Generator
 from jaxscore.text import bounded_tokenizer, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import copy_backend, load_tokenizer
+from jaxscore.text.tokenizer import copy_backend
+from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.types.requests import GenerationRequest, LabelRequest
 from jaxscore.types.token_texts import byte_of
 from tests.conftest import CASES, MODELS
@@ -334,7 +335,8 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError
-from jaxscore.text.tokenizer import load_tokenizer, copy_backend
+from jaxscore.text.tokenizer import copy_backend
+from jaxscore.text.tokenizer_files import load_tokenizer
 
 bounded = BoundedTokenizer(copy_backend(load_tokenizer(Path(sys.argv[1]))))
 bounded.ids(["a b"] * 64)  # starts the threads

@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.text import chat_template
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
 
 pytestmark = pytest.mark.lines

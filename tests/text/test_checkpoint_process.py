@@ -15,7 +15,7 @@ from tokenizers import normalizers
 from jaxscore.errors import InputError
 from jaxscore.io.child_process import ChildProcess
 from jaxscore.text import chat_template, checkpoint_process, tokenizer_limits
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
 
 pytestmark = pytest.mark.lines
@@ -119,7 +119,8 @@ def test_a_signal_while_a_reply_is_awaited_ends_the_process():
 
 def test_no_process_is_left_at_the_end():
     code = (
-        "from jaxscore.text import checkpoint_process as c; from jaxscore.text.tokenizer import *;"
+        "from jaxscore.text import checkpoint_process as c;"
+        "from jaxscore.text.tokenizer_files import load_tokenizer;"
         "from pathlib import Path; import sys;"
         "c.render(load_tokenizer(Path(sys.argv[1])), [{'role': 'user', 'content': 'a'}]);"
         "print(c._RENDERER._process._process.pid)"

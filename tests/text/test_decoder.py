@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscore.text.decoder import PIECE, StopSearch, TextDecoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.lines

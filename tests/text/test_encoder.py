@@ -15,7 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from jaxscore import Request
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder, audit_boundaries
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
 
 pytestmark = pytest.mark.lines

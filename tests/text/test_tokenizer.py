@@ -14,9 +14,9 @@ from transformers.utils import logging
 from jaxscore import Request
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.text.checkpoint_tokenizer import errors_only
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer import errors_only
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, ROOT
 from tests.releases import flax_classes
 
@@ -212,7 +212,7 @@ WITHOUT_TORCH = """
 import os, sys
 sys.modules["torch"] = None
 from pathlib import Path
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 len(load_tokenizer(Path(sys.argv[1])))  # needs transformers
 print(os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS"))
 """
@@ -232,7 +232,7 @@ WITHOUT_TRANSFORMERS = """
 import sys
 from pathlib import Path
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.types.requests import Request
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 encoder = TextEncoder(tokenizer)

@@ -20,8 +20,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
-from jaxscore.text.tokenizer_files import CLASSES, OF_MODEL_TYPE, SPECIAL
+from jaxscore.text.tokenizer_files import CLASSES, OF_MODEL_TYPE, SPECIAL, load_tokenizer
 from tests.conftest import CASES
 from tests.releases import TRANSFORMERS_4, of_4
 

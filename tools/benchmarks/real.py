@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tools.benchmarks.contenders import CONTENDERS, Worker
 from tools.benchmarks.llama_cpp import reason_to_skip
 from tools.benchmarks.token_requests import Tokens

@@ -18,7 +18,7 @@ from jaxscore.models.transformers_flax import (
     transformers_config,
 )
 from jaxscore.models.weights import checkpoint, tensor_files
-from jaxscore.text.checkpoint_tokenizer import errors_only
+from jaxscore.text.tokenizer import errors_only
 
 READS = frozenset(
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "

@@ -28,7 +28,7 @@ from jaxscore.models.weights.checkpoint import read_generation_config
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 from jaxscore.plan.requests import TokenRequest
 from jaxscore.plan.row_batches import row_lengths
-from jaxscore.text.checkpoint_tokenizer import errors_only
+from jaxscore.text.tokenizer import errors_only
 
 # Paths of an untied unembedding [D, V] and its bias in every class
 HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")

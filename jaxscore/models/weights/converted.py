@@ -40,7 +40,7 @@ from jaxscore.models.weights.checkpoint import (
 )
 from jaxscore.models.weights.params import Placement, shapes_of
 from jaxscore.text import tokenizer_files
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 
 CHECKSUMS = "checksums.json"
 FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads unchecked

@@ -29,7 +29,8 @@ from jaxscore.systems.rag.report import report
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import System
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
-from jaxscore.text.tokenizer import copy_backend, load_tokenizer
+from jaxscore.text.tokenizer import copy_backend
+from jaxscore.text.tokenizer_files import load_tokenizer
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
 EQUIVALENT = 1  # the class

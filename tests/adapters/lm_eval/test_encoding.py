@@ -12,7 +12,7 @@ from jaxscore.adapters.lm_eval.encoding import Encoder
 from jaxscore.errors import InputError
 from jaxscore.text import bounded_tokenizer
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.adapters.lm_eval.folders import case
 from tests.conftest import CASES, MODELS
 from tests.text.test_bounded_tokenizer import PANICS, panicking_backend

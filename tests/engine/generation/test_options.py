@@ -11,7 +11,7 @@ from jaxscore.engine.generation.state import TextState
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES
 from tests.engine.generation.test_generator import requests
 from tests.models.checkpoints import loaded, saved

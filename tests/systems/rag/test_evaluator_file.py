@@ -20,7 +20,7 @@ from jaxscore.systems.rag.evaluator_file import (
     parse,
 )
 from jaxscore.text import chat_template
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES
 
 VALUES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxscore.errors import InputError
 from jaxscore.systems.sample import prompts
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
 from tests.systems.works import begin
 

@@ -46,7 +46,7 @@ def complete(scorer, work, alignment="formula", only=None):
 def published(name, context, output, alignment):
     """The formula from whole logits: -1/(nV) sum log(V p), of PyTorch in float64."""
     folder = CASES / "models" / name
-    from jaxscore.text.tokenizer import load_tokenizer
+    from jaxscore.text.tokenizer_files import load_tokenizer
 
     tokenizer = load_tokenizer(folder)
     a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (context, output))
