@@ -3,7 +3,7 @@ them."""
 
 from typing import Any
 
-from jaxscore.models.families import hunyuan
+from jaxscore.models.families import qwen
 from tests.models.case_parts import (
     FULL,
     GATED,
@@ -342,7 +342,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "apertus": {"hidden_dropout": NOT_READ},
     "cohere2": {"cache_implementation": "of torch's generate"},
     "granitemoe": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
-    "hunyuan_v1_dense": dict.fromkeys(hunyuan.UNREAD.split(), NOT_READ),
+    "hunyuan_v1_dense": dict.fromkeys(qwen.HUNYUAN_UNREAD.split(), NOT_READ),
     "olmoe": {"output_router_logits": TRAINING, "router_aux_loss_coef": TRAINING},
     "phimoe": {
         "hidden_dropout": NOT_READ,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxscore.models.families import hunyuan
+from jaxscore.models.families import qwen
 from tests.models.case_parts import (
     FULL,
     GATED,
@@ -698,7 +698,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "persimmon": {"hidden_dropout": TRAINING},
     "granitemoeshared": OF_MIXTURES,
     "hunyuan_v1_moe": {"output_router_logits": TRAINING}
-    | dict.fromkeys(hunyuan.UNREAD.split(), NOT_READ),
+    | dict.fromkeys(qwen.HUNYUAN_UNREAD.split(), NOT_READ),
     "hy_v3": {
         "output_router_logits": TRAINING,
         "enable_moe_fp32_combine": HALF,
