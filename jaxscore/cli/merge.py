@@ -28,9 +28,8 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_output import write_array
+from jaxscore.io.json_output import StoredRecords, write_array
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
-from jaxscore.io.stored_records import StoredRecords
 from jaxscore.io.streams import is_stream
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries

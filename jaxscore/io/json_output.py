@@ -1,4 +1,7 @@
-"""JSON and JSONL that commands write."""
+"""JSON and JSONL that commands write, and sequences whose elements are read when they are needed.
+
+Such sequences keep memory bounded; they are written as lists.
+"""
 
 import contextlib
 import dataclasses
@@ -6,15 +9,15 @@ import json
 import math
 import re
 import time
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, Generic, TextIO, TypeVar, overload
 
 import numpy as np
 import orjson
 
 from jaxscore.io.atomic import atomic
-from jaxscore.io.stored_records import LazySequence
 from jaxscore.io.streams import is_stream
 
 HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which UTF-8 cannot encode
@@ -22,6 +25,8 @@ OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 PLAIN_TYPES = {str, int, bool, type(None)}  # types whose every value is valid JSON
 PAUSE = 20.0  # least seconds between two writes of a growing array
 SHARE = 30  # and least multiple of the last write's seconds: each writes the whole file
+
+T = TypeVar("T")
 
 
 def json_number(value: float | None) -> float | str | None:
@@ -226,3 +231,75 @@ def array_writer(
 
     yield write
     file.write("[]\n" if opening == "[" else "\n]\n")
+
+
+class LazySequence(Sequence[T]):
+    """A sequence that makes each element anew; `element` of a subclass makes one."""
+
+    def element(self, place: int) -> T:
+        """Make the element at a place from 0."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        places = range(len(self))[place]
+        return self.element(places) if isinstance(places, int) else [*map(self.element, places)]
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.element, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list | LazySequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+class Lazy(LazySequence[T], Generic[T]):
+    """The results of a function of each of some places."""
+
+    def __init__(self, places: Sequence[int] | np.ndarray, make: Callable[[int], T]) -> None:
+        self._places, self._make = places, make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def element(self, place: int) -> T:
+        """See `LazySequence.element`."""
+        return self._make(int(self._places[place]))
+
+
+class StoredRecords(LazySequence[dict[str, Any]]):
+    """Records in a file. One that was read may be read again as it is: it must not be changed."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]], file: IO[bytes]) -> None:
+        """Write all records, one after the other.
+
+        Args:
+            file: new, open for writing and reading as long as records are read.
+        """
+        self._file, self._ends = file, array("q", [0])
+        self._last: tuple[int, dict[str, Any]] = -1, {}
+        for record in records:
+            self._ends.append(self._ends[-1] + file.write(json.dumps(record).encode()))
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def element(self, place: int) -> dict[str, Any]:
+        """See `LazySequence.element`."""
+        if place != self._last[0]:
+            start, end = self._ends[place], self._ends[place + 1]
+            self._file.seek(start)
+            self._last = place, json.loads(self._file.read(end - start))
+        return self._last[1]
+
+
+def where(records: Sequence[T], test: Callable[[T], bool]) -> Lazy[T]:
+    """The elements that pass a test; the memory of each is its place."""
+    places = array("q", (place for place, record in enumerate(records) if test(record)))
+    return Lazy(places, records.__getitem__)

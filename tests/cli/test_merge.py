@@ -14,8 +14,8 @@ import pytest
 from jaxscore.cli import merge as merging
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io import run_files
+from jaxscore.io.json_output import StoredRecords
 from jaxscore.io.records import csv_line
-from jaxscore.io.stored_records import StoredRecords
 from jaxscore.report import document
 from jaxscore.systems import divergence
 from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread

@@ -21,7 +21,7 @@ from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.stored_records import where
+from jaxscore.io.json_output import where
 from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry

@@ -16,7 +16,7 @@ from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.forecasts import calibration
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
-from jaxscore.io.stored_records import Lazy, where
+from jaxscore.io.json_output import Lazy, where
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.audits import PART_OF_ANSWERS, Answers
 from jaxscore.systems.chronologic import answer_scores, multiple_choice

@@ -15,7 +15,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
-from jaxscore.io.stored_records import where
+from jaxscore.io.json_output import where
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.system import Decision, Metric

@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from jaxscore.analysis.forecasts import brier, calibration, softmax
-from jaxscore.io.stored_records import Lazy, where
+from jaxscore.io.json_output import Lazy, where
 
 LOWEST, HIGHEST = 0.01, 100.0
 N_STARTS = 41  # from bound to bound, a factor of 1.26 between them

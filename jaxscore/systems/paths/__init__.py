@@ -20,7 +20,7 @@ from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
-from jaxscore.io.stored_records import Lazy
+from jaxscore.io.json_output import Lazy
 from jaxscore.lm import LM
 from jaxscore.report.sections import worst_first
 from jaxscore.systems.audits import Answers, Pair

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import numbers_of
-from jaxscore.io.stored_records import Lazy
+from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source, n_listed
 from jaxscore.report.html.histogram import (
     Labels,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.io.stored_records import Lazy
+from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import (
     Card,
     Chart,

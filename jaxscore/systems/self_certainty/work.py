@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.json_output import to_json_value
-from jaxscore.io.stored_records import Lazy
+from jaxscore.io.json_output import Lazy, to_json_value
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.resuming import NO_OUTPUT, Work
