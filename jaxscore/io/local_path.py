@@ -10,7 +10,11 @@ from jaxscore.errors import InputError
 
 # At least two characters before the colon: `C:` is a drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^\s'\"<>)]+")
+# Quotes and brackets may be part of a name, before a signature: to the next space, or, before a
+# query, to the next address.
+SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{1,19}://"
+URL = re.compile(rf"{SCHEME}(?:(?!{SCHEME})[^\s?])*(?:\?\S*)?")
+QUERY = re.compile(r"\?[^\s?=]+=\S*")  # of an address with a space
 # User and password of an address; the second form has a password with a slash or question mark.
 USER = re.compile(r"[^/?]*@|[^/:?]*:(?!\d*(?:[/?]|$)).*@")
 
@@ -41,7 +45,8 @@ def mask(text: str) -> str:
         place, query, _ = rest.partition("?")
         return f"{scheme}://{place}{'?...' if query else ''}"
 
-    return URL.sub(masked, text)
+    out, n = URL.subn(masked, text)
+    return QUERY.sub("?...", out) if n else out
 
 
 def check_local(text: str, expected: str = "a local path") -> None:

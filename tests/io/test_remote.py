@@ -87,6 +87,10 @@ def test_addresses_have_no_secrets_for_people():
     assert remote.mask("https://host?sig=SECRET/x@y") == "https://host?..."
     assert remote.mask("https://host:8080/a@b?sig=1") == "https://host:8080/a@b?..."
     assert remote.mask("s3://key:sec/ret?@bucket/x") == "s3://bucket/x"
+    for name in ("f(1).jsonl", "o'b.jsonl", 'f"q".jsonl', "x<y>", "a b.jsonl", "x#y?"):
+        assert "SECRET" not in remote.mask(f"403 at 'https://h/{name}?sig=SECRET&b=(SECRET)'")
+        assert "SECRET" not in remote.mask(f"https://h/{name}?to=https://SECRET/&sig=SECRET")
+    assert remote.mask('["https://a/x","https://u:p)w@b/y"]') == '["https://a/x","https://b/y"]'
     path = remote.stage("https://user:secret@host/a/b.jsonl?X-Amz-Signature=abc")
     assert path.name == "b.jsonl"
     shown = remote.displayed(f"{path}:3: bad, {path.parent / 'c'}")
