@@ -32,7 +32,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
-from jaxscore.journal.files import JournalHeld, default_path
+from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
@@ -238,7 +238,7 @@ def _run_one(
             upload = Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
                 journal = default_path(output)
-                stack.enter_context(copied_journal(journal, lambda: own.loaded))
+                stack.enter_context(copied_journal(journal, lambda: own.loaded, add_rows))
         part.ignores_output = args.force or is_outdated or upload is not None
         part.beside = shard.beside
         try:

@@ -11,7 +11,6 @@ Messages, manifests and reports have the address, without passwords and signatur
 
 import contextlib
 import hashlib
-import os
 import re
 import shutil
 import sys
@@ -299,17 +298,20 @@ def _download(address: str, copy: Path) -> None:
     _persist(address, download)
 
 
-def restore(path: Path) -> None:
-    """Copy a file from its path's address, unless it is here or not there.
+@contextlib.contextmanager
+def copy_beside(path: Path) -> Iterator[Path | None]:
+    """A copy of the file behind a path's address, beside the path; None if it is not there.
 
     Raises:
         InputError: the store does not answer.
     """
-    if not path.exists() and identity(path) is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(path) as folder:
-            _download(str(address_of(path)), folder / path.name)
-            os.replace(folder / path.name, path)
+    if identity(path) is None:
+        yield None
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(path) as folder:
+        _download(str(address_of(path)), folder / path.name)
+        yield folder / path.name
 
 
 def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite") -> None:

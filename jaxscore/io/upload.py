@@ -120,12 +120,16 @@ class Upload:
 
 
 @contextlib.contextmanager
-def copied_journal(path: Path, loaded: Callable[[], Any]) -> Iterator[None]:
+def copied_journal(
+    path: Path, loaded: Callable[[], Any], add_rows: Callable[[Path, Path], None]
+) -> Iterator[None]:
     """Fetch the copy of an earlier worker, and copy the journal while the block runs.
 
     Args:
         path: of the journal, in the local folder of the output's address.
         loaded: gives the scorer, or None while no model is loaded.
+        add_rows: adds what the copy has to the local journal, which a worker of this machine may
+            have left before one of another machine made the copy.
 
     Raises:
         InputError: the store does not answer.
@@ -133,7 +137,9 @@ def copied_journal(path: Path, loaded: Callable[[], Any]) -> Iterator[None]:
     if not processes.is_first():
         yield
         return
-    remote.restore(path)
+    with remote.copy_beside(path) as copy, contextlib.suppress(InputError):
+        if copy is not None:  # an unusable one is replaced; the run reports an unusable journal
+            add_rows(path, copy)
     stop = threading.Event()
     copies = _Copies(path, loaded)
     thread = threading.Thread(target=copies.run, args=(stop,), name="journal-copies", daemon=True)

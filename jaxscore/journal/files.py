@@ -237,6 +237,38 @@ def _check_locks(folder: Path) -> None:
             ) from None
 
 
+def add_rows(path: Path, other: Path) -> None:
+    """Add the rows of another journal that a journal lacks, which need not exist.
+
+    Args:
+        other: of the same folder; no run holds it.
+
+    Raises:
+        JournalHeld: a run holds the first one.
+        InputError: one of them is damaged, no journal, or has another layout.
+    """
+    open_database(other).close()  # checks it
+    with contextlib.suppress(OSError):  # there is a journal, or the file system has no links
+        os.link(other, path)
+        return
+    with (
+        contextlib.closing(open_database(path, create=True)) as database,
+        explain_errors(path),
+    ):
+        database.execute("ATTACH ? AS other", (str(other),))
+        with database:
+            database.execute(
+                "INSERT OR IGNORE INTO models (fingerprint, about, used) "
+                "SELECT fingerprint, about, used FROM other.models"
+            )
+            for table in ("scores", "texts"):
+                database.execute(
+                    f"INSERT OR IGNORE INTO {table} SELECT own.id, key, value FROM other.{table} "
+                    "JOIN other.models AS theirs ON model = theirs.id "
+                    "JOIN main.models AS own ON own.fingerprint = theirs.fingerprint"
+                )
+
+
 class JournaledModel(NamedTuple):
     """Rows of one fingerprint; `used` is when a run last opened it, in UTC."""
 

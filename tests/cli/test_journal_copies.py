@@ -12,7 +12,7 @@ from jaxscore.cli import system_command
 from jaxscore.errors import InputError
 from jaxscore.io import remote, upload
 from jaxscore.journal import Journal
-from jaxscore.journal.files import default_path, list_models
+from jaxscore.journal.files import add_rows, default_path, list_models
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from tests.cli.conftest import QWEN
 from tests.io.test_remote import Faulty, content, store  # noqa: F401
@@ -68,7 +68,7 @@ def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noq
     """A worker that is killed, and loses its machine, has left this copy."""
     monkeypatch.setattr(upload, "PERIOD", 0.01)
     path = default_path(remote.stage("faulty://b/out.jsonl"))
-    with upload.copied_journal(path, lambda: SimpleNamespace(journal=journal)):
+    with upload.copied_journal(path, lambda: SimpleNamespace(journal=journal), add_rows):
         journal = Journal(path, {"model": "m"})
         request = TokenRequest(np.array([1, 2], np.int32), 5, 0.0, 1.0, 0, (), ())
         journal.write_texts([(request, GeneratedTokens(np.array([3], np.int32), "length"))])
@@ -79,8 +79,34 @@ def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noq
     journal.close()
 
 
+def test_worker_on_its_first_machine_again_has_the_rows_of_both(store):  # noqa: F811
+    """A machine that was away still has its journal, which the other one's copy goes beyond."""
+    path = default_path(remote.stage("faulty://b/out.jsonl"))
+
+    def write(*ids):
+        with upload.copied_journal(path, lambda: None, add_rows):
+            journal = Journal(path, {"model": "m"})
+        for id in ids:
+            request = TokenRequest(np.array([1, id], np.int32), 5, 0.0, 1.0, 0, (), ())
+            journal.write_texts([(request, GeneratedTokens(np.array([id], np.int32), "length"))])
+        upload._Copies(path, lambda: SimpleNamespace(journal=journal)).copy()
+        journal.close()
+        return list_models(path)[0].n_texts
+
+    assert write(1) == 1
+    first = path.read_bytes()
+    path.unlink()
+    assert write(2, 3) == 3
+    path.write_bytes(first)
+    assert write(4) == 4
+    store.pipe_file(COPY, b"no journal")
+    assert write(5) == 5
+    path.unlink()
+    assert write() == 5
+
+
 def test_thread_ends_with_the_block(store):  # noqa: F811
     path = default_path(remote.stage("faulty://b/out.jsonl"))
-    with upload.copied_journal(path, lambda: None):
+    with upload.copied_journal(path, lambda: None, add_rows):
         assert "journal-copies" in {thread.name for thread in threading.enumerate()}
     assert "journal-copies" not in {thread.name for thread in threading.enumerate()}
