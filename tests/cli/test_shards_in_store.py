@@ -166,7 +166,7 @@ def copy_and_die(self):
     copy(self)
     if self._n_copied > 1:  # beside the row of the model
         os.kill(os.getpid(), signal.SIGKILL)
-upload.PERIOD, upload._Copies.copy = 0.01, copy_and_die
+upload.PERIOD, upload.SHARE, upload._Copies.copy = 0.01, 0, copy_and_die
 main.main()
 """
 
