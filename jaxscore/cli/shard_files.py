@@ -238,7 +238,10 @@ def identity_of(source: Path) -> Mapping[str, Any] | None:
     """
     if remote.address_of(source) is not None:
         if (found := remote.identity(source)) is None:
-            raise InputError(f"--input {remote.displayed(source)}: there is no such file")
+            raise InputError(
+                f"--input {remote.displayed(source)}: there is no such file, or no access to it; a "
+                "folder of a store ends in a slash"
+            )
         return found
     if str(source) == "-" or not (source.is_file() or source.is_dir()):
         return None

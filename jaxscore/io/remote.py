@@ -189,7 +189,7 @@ def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(path: Path) -> dict[str, Any] | None:
-    """Size and ETag, generation or time of a file behind an address; None if it does not exist.
+    """Size and ETag, generation or time of a file behind an address; None if there is no file.
 
     Raises:
         InputError: the store does not answer.
@@ -199,7 +199,8 @@ def identity(path: Path) -> dict[str, Any] | None:
 
     def look() -> dict[str, Any] | None:
         try:
-            return _identity(store.info(_place(address)))
+            facts = store.info(_place(address))
+            return None if facts.get("type") == "directory" else _identity(facts)
         except FileNotFoundError:
             return None
 

@@ -10,6 +10,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from jaxscore.cli.shard_files import identity_of
 from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.run_files import manifest_path
@@ -184,6 +185,14 @@ def test_missing_input_is_named(store):
         remote.fetched(remote.stage("faulty://b/in.jsonl")),
     ):
         pass
+
+
+def test_folder_of_a_store_is_no_file(store):
+    store.pipe_file("/b/data/x.jsonl", b"{}")
+    assert remote.identity(remote.stage("faulty://b/data/x.jsonl"))["size"] == 2
+    assert remote.identity(remote.stage("faulty://b/data")) is None
+    with pytest.raises(InputError, match="a folder of a store ends in a slash"):
+        identity_of(remote.stage("faulty://b/data"))
 
 
 def test_folder_and_pattern_are_listed_by_name_with_sizes(store):
