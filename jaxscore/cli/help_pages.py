@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from jaxscore.errors import InputError, near
 from jaxscore.io import remote
-from jaxscore.io.local_path import check_local, local_path
+from jaxscore.io.local_path import ADDRESS, check_local, local_path
 from jaxscore.io.streams import descriptor
 
 WIDTH = 80  # columns
@@ -97,6 +97,16 @@ class Parser(argparse.ArgumentParser):
         found = super().parse_known_args(args, namespace)
         self._check_places(found[0])
         return found
+
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        """Convert a word as argparse does; name the schemes where addresses are taken."""
+        if action.type is Path and action.dest in (self.get_default(REMOTE) or ()):
+            try:
+                if ADDRESS.match(text) and not remote.is_address(text):
+                    remote.stage(text)
+            except InputError as problem:
+                raise argparse.ArgumentError(action, str(problem)) from None
+        return super()._get_value(action, text)
 
     def _check_places(self, args: argparse.Namespace) -> None:
         """Refuse addresses and standard input where the command takes neither."""

@@ -30,8 +30,10 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, streams
+from jaxscore.io.items import read_rows
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import manifest_path
+from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.systems.system import declaration
 
@@ -105,7 +107,8 @@ def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
     group.add_argument(
         "--force",
         action="store_true",
-        help="replace finished outputs that other flags, another model or another input made",
+        help="score finished shards again, also those that other flags, another model or another "
+        "input made",
     )
     group.add_argument(
         "--engine",
@@ -144,6 +147,7 @@ def run(args: argparse.Namespace) -> int:
             "which give one output each; give --output FOLDER/ with a slash, then "
             "jaxscore merge FOLDER/"
         )
+    _check_file(args, given[0])
     for flag, value in (
         ("shard", args.shard and "{}/{}".format(*args.shard)),
         ("engine", args.engine),
@@ -171,6 +175,34 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing was left to do in {remote.displayed(args.output)}")
         return int(state.has_failed)
     return _run_one(args, shard, Part(identity=shard.identity))
+
+
+def _check_file(args: argparse.Namespace, source: Path) -> None:
+    """Refuse folders without the slash that makes shards of their files, before anything is read.
+
+    Raises:
+        InputError: the input is a folder that is not read as a whole, or the output is a folder or
+            an address that is only read.
+    """
+    if remote.address_of(source) is not None:
+        is_folder = isinstance(source, Folder)
+    else:
+        is_own = declaration(args.command).read_rows is not read_rows  # may take a folder of texts
+        is_folder = source.is_dir() and not is_own and not is_dataset(source)
+    if is_folder:
+        raise InputError(
+            f"--input {remote.displayed(source)}: found a folder, whose files give one output "
+            "each; give --output FOLDER/ with a slash, then jaxscore merge FOLDER/"
+        )
+    if args.output is None:
+        return
+    if remote.address_of(args.output) is not None:
+        remote.check_writable(args.output)
+    elif args.output.is_dir() and not isinstance(args.output, Folder):
+        raise InputError(
+            f"--output {args.output}: found a folder, expected the name of a file, or "
+            f"{args.output}/ with a slash for an output per input"
+        )
 
 
 class State(NamedTuple):
@@ -394,7 +426,7 @@ def _from_scheduler() -> tuple[int, int] | None:
     try:
         if "SLURM_ARRAY_TASK_ID" in found:
             first = int(found.get("SLURM_ARRAY_TASK_MIN", 0))
-            step = int(found.get("SLURM_ARRAY_TASK_STEP", 1))
+            step = int(found.get("SLURM_ARRAY_TASK_STEP", 1)) or 1  # some say 0 of one task
             number = (int(found["SLURM_ARRAY_TASK_ID"]) - first) // step
             names, count = "SLURM_ARRAY_TASK_ID, _MIN, _COUNT", int(found["SLURM_ARRAY_TASK_COUNT"])
         elif "JOB_COMPLETION_INDEX" in found:

@@ -25,6 +25,7 @@ from jaxscore.journal.files import default_path, open_database
 from tests.cli.conftest import QWEN
 
 NAMES = ("a.jsonl", "b.jsonl.gz", "sub/c.csv")
+SLURM = ("ID", "COUNT", "STEP")
 
 
 @pytest.fixture(autouse=True)
@@ -306,6 +307,10 @@ def test_more_workers_than_shards_leave_one_without_work(run, data, tmp_path, mo
         ({"SLURM_ARRAY_TASK_ID": "1"}, "SLURM_ARRAY_TASK_COUNT"),
         ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "3"}, "found shard 9 of 3"),
         ({"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETIONS"),
+        (
+            {f"SLURM_ARRAY_TASK_{name}": text for name, text in zip(SLURM, "430", strict=True)},
+            "found shard 4 of 3",
+        ),
     ],
 )
 def test_incomplete_variables_of_a_scheduler_are_refused(
@@ -365,6 +370,27 @@ def test_several_inputs_need_a_folder(run, data, tmp_path, source):
     assert ran.code == 2
     assert "--output FOLDER/ with a slash" in ran.err
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "message"),
+    [
+        ("in", "out.jsonl", "in: found a folder, whose files give one output each; give --output"),
+        ("s3://bucket/in/", "out.jsonl", "--input s3://bucket/in: found a folder, whose files"),
+        ("in/a.jsonl", "in", "in: found a folder, expected the name of a file, or "),
+        ("in/a.jsonl", "https://host/x?sig=SECRET", "https://host/x?...: found an address"),
+        ("in/a.jsonl", "az://c/x.jsonl", "expected a local path, or an address of gs://, s3://"),
+    ],
+)
+def test_folder_without_a_slash_and_address_that_is_not_written(
+    run, data, monkeypatch, source, output, message
+):
+    monkeypatch.chdir(data.parent)
+    monkeypatch.setattr(remote, "_store", pytest.fail)
+    ran = run("score", "--model", QWEN, "--input", source, "--output", output)
+    assert ran.code == 2
+    assert message in ran.err
+    assert "SECRET" not in ran.err
 
 
 def test_two_inputs_of_one_name_and_an_empty_folder_are_refused(run, data, tmp_path):
