@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore import DivergenceScorer, GenerationRequest, InputError, Request
-from jaxscore.endpoints.chat import ChatEndpoint, OllamaEndpoint
+from jaxscore.endpoints import ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.lm import LM, Capabilities, require, require_local
 from jaxscore.types.requests import ChatRequest, LabelRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.cli import model_flags, outputs, results, settings_flags
 from jaxscore.cli.judge_run import JudgeRun
 from jaxscore.cli.messages import remark
-from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
+from jaxscore.endpoints import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights import checkpoint

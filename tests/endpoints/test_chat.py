@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscore.endpoints.chat import ChatEndpoint, OllamaEndpoint
+from jaxscore.endpoints import ChatEndpoint, OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.types.requests import ChatRequest
 from tests.endpoints.conftest import QUICK, always

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore.endpoints.chat import ChatEndpoint
+from jaxscore.endpoints import ChatEndpoint
 from jaxscore.engine import generation as generator_module
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
