@@ -11,6 +11,7 @@ from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.streams import is_stream
+from jaxscore.models.weights import checkpoint
 from jaxscore.systems.system import declaration
 from jaxscore.version import NUMBERS
 
@@ -102,6 +103,12 @@ def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> 
         weights = made.get(f"{prefix}model")
         if isinstance(weights, str) and weights != _fingerprint(args, prefix, name):
             return f"with other weights of the same name (--{flag} {name})"
+    tokenizer, name = manifest.get(run_files.TOKENIZER), manifest.get("model_name") or args.model
+    if tokenizer is not None and name is not None:
+        from jaxscore.text.tokenizer_files import digest
+
+        if digest(checkpoint.resolve(name, args.revision)) != tokenizer:
+            return f"with another tokenizer or chat template (--model {name})"
     return None
 
 
@@ -115,7 +122,7 @@ def _fingerprint(args: argparse.Namespace, prefix: str, name: str | None) -> str
         return None
     known = args.__dict__.setdefault("fingerprints", {})
     if (prefix, name) not in known:
-        from jaxscore.models.weights import checkpoint, fingerprint
+        from jaxscore.models.weights import fingerprint
 
         folder = checkpoint.resolve(name, getattr(args, f"{prefix}revision", None))
         adapter = getattr(args, f"{prefix}lora", None)

@@ -231,6 +231,9 @@ def _check_same(first: Finished, other: Finished) -> None:
         title = TITLES.get(name, name)
         pairs.append((title, one_model.get(name), other_model.get(name)))
     digests, other_digests = _digests(before), _digests(now)
+    one, two = digests.pop(run_files.TOKENIZER, None), other_digests.pop(run_files.TOKENIZER, None)
+    if one is not None and two is not None:  # a shard that loaded no model has none
+        pairs.append(("tokenizer or chat template", one, two))
     for name in sorted(digests.keys() | other_digests.keys()):
         title = f"content of --{name.removesuffix(DIGEST).replace('_', '-')}"
         pairs.append((title, digests.get(name), other_digests.get(name)))

@@ -23,6 +23,7 @@ from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.systems.settings import MODEL_GROUP, ScoringSettings
+from jaxscore.text import tokenizer_files
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
@@ -274,6 +275,10 @@ def load_scorer(
         check_model(args, args.reference, args.reference_revision)
     remark_lora(args)
     place = _journal(args, output, written)
+    folder = checkpoint.resolve(
+        model, getattr(args, "revision", None), cache_dir=getattr(args, "cache_dir", None)
+    )
+    tokenizer = None if part is None else tokenizer_files.digest(folder)
     # Deferred: imports JAX, which takes a second
     from jaxscore.engine.devices import use_device
 
@@ -296,7 +301,7 @@ def load_scorer(
     )
     args.loaded = scorer
     if part is not None:
-        part.scorer, part.model = scorer, model
+        part.scorer, part.model, part.tokenizer = scorer, model, tokenizer
     stages.freeze_existing()
     _remark_loaded(args, scorer)
     return scorer

@@ -169,6 +169,8 @@ def run(system: System, args: argparse.Namespace) -> int:
             generates = "generates" in system.needs_with(settings)
             scorer = model_flags.load_scorer(args, model_name, *files, generates=generates)
             args.part.check_dtype(scorer)
+            if args.part.tokenizer is not None:
+                digests[run_files.TOKENIZER] = args.part.tokenizer
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None
         if work is not None and not was_done:  # whose output grows while it runs

@@ -21,6 +21,7 @@ from jaxscore.io.streams import is_stream
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
 MADE = "made_sha256"  # field of the manifest, see `made_digest`
+TOKENIZER = "tokenizer_sha256"  # field of the manifest: digest of the model's tokenizer files
 RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
 LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
 NO_FLAGS = {

@@ -12,6 +12,7 @@ transformers 4.57.6 adds to a tokenizer.json stands in `CLASSES`.
 """
 
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -28,6 +29,11 @@ from jaxscore.text.bounded_tokenizer import panics_as_errors
 from jaxscore.text.tokenizer import CheckpointTokenizer, errors_only
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+FILES = (  # that decide how a text becomes ids, and where a generated one ends
+    "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*.json", "vocab*.txt",
+    "merges.txt", "*.model", "*.tiktoken", "tokenization*.py", "chat_template*",
+    "additional_chat_templates/*.jinja", "generation_config.json",
+)  # fmt: skip
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
 MOST_GROWTH = 64  # one character in Unicode's compatibility form has up to 18
 PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -217,6 +223,26 @@ def check_tokenizer_file(path: Path) -> None:
     has_prefix = b'"BPE"' in raw and PREFIX.search(raw)
     if has_prefix or not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
         checkpoint_process.check_tokenizer(path)
+
+
+def digest(folder: Path) -> str | None:
+    """SHA-256 of the names and contents of a checkpoint's tokenizer files.
+
+    Returns:
+        Hexadecimal digits; None without such files, as beside a GGUF file, which has all of it.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    paths = sorted({path for pattern in FILES for path in folder.glob(pattern) if path.is_file()})
+    found = []
+    for path in paths:
+        try:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as problem:
+            raise InputError(f"{path}: {problem.strerror}; expected a readable file") from None
+        found.append([path.relative_to(folder).as_posix(), content])
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest() if found else None
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -184,6 +185,24 @@ def test_finished_run_of_another_model_or_version_is_refused(
     change_manifest(tmp_path / "out/a.jsonl.run.json", where, entry)
     ran = run(*words(data / "a.jsonl", tmp_path / "out"))
     assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_shards_of_another_tokenizer_are_neither_finished_nor_merged(run, data, tmp_path):
+    """Its ids are of other texts, whatever the weights; README and state of training are not."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(QWEN, model)
+    command = [*words(data / "a.jsonl", out), "--model", model]
+    assert run(*command).code == 0
+    (model / "trainer_state.json").write_text("{}")
+    assert "1 were finished" in run(*command).out
+    (model / "chat_template.jinja").write_text("{{ messages }}")
+    ran = run(*command)
+    assert ran.code == 2
+    assert f"with another tokenizer or chat template (--model {model})" in ran.err
+    change_manifest(out / "a.jsonl.run.json", None, {"tokenizer_sha256": "0" * 64})
+    assert run(*words(data / "b.jsonl.gz", out), "--model", model).code == 0
+    merged = run("merge", out, "--output", tmp_path / "merged.jsonl")
+    assert (merged.code, "made with another tokenizer" in merged.err) == (2, True), merged.err
 
 
 def test_two_precisions_of_one_flag_are_not_mixed(run, data, tmp_path):
