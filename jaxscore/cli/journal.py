@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 
 from jaxscore.cli import messages
-from jaxscore.errors import InputError, one_line
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import InputError, format_bytes, one_line
 from jaxscore.journal import files
 from jaxscore.journal.files import JournaledModel
 from jaxscore.report.markdown import aligned

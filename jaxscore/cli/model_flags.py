@@ -12,9 +12,8 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, format_bytes
 from jaxscore.io import run_files
-from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream

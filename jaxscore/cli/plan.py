@@ -9,8 +9,8 @@ from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
+from jaxscore.errors import format_bytes, format_three_digits
 from jaxscore.io.atomic import atomic
-from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.io.json_output import json_text
 from jaxscore.models.model_types import DTYPES, QUANTIZED
 from jaxscore.report.markdown import aligned

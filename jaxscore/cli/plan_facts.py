@@ -35,8 +35,7 @@ from jaxscore.engine.devices import parse_mesh
 from jaxscore.engine.estimates import Where, abstract_model, estimate_layer, estimate_vocabulary
 from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
-from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import parse_bytes
+from jaxscore.errors import InputError, parse_bytes
 from jaxscore.models import costs, load, native
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted, quantization

@@ -10,8 +10,7 @@ from pathlib import Path
 from jaxscore.cli import model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
-from jaxscore.errors import InputError, install_extra
-from jaxscore.io.byte_sizes import parse_bytes
+from jaxscore.errors import InputError, install_extra, parse_bytes
 from jaxscore.io.json_input import read_text
 
 KEY = "JAXSCORE_API_KEY"

@@ -24,8 +24,7 @@ from jaxscore.device.experts import BLOCK
 from jaxscore.device.mesh_shape import MODEL, MeshShape
 from jaxscore.device.sharding import bytes_a_device, divides, parameter_specs
 from jaxscore.engine import AUTO
-from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import InputError, format_bytes
 from jaxscore.models import costs
 
 WORKING = 0.2  # share of a device's memory for batches, keys and values of generated text

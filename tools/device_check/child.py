@@ -15,7 +15,7 @@ import jax
 
 from jaxscore import InputError
 from jaxscore.engine.devices import use_device
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import format_bytes
 from tools.device_check import (
     bits,
     families,

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 
 from jaxscore.engine.engine import Engine
-from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import InputError, format_bytes
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.checks import Options, report

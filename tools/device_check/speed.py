@@ -18,8 +18,7 @@ from jaxscore.device.rows import Rows, ScoredPositions, pack_rows
 from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
-from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import InputError, format_bytes
 from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES

@@ -13,7 +13,7 @@ from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.lm_head import score_positions
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.devices import is_out_of_memory
-from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.errors import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
 from tools.device_check.checks import Options, report
 from tools.device_check.timing import time_call

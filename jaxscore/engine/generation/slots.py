@@ -30,9 +30,8 @@ from jaxscore.engine.generation.state import (
     starting_rows,
 )
 from jaxscore.engine.programs import prefix_slots
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, format_bytes
 from jaxscore.io import interrupts, processes
-from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
 from jaxscore.text.decoder import TextDecoder

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import format_bytes, parse_bytes
+from jaxscore.errors import InputError, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
