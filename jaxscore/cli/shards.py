@@ -149,7 +149,6 @@ def run(args: argparse.Namespace) -> int:
             "which give one output each; give --output FOLDER/ with a slash, then "
             "jaxscore merge FOLDER/"
         )
-    _check_file(args, given[0])
     for flag, value in (
         ("shard", args.shard and "{}/{}".format(*args.shard)),
         ("engine", args.engine),
@@ -159,6 +158,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--{flag} {value}: shards are files of a folder; give --output FOLDER/ with a "
                 "slash"
             )
+    _check_file(args, given[0])
     has_folder = getattr(args, "output_dir", None) is not None
     if args.output is None and not has_folder and _is_copied(given[0]):
         raise InputError(
