@@ -337,8 +337,8 @@ class Actor:
             except InputError as found:
                 problem = remote.displayed(found)
             except (Exception, SystemExit) as found:
-                traceback.print_exc()
-                problem = f"{type(found).__name__}: {found}"
+                said.write(remote.mask(traceback.format_exc()))
+                problem = remote.mask(f"{type(found).__name__}: {found}")
         return {"outcome": json.dumps([facts["name"], code, problem, said.getvalue()])}
 
     def _score(self, facts: Mapping[str, Any]) -> int:

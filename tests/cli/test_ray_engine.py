@@ -271,6 +271,20 @@ def test_actor_scores_a_shard_once(data, actor, monkeypatch):
     assert called(actor, {"shard": json.dumps(found)}) == (1, None, "")
 
 
+def test_error_of_an_actor_has_no_secrets(data, actor, monkeypatch):
+    (data / "out").mkdir()
+    (data / "out/_shards-0.json").write_text("{}")
+
+    def fail(*_, **__):
+        raise ValueError("at https://user:SECRET@host/x?sig=SECRET")
+
+    monkeypatch.setattr(shards, "score_shard", fail)
+    code, problem, said = called(actor, row(data, "out"))
+    assert (code, problem) == (2, "ValueError: at https://host/x?...")
+    assert "Traceback" in said
+    assert "SECRET" not in said
+
+
 def test_actor_waits_for_the_journal_of_a_lost_process(data, actor, monkeypatch):
     (data / "out").mkdir()
     (data / "out/_shards-0.json").write_text("{}")
