@@ -166,6 +166,11 @@ class Scoring:
                 f"{', '.join(table.column_names)}"
             )
         own = {field: name for field, name in names.items() if name in table.column_names}
+        if not own and table.num_rows:
+            raise InputError(
+                f"the table has the columns {', '.join(table.column_names)}, expected some of "
+                f"{', '.join(names)}; give columns={{FIELD: NAME}}"
+            )
         rows = [
             plain_row(dict(zip(own, values, strict=True)), f"row {k}")
             for k, values in enumerate(
