@@ -1,8 +1,9 @@
 """`startup`: CPU seconds of ten short texts, from the start of the process to its end.
 
 Loading a model dominates such a run. `cold` has an empty cache folder, so the program is compiled
-and all bytes of the checkpoint are hashed; `warm` has that of a run before it. The other side is
-what a user of PyTorch would write in ten lines.
+and all bytes of the checkpoint are hashed; `warm` has that of a run before it. `imports` is what
+importing JAX and Flax takes of that. The other side is what a user of PyTorch would write in ten
+lines.
 """
 
 import json
@@ -27,6 +28,7 @@ TEXTS = [
     ("Shakespeare wrote", " Hamlet and Macbeth"),
     ("The chemical symbol of gold is", " Au"),
 ]
+IMPORTS = "import jax, flax.linen; jax.devices()"
 TORCH = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -60,7 +62,7 @@ def run(models: Sequence[Path], turns: int, against: Path | None) -> None:
 
 
 def measured(model: Path, turns: int, roots: Mapping[str, Path]) -> dict[str, list[float]]:
-    """CPU seconds of each turn, by checkout and cache, and of PyTorch."""
+    """CPU seconds of each turn, by checkout and cache, of imports and of PyTorch."""
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -74,8 +76,12 @@ def measured(model: Path, turns: int, roots: Mapping[str, Path]) -> dict[str, li
                 for kind in ("cold", "warm"):
                     seconds = cpu_seconds(command, root, cache)
                     taken.setdefault(f"{kind} {version}", []).append(seconds)
-            seconds = cpu_seconds(torch_command(model, source), ROOT, {})
-            taken.setdefault("PyTorch", []).append(seconds)
+            others = {
+                "imports": [sys.executable, "-c", IMPORTS],
+                "PyTorch": torch_command(model, source),
+            }
+            for kind, other in others.items():
+                taken.setdefault(kind, []).append(cpu_seconds(other, ROOT, {}))
     return taken
 
 
