@@ -1162,7 +1162,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
 # Architecture -> why it is not read
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        "arwkv7 bailingmoe3 glm5-next kimi-k3 plamo2 qwen4exp rwkv6 rwkv6qwen2 rwkv7".split(),
+        "arwkv7 bailingmoe3 glm5-next kimi-k3 plamo2 rwkv6 rwkv6qwen2 rwkv7".split(),
         "recurrent state",
     ),
     **dict.fromkeys(
@@ -1180,7 +1180,7 @@ REFUSED: Mapping[str, str] = {
     "clip": "a vision tower",
     **dict.fromkeys(
         "afmoe cohere2moe dbrx deepseek32 exaone gemma3n glm-dsa granite_swa hy_v3 "
-        "kimi-linear mimo2 minicpm3 minimax-01 minimax-m3 mpt starcoder".split(),
+        "kimi-linear mimo2 minicpm3 minimax-01 minimax-m3 mpt qwen4exp starcoder".split(),
         "its family is read from Hugging Face checkpoints alone",
     ),
     **dict.fromkeys(("gptj", "recurrentgemma"), "llama.cpp does not convert it"),
