@@ -64,7 +64,7 @@ def test_unusable_input_files(run, place, name):
     absent = run(*with_input(command(folder, name), folder / "absent"))
     assert_refused(absent, folder, f"{folder / 'absent'}: No such file or directory; expected a")
     given = with_input(command(folder, name), folder)
-    assert_refused(run(*given), folder, "Is a directory")
+    assert_refused(run(*given), folder, "found a folder, whose files give one output each")
     (folder / "in.jsonl").write_bytes(b'{"a": "\xff"}')
     assert_refused(run(*command(folder, name)), folder, "in.jsonl:1: byte 8 is not UTF-8; save")
 
