@@ -38,6 +38,11 @@ from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
+DESCRIPTION = """\
+--output FOLDER/ with a slash, also s3://bucket/FOLDER/: one output per input,
+with its manifest. The same command skips finished ones, and exits with 1 if
+some inputs are unusable. `jaxscore merge FOLDER/` makes one file of them.
+"""
 
 
 @dataclasses.dataclass
@@ -98,7 +103,7 @@ def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
     Args:
         command: runs on one file.
     """
-    group = parser.add_argument_group("many files")
+    group = parser.add_argument_group("many files", DESCRIPTION)
     group.add_argument(
         "--shard",
         type=_shard,

@@ -68,6 +68,7 @@ def test_a_page_shows_input_output_and_common_flags(name):
     for word in f"{fields[name]} --model --device --dtype --batch-tokens --truncate".split():
         assert word in page
     assert "exit code: 0" in page
+    assert "--output FOLDER/ with a slash" in page
     assert "several processes" not in page
     assert "several processes" in listing.parser(name).page(everything=True)
 
