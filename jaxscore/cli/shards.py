@@ -272,7 +272,7 @@ def _run_one(
     output, upload, journal = shard.output, None, None
     with contextlib.ExitStack() as stack:
         if output is not None and remote.address_of(output) is not None:
-            from jaxscore.io.upload import Upload, copied_journal  # deferred: most are local
+            from jaxscore.io.upload import Taken, Upload, copied_journal  # deferred: most are local
 
             upload = Upload(output, manifest_path(output))
             if getattr(args, "journal", None) is None:
@@ -290,13 +290,24 @@ def _run_one(
     if upload is not None:
         if own.loaded is not None:
             own.loaded.close()  # the journal, which is removed
-        upload.finish()
-        if journal is not None:
-            try:
-                remote.remove(journal)
-            except InputError as problem:  # the output is finished all the same
-                messages.remark(args, f"the copy of the journal is left behind: {problem}")
+        try:
+            upload.finish()
+        except Taken:
+            if remote.identity(manifest_path(own.output)) is not None:  # it is finished
+                _remove_copy(args, journal)
+            raise
+        _remove_copy(args, journal)
     return code
+
+
+def _remove_copy(args: argparse.Namespace, journal: Path | None) -> None:
+    """Remove the copy of a journal, if there is one; the output is finished all the same."""
+    if journal is None:
+        return
+    try:
+        remote.remove(journal)
+    except InputError as problem:
+        messages.remark(args, f"the copy of the journal is left behind: {problem}")
 
 
 def score_shard(

@@ -26,6 +26,10 @@ def _stamp(path: Path) -> tuple[int, int]:
     return facts.st_ino, facts.st_mtime_ns
 
 
+class Taken(InputError):
+    """Another worker has written the output."""
+
+
 class Upload:
     """Files of one output, from its local folder to its store.
 
@@ -54,7 +58,8 @@ class Upload:
         The old manifest is removed first: it never lies beside an output of another run.
 
         Raises:
-            InputError: the store refuses, or another worker has written the output meanwhile.
+            Taken: another worker has written the output meanwhile.
+            InputError: the store refuses.
         """
         if not processes.is_first():
             return
@@ -112,8 +117,8 @@ class Upload:
             raise FileExistsError(str(path))
         return False
 
-    def _taken(self, path: Path) -> InputError:
-        return InputError(
+    def _taken(self, path: Path) -> Taken:
+        return Taken(
             f"{remote.displayed(path)}: another worker wrote it while this one computed, and it is "
             "left as it is; the same command tells whether it is finished"
         )

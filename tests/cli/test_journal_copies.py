@@ -105,6 +105,24 @@ def test_worker_on_its_first_machine_again_has_the_rows_of_both(store):  # noqa:
     assert write() == 5
 
 
+def test_copy_of_the_second_of_two_workers_is_removed(run, store, tmp_path, monkeypatch):  # noqa: F811
+    (tmp_path / "in.jsonl").write_text(LINES)
+    words = ("score", "--model", QWEN, "--quiet", "--no-html", "--input", tmp_path / "in.jsonl",
+             "--output", "faulty://b/out.jsonl")  # fmt: skip
+    finish = upload.Upload.finish
+
+    def finish_second(own):
+        for name in ("out.jsonl", "out.jsonl.run.json"):
+            store.pipe_file(f"/b/{name}", b"of the first worker")
+        store.pipe_file(COPY, b"of this one")
+        finish(own)
+
+    monkeypatch.setattr(upload.Upload, "finish", finish_second)
+    ran = run(*words)
+    assert (ran.code, "another worker wrote it" in ran.err) == (2, True)
+    assert set(content(store).values()) == {b"of the first worker"}
+
+
 def test_thread_ends_with_the_block(store):  # noqa: F811
     path = default_path(remote.stage("faulty://b/out.jsonl"))
     with upload.copied_journal(path, lambda: None, add_rows):
