@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device import attention_kinds
+from jaxscore.device import attention_kinds, ngrams
 from jaxscore.device import streams as residual_streams
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import ON_CPU, Build
@@ -135,6 +135,7 @@ class _Run(NamedTuple):
         caches: keys and values of all layers.
         rotary: see `_rotary_tables`.
         states: of all recurrent layers before the rows.
+        ngrams: see `ngrams.NgramRun`; None without.
         scans_caches: each layer has keys and values, which are scanned beside its parameters.
     """
 
@@ -145,6 +146,7 @@ class _Run(NamedTuple):
     caches: tuple[KVCache, ...]
     rotary: tuple[Array, ...]
     states: Any
+    ngrams: ngrams.NgramRun | None
     scans_caches: bool
 
 
@@ -167,13 +169,18 @@ def _run(
     x = _embed(embed, config, ids, position, build)
     layout = Layout(position, subtree_end, dtype, embedded=x)
     states: Any = ()
+    of_ngrams, ids_after = None, None
     if config.recurrent is not None:
         states = caches[-1].states if caches else ()
         index = _path_index(config, build, paths, subtree_end, states, kept)
         layout = dataclasses.replace(layout, paths=index)
+    if config.ngrams is not None:
+        states, before = _without_ngrams(states)
+        far = _path_index(config, build, paths, subtree_end, states, kept, config.ngrams.reach)
+        of_ngrams, ids_after = _run_ngrams(embed, config, ids, far, before, build)
     rotary = _rotary_tables(config, position)
     scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
-    run = _Run(params, config, build, layout, caches, rotary, states, scans_caches)
+    run = _Run(params, config, build, layout, caches, rotary, states, of_ngrams, scans_caches)
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(ids.shape, config, build)
     if config.streams is not None:
@@ -195,7 +202,10 @@ def _run(
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
     x = build.gathered(x, x.dtype).reshape(*ids.shape, -1)
-    return x, _of_kinds(config, *kept_of) if keep_kv else None
+    if not keep_kv:
+        return x, None
+    keys_values, after = kept_of
+    return x, _of_kinds(config, keys_values, after, ids_after)
 
 
 def _layer(
@@ -231,8 +241,10 @@ def _layer(
 
     if isinstance(config.streams, HyperConnections):
         around = weights["streams"]
+        x, of_ngrams = _add_ngrams(run, layer, x)
         x, of_keys = residual_streams.around(config, around["attention"], x, attend)
         keys_values, sources, after = of_keys
+        after = {**after, "ngrams": of_ngrams} if of_ngrams else after
         x, later = residual_streams.around(config, around["mlp"], x, feed_forward)
         return (x, sources, later), (keys_values, after)
     if isinstance(config.streams, AltUp):
@@ -266,6 +278,74 @@ def _layer(
     return (x, sources, later), (keys_values, after)
 
 
+def _without_ngrams(states: Any) -> tuple[Any, Any]:
+    """States of recurrences, and of n-grams, or () each."""
+    if not states:
+        return (), ()
+    others = {name: own for name, own in states.items() if name != "ngrams"}
+    return others, states.get("ngrams", {})
+
+
+def _empty_ngram_states(config: DecoderConfig, *n: int) -> Any:
+    """Zero states [*n, channels, tokens] of the convolutions of n-grams."""
+    own, streams = config.ngrams, config.streams
+    assert own is not None
+    assert streams is not None
+    if own.taps == 1:
+        return {}
+    return {"conv": {"inputs": jnp.zeros((*n, streams.n_streams * config.width, own.reach))}}
+
+
+def _run_ngrams(
+    embed: Params,
+    config: DecoderConfig,
+    ids: Array,
+    index: PathIndex | None,
+    before: Any,
+    build: Build,
+) -> tuple[ngrams.NgramRun, Array | None]:
+    """What layers with n-grams share, and the tokens that later ones need, see `kept_ids`."""
+    own = config.ngrams
+    assert own is not None
+    assert index is not None
+    ids_before = before["ids"][0] if before else None
+    size = len(own.tables[0].multipliers)
+    tokens = ngrams.path_tokens(ids, size, own.separator, index, ids_before)
+    n_rows, made = math.gcd(*(table.rows for table in own.tables)), []
+    for k, table in enumerate(own.tables):
+        rows = ngrams.hashed_rows(tokens, table).reshape(*ids.shape, -1)
+        stored = embed["ngrams"][str(k)]["token"]
+        made.append(_lookup(stored, rows, build, n_rows))
+    states = {name: own for name, own in before.items() if name != "ids"} if before else ()
+    run = ngrams.NgramRun(jnp.stack(made), index, states)
+    return run, ngrams.kept_ids(ids, index, ids_before)
+
+
+def _add_ngrams(run: _Run, layer: Array, x: Array) -> tuple[Array, Any]:
+    """The streams, with n-grams if the layer has them, and their states at the kept tokens."""
+    config, own = run.config, run.ngrams
+    if own is None:
+        return x, ()
+    assert config.ngrams is not None
+    half, layers = ngrams.NgramHalf(config, run.build), config.ngrams.layers
+    nth = jnp.asarray([sum(n < k for n in layers) for k in range(config.n_layers)])[layer]
+
+    mutable = [] if own.paths.kept is None else ["states"]
+
+    def add() -> tuple[Array, Any]:
+        stacked = run.params["ngrams"], own.embedding, own.states
+        params, embedding, states = jax.tree.map(lambda leaf: leaf[nth], stacked)
+        variables = {"params": from_storage(params)} | ({"states": states} if states else {})
+        added, after = half.apply(variables, x, embedding, own.paths, mutable=mutable)
+        return x + added, after.get("states", {})
+
+    kept = own.paths.kept
+    none = {} if kept is None else _empty_ngram_states(config, len(kept))
+    has_ngrams = jnp.asarray([n in layers for n in range(config.n_layers)])[layer]
+    added: tuple[Array, Any] = lax.cond(has_ngrams, add, lambda: (x, none))
+    return added
+
+
 def _attention_inputs(run: _Run, cached: Any, own: dict[str, Array]) -> PerLayer:
     """Inputs of the layer's attention; `cached` is its part of the caches that are scanned."""
     caches = run.caches
@@ -297,17 +377,22 @@ def _path_index(
     subtree_end: Array,
     states: Any,
     kept: Array | None,
+    n_ancestors: int | None = None,
 ) -> PathIndex | None:
-    """Index of rows that continue some states."""
+    """Index of rows that continue some states, with ancestors for the recurrent layers, or with
+    so many and without chunks."""
     assert config.recurrent is not None
     R, L = subtree_end.shape
     if paths is None:
         if L > 1:
             raise ValueError("recurrent layers take paths for rows of several tokens")
-        return mixers.single_tokens(config, R)
+        return mixers.single_tokens(config, R, n_ancestors)
     n_starts = max((leaf.shape[1] for leaf in jax.tree.leaves(states)), default=1)
-    n_ancestors, backend = config.recurrent.mixer.taps - 1, build.backend
-    options = backend.chunks_at_once, backend.convolves_by_products
+    if n_ancestors is None:
+        n_ancestors = config.recurrent.mixer.taps - 1
+    else:
+        paths = paths._replace(chunks=None)
+    options = build.backend.chunks_at_once, build.backend.convolves_by_products
     return path_index(paths, subtree_end, n_ancestors, n_starts, kept, *options)
 
 
@@ -317,19 +402,38 @@ def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> A
         return ()
     n_layers = len(config.recurrent.layers)
     one = mixers.empty_states(config, n_rows, build)
-    return jax.tree.map(lambda leaf: jnp.zeros((n_layers, *leaf.shape)), one)
+    states = jax.tree.map(lambda leaf: jnp.zeros((n_layers, *leaf.shape)), one)
+    if (own := config.ngrams) is None:
+        return states
+    of_ngrams = _empty_ngram_states(config, len(own.layers), n_rows)
+    ids = jnp.zeros((1, n_rows, 1, own.reach))
+    return states | {"ngrams": of_ngrams | {"ids": ids}}
 
 
-def _of_kinds(config: DecoderConfig, keys_values: tuple[Array, Array], states: Any) -> KeysValues:
-    """Keys and values of the layers that have them, and states of recurrent ones."""
+def _of_kinds(
+    config: DecoderConfig,
+    keys_values: tuple[Array, Array],
+    states: Any,
+    ids: Array | None,
+) -> KeysValues:
+    """Keys and values of the layers that have them, states of recurrent ones, and what those with
+    n-grams need: states and `ids`."""
     cached = np.array(attention_kinds.cached_layers(config), np.int32)
     if config.recurrent is None and len(cached) == config.n_layers:
         return KeysValues(*keys_values)
     key, value = (leaf[cached] for leaf in keys_values)
     if config.recurrent is None:
         return KeysValues(key, value)
-    recurrent = np.array(config.recurrent.layers, np.int32)
-    return KeysValues(key, value, jax.tree.map(lambda leaf: leaf[recurrent], states))
+    layers = config.recurrent.layers
+    of_ngrams = None
+    if ids is not None:
+        states, of_ngrams = _without_ngrams(states)
+    states = jax.tree.map(lambda leaf: leaf[np.array(layers, np.int32)], states)
+    if ids is not None and config.ngrams is not None:
+        layers = config.ngrams.layers
+        of_ngrams = jax.tree.map(lambda leaf: leaf[np.array(layers, np.int32)], of_ngrams)
+        states |= {"ngrams": {**of_ngrams, "ids": ids[None]}}
+    return KeysValues(key, value, states)
 
 
 def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
@@ -440,13 +544,16 @@ def _sinusoidal(position: Array, width: int) -> Array:
 
 
 def _lookup(table: Array, ids: Array, build: Build, n_rows: int) -> Array:
-    """float32 rows of the shard's tokens; shards of a split embedding of n_rows add up theirs."""
+    """float32 rows of the shard's tokens, joined if a token has several ids [R, L, H]; shards of a
+    split embedding of n_rows add up theirs."""
     if build.axis is None or n_rows % build.shards:
-        return from_storage(table[build.own_tokens(ids)]).astype(jnp.float32)
+        rows = from_storage(table[build.own_tokens(ids)]).astype(jnp.float32)
+        return rows.reshape(*rows.shape[:2], -1)
     own = ids - lax.axis_index(build.axis) * table.shape[0]
     here = (own >= 0) & (own < table.shape[0])
     rows = from_storage(table[jnp.where(here, own, 0)]).astype(jnp.float32)
-    return build.summed(jnp.where(here[..., None], rows, 0.0))
+    rows = jnp.where(here[..., None], rows, 0.0)
+    return build.summed(rows.reshape(*ids.shape[:2], -1))
 
 
 def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:

@@ -108,6 +108,44 @@ class HyperConnections(NamedTuple):
     rank: int
 
 
+class NgramTable(NamedTuple):
+    """Rows of hashed n-grams of one layer, see `device.ngrams`.
+
+    Attributes:
+        multipliers: of a token and its ancestors, below 2^63 over the vocabulary.
+        primes: rows of each part of the table, equally many parts of each order from 2 on.
+        rows: of the table, at least as many as all its parts have.
+    """
+
+    multipliers: tuple[int, ...]
+    primes: tuple[int, ...]
+    rows: int
+
+
+class Ngrams(NamedTuple):
+    """Layers that begin with embeddings of hashed n-grams, see `device.ngrams`.
+
+    Attributes:
+        layers: their indices.
+        tables: of each; all have as many multipliers and primes.
+        width: channels of the embeddings of all parts of a table.
+        taps: of the convolution.
+        separator: id of the token that n-grams do not reach across.
+    """
+
+    layers: tuple[int, ...]
+    tables: tuple[NgramTable, ...]
+    width: int
+    taps: int
+    separator: int
+
+    @property
+    def reach(self) -> int:
+        """Number of ancestors that n-grams and convolutions read."""
+        size = len(self.tables[0].multipliers)
+        return max(size - 1, (self.taps - 1) * size)
+
+
 class OtherMlp(NamedTuple):
     """Layers whose MLP differs from the others': a plain one of this inner width."""
 
@@ -451,6 +489,7 @@ class DecoderConfig:
         per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
         streams: see `AltUp` and `HyperConnections`; of the first, per-layer embeddings are added
             to all streams but one.
+        ngrams: see `Ngrams`; with `HyperConnections` and recurrent layers alone.
         laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
             (LAuReL, arXiv 2411.07501); 0 is none.
         layer_scale: each layer's output has a learned factor.
@@ -533,6 +572,7 @@ class DecoderConfig:
     per_layer_width: int = 0
     per_layer_rows: int = 0
     streams: AltUp | HyperConnections | None = None
+    ngrams: Ngrams | None = None
     laurel_rank: int = 0
     layer_scale: bool = False
     embedding_scale: float = 1.0
@@ -607,6 +647,11 @@ class DecoderConfig:
         elif here.experts is not None and here.experts.late:  # there is no next layer
             experts = dataclasses.replace(here.experts, late=False)
             here = dataclasses.replace(here, experts=experts)
+        if (ngrams := self.ngrams) is not None:
+            table_of = dict(zip(ngrams.layers, ngrams.tables, strict=True))
+            mine = (table_of[layer],) if layer in table_of else ()
+            only = ngrams._replace(layers=(0,), tables=mine) if mine else None
+            here = dataclasses.replace(here, ngrams=only)
         if self.mlp_layers is not None:
             here = dataclasses.replace(here, mlp_layers=(0,) if kind == NO_MIXER else ())
         if (growth := self.query_growth) is not None:
@@ -633,6 +678,8 @@ class DecoderConfig:
             raise ValueError(f"norm_place is {self.norm_place!r}, expected 'before'")
         if (self.norm_place == "streams") != isinstance(self.streams, HyperConnections):
             raise ValueError(f"norm_place is {self.norm_place!r} and streams {self.streams}")
+        if self.ngrams is not None and (self.recurrent is None or self.norm_place != "streams"):
+            raise ValueError("ngrams need recurrent layers and hyper-connections")
 
 
 CHOICES = {

@@ -14,6 +14,7 @@ from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import AltUp, DecoderConfig
 from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Linear, Norm, PerLayer
+from jaxscore.device.ngrams import NgramHalf
 from jaxscore.device.recurrence.mixers import mixer_module, single_tokens
 from jaxscore.device.self_attention import Attention, AttentionHalf
 from jaxscore.device.streams import AlternatingUpdate, HyperConnection
@@ -23,7 +24,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
     # Over 60 lines: the one list of all parameters, in the order of their keys.
     c = config
-    keys = iter(jax.random.split(key, 20))
+    n_tables = 0 if c.ngrams is None else len(c.ngrams.tables)
+    keys = iter(jax.random.split(key, 20 + n_tables))
     normal = nn.initializers.normal(0.02)
     embedding_width = c.embedding_width or c.width
     x = jnp.zeros((1, 1, c.width))
@@ -92,6 +94,14 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         streams = jnp.zeros((c.streams.n_streams, *x.shape))
         last = HyperConnection(c, is_last=True)
         params["streams"] = {"out_of": last.init(next(keys), streams)["params"]}
+    if c.ngrams is not None:
+        heads = len(c.ngrams.tables[0].primes)
+        embed["ngrams"] = {
+            str(k): {"token": normal(next(keys), (table.rows, c.ngrams.width // heads))}
+            for k, table in enumerate(c.ngrams.tables)
+        }
+        assert c.streams is not None
+        params["ngrams"] = _ngrams(next(keys), c, jnp.zeros((c.streams.n_streams, *x.shape)))
     if c.shared_blocks is not None:
         params |= _blocks(next(keys), c, layout, own)
     elif attention_kinds.stacked_by_kind(c):
@@ -127,6 +137,16 @@ def _streams_of_layer(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> A
         return AlternatingUpdate(c).init(key, streams, streams[0])["params"]
     halves = zip(("attention", "mlp"), jax.random.split(key), strict=True)
     return {name: HyperConnection(c).init(one, streams)["params"] for name, one in halves}
+
+
+def _ngrams(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> Any:
+    """Random parameters of the layers that begin with n-grams."""
+    assert c.ngrams is not None
+    embedding = jnp.zeros((1, 1, c.ngrams.width))
+    index = single_tokens(c, 1, c.ngrams.reach)
+    one = functools.partial(NgramHalf(c).init, streams=streams, embedding=embedding, index=index)
+    made = jax.vmap(lambda key: one(key)["params"])
+    return made(jax.random.split(key, len(c.ngrams.layers)))
 
 
 def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Params:

@@ -54,7 +54,15 @@ RECURRENT_HEADS = "heads, blocks or channels of recurrent layers"
 RECURRENT_KEYS = "key heads or groups of recurrent layers"
 VOCABULARY = "vocabulary columns"
 PER_LAYER_ROWS = "rows of per-layer embeddings"
-MAY_BE_WHOLE = KV_HEADS, OTHER_KV_HEADS, RECURRENT_KEYS, VOCABULARY, PER_LAYER_ROWS
+NGRAM_ROWS = "rows of each table of n-grams"
+MAY_BE_WHOLE = (
+    KV_HEADS,
+    OTHER_KV_HEADS,
+    RECURRENT_KEYS,
+    VOCABULARY,
+    PER_LAYER_ROWS,
+    NGRAM_ROWS,
+)
 
 MATRICES = ("token", "weight")  # last keys of what is split over DATA, too
 UNSTACKED = ("embed", "unembed", "streams", "out_of")  # first keys of parameters of no layer
@@ -106,6 +114,10 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("layers/streams/(attention|mlp)/norm/scale", (None, None, None)),
     ("streams/out_of/gate/(left|right)/weight", (None, None)),
     ("streams/out_of/norm/scale", (None, None)),
+    ("embed/ngrams/[0-9]+/token", (NGRAM_ROWS, None)),
+    *_product("ngrams/(key|value)", None, None, None),
+    ("ngrams/(key|query|conv)_norm/scale", (None, None, None)),
+    ("ngrams/conv/taps", (None, None, None, None)),
     *_product("layers/laurel/(left|right)", None, None, None),
     ("layers/laurel/norm/scale", (None, None)),
     *_product("layers/attention_norm_gate/(left|right)", None, None, None),
@@ -160,6 +172,8 @@ def counts(config: DecoderConfig) -> dict[str, int]:
         out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, **out}
     if config.per_layer_width:
         out[PER_LAYER_ROWS] = config.per_layer_rows or config.vocab_size
+    if config.ngrams is not None:
+        out[NGRAM_ROWS] = math.gcd(*(table.rows for table in config.ngrams.tables))
     if config.other_heads is not None:
         out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
     if config.other_mlp is not None:

@@ -26,6 +26,7 @@ PART_OF = {  # first key of a parameter's path
     "block_uses": LAYERS,
     "recurrent": LAYERS,
     "streams": LAYERS,
+    "ngrams": LAYERS,
     "experts": EXPERTS,
     "final_norm": UNEMBEDDING,
     "out_of": UNEMBEDDING,

@@ -97,10 +97,15 @@ def finish(
 
 
 class Convolution(nn.Module):
-    """`convolve` of the tokens or slots [..., D] of an index, and its last inputs as a state."""
+    """`convolve` of the tokens or slots [..., D] of an index, and its last inputs as a state.
+
+    Attributes:
+        dilation: see `convolve`; 1 for slots.
+    """
 
     taps: int
     use_bias: bool
+    dilation: int = 1
 
     @nn.compact
     def __call__(self, x: Array, index: PathIndex | ChunkIndex) -> Array:
@@ -112,7 +117,7 @@ class Convolution(nn.Module):
             keep_state(self, last_inputs(flat, index.ancestors, index.kept, before), "inputs")
         if isinstance(index, ChunkIndex) and index.by_products and self.taps > 1:
             return convolve_chunks(x, taps, bias, index, before)
-        return convolve(flat, taps, bias, index.ancestors, before).reshape(x.shape)
+        return convolve(flat, taps, bias, index.ancestors, before, self.dilation).reshape(x.shape)
 
 
 class ShortConvolutionMixer(nn.Module):
@@ -455,14 +460,22 @@ MODULES: dict[type, type[nn.Module]] = {
 }
 
 
-def single_tokens(config: DecoderConfig, n_rows: int) -> PathIndex | None:
+def single_tokens(
+    config: DecoderConfig, n_rows: int, n_ancestors: int | None = None
+) -> PathIndex | None:
     """Index of rows of one token, each with a start state of its own, all of whose states are
-    kept; None without recurrent layers."""
+    kept; None without recurrent layers.
+
+    Args:
+        n_ancestors: None is those of the recurrent layers.
+    """
     if config.recurrent is None:
         return None
+    if n_ancestors is None:
+        n_ancestors = config.recurrent.mixer.taps - 1
     at, zeros = jnp.arange(n_rows, dtype=jnp.int32), jnp.zeros(n_rows, jnp.int32)
     chunks = Chunks(at[:, None], at, zeros, zeros, jnp.int32(0))
-    end, n_ancestors = jnp.ones((n_rows, 1), jnp.int32), config.recurrent.mixer.taps - 1
+    end = jnp.ones((n_rows, 1), jnp.int32)
     return path_index(Paths(zeros + n_rows, chunks), end, n_ancestors, n_rows, at)
 
 

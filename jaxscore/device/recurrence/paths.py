@@ -162,19 +162,21 @@ def convolve(
     bias: Float[Array, " D"] | None,
     ancestors: tuple[Int[Array, " S"], ...],
     before: Float[Array, "n D k1"] | None = None,
+    dilation: int = 1,
 ) -> Float[Array, "S D"]:
     """Causal depthwise convolution along each path.
 
-    y[s] = bias + Σ_d taps[:, k-1-d] x[d-th ancestor of s], over the ancestors that s has.
+    y[s] = bias + Σ_d taps[:, k-1-d] x[(d dilation)-th ancestor of s], over those that s has.
 
     Args:
-        ancestors: at least k - 1, see `PathIndex` and `ChunkIndex`.
+        ancestors: at least (k - 1) dilation, see `PathIndex` and `ChunkIndex`.
         before: inputs before the rows, as `last_inputs` returns them; None is zeros.
     """
     k, given = taps.shape[1], with_inputs_before(x, before)
     y = x * taps[:, k - 1]
     for back in range(1, k):
-        above = jnp.take(given, ancestors[back - 1], axis=0, mode="fill", fill_value=0)
+        at = ancestors[back * dilation - 1]
+        above = jnp.take(given, at, axis=0, mode="fill", fill_value=0)
         y += above * taps[:, k - 1 - back]
     return y if bias is None else y + bias
 
