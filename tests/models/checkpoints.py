@@ -72,9 +72,11 @@ def torch_model(kind: str, **options) -> torch.nn.Module:
     return random_model(kind, **options)
 
 
-def random_model(kind: str, *, left_out: str = "", seed: int = 7, **config) -> torch.nn.Module:
+def random_model(
+    kind: str, *, left_out: str = "", torch_seed: int = 7, **config
+) -> torch.nn.Module:
     """A random float32 model of the family, `config` over its base less one attribute of that."""
-    torch.manual_seed(seed)
+    torch.manual_seed(torch_seed)
     no_tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     base = {name: value for name, value in BASE[kind].items() if name != left_out}
     made = AutoConfig.for_model(kind, **spelled(no_tokens | base | config))

@@ -56,7 +56,7 @@ def test_every_pair_of_attributes_agrees_with_torch(tmp_path, kind):
 
     def compared(config, seed):
         """Largest difference in nats."""
-        torch_model = saved(tmp_path, kind, seed=seed, **config)
+        torch_model = saved(tmp_path, kind, torch_seed=seed, **config)
         want, model = torch_logprobs(torch_model, prefix, branches), loaded(tmp_path)
 
         def apart(want):

@@ -226,8 +226,8 @@ def test_bfloat16_is_no_further_from_float64_than_torch_is(tmp_path, kind):
 
 def in_bfloat16(folder, kind, seed):
     """How far our numbers and torch's are from float64's, all from weights rounded to bfloat16."""
-    saved(folder, kind, seed=seed).to(torch.bfloat16).save_pretrained(folder)
-    model = torch_model(kind, seed=seed)
+    saved(folder, kind, torch_seed=seed).to(torch.bfloat16).save_pretrained(folder)
+    model = torch_model(kind, torch_seed=seed)
     with torch.no_grad():
         for value in model.state_dict().values():  # of buffers those that are stored
             value.copy_(value.to(torch.bfloat16))
