@@ -1,7 +1,7 @@
 """A family as data: a config translation and a table of weight names, with rows for such tables."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.device.decoder_config import DecoderConfig
@@ -72,12 +72,14 @@ class Family:
         sources: the source of every parameter of a `DecoderConfig`.
         prefix: prefix of all tensor names, which some checkpoints leave out.
         buffers: patterns of tensors without learned values (masks, rotary tables).
+        constants: tensors of a `DecoderConfig` without learned values that change the function if
+            they differ, by name, and their values.
         unread: patterns of tensors that released checkpoints of a `DecoderConfig` contain and
             that the model does not use.
         head: name of the untied unembedding.
         renamed: parts of tensor names in some checkpoints -> the same in `sources`.
         joined: ends of tensor names -> ends of the names of tensors that some checkpoints have
-            instead: their rows, joined in this order, are the tensor.
+            instead: their rows, joined in this order, are the tensor. See `tensor_files.joined`.
         unread_part: what the tensors of `unread` are, if a remark says that they are left out.
         limit_reason: why it takes fewer positions than `max_position_embeddings`; empty if it does
             not.
@@ -90,6 +92,7 @@ class Family:
     sources: Callable[[DecoderConfig], Mapping[Path, Source]]
     prefix: str = "model."
     buffers: tuple[str, ...] = ()
+    constants: Callable[[DecoderConfig], Mapping[str, Sequence[int]]] = lambda config: {}
     unread: Callable[[DecoderConfig], tuple[str, ...]] = lambda config: ()
     head: str = "lm_head.weight"
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,6 +165,7 @@ def read_leaves(
         elif kind == np.int8:
             leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_values)
         leaves[keys] = leaf
+    used |= _check_constants(reader, family.constants(config))
     ignored = (*family.buffers, *family.unread(config))
     unused = [
         name
@@ -180,6 +181,20 @@ def read_leaves(
             f"{', '.join(unused[:8])}; the config and the weights do not belong together"
         )
     return leaves, tree
+
+
+def _check_constants(reader: "Reader", constants: Mapping[str, Sequence[int]]) -> set[str]:
+    """Require stored tensors without learned values to have those of the config; their names."""
+    names = {name for name in constants if name in reader.stored}
+    for name in sorted(names):
+        found = np.asarray(reader.values(name, None))
+        if found.tolist() != list(constants[name]):
+            raise InputError(
+                f"{reader.folder}: tensor {name} is {str(found.tolist())[:60]}, and the config "
+                f"makes it {str(list(constants[name]))[:60]}; the config and the weights do not "
+                "belong together"
+            )
+    return names
 
 
 def stored_forms(

@@ -155,12 +155,14 @@ def joined(tensors: Tensors, target: str, parts: tuple[str, ...]) -> Tensors:
 
     Args:
         target: end of the joined tensors' names.
+        parts: one with `{k}` is as many parts as there are, k counting from 0.
 
     Raises:
         InputError: tensors of integers, or of rows of different shapes.
     """
-    stems = [name.removesuffix(parts[0]) for name in tensors.stored if name.endswith(parts[0])]
-    found = {stem + target: [stem + part for part in parts] for stem in stems}
+    first = parts[0].format(k=0)
+    stems = [name.removesuffix(first) for name in tensors.stored if name.endswith(first)]
+    found = {stem + target: list(_names_of(stem, parts, tensors)) for stem in stems}
     found = {name: of for name, of in found.items() if set(of) <= set(tensors.stored)}
     outlines = {}
     for name, of in found.items():
@@ -192,6 +194,15 @@ def joined(tensors: Tensors, target: str, parts: tuple[str, ...]) -> Tensors:
         stored=stored,
         changed=tensors.changed | set(found),
     )
+
+
+def _names_of(stem: str, parts: tuple[str, ...], tensors: Tensors) -> Iterator[str]:
+    for part in parts:
+        if "{k}" not in part:
+            yield stem + part
+            continue
+        numbered = (stem + part.format(k=k) for k in itertools.count())
+        yield from itertools.takewhile(lambda name: name in tensors.stored, numbered)
 
 
 def weight_files(folder: Path) -> list[Path]:
