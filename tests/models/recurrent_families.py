@@ -168,6 +168,12 @@ BASE: dict[str, dict[str, Any]] = {
         "indexer_head_dim": 16,
         "indexer_budget": POSITIONS,
         "indexer_compress_ratio": 4,
+        "ple_layer_ids": [1],
+        "ple_embed_dim": 24,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 50,
+        "eos_token_id": 7,
+        "split_ngram_parts": 4,
     },
     "recurrent_gemma": {
         **{name: value for name, value in GATED.items() if name != "max_position_embeddings"},
@@ -593,11 +599,14 @@ CASES = [
     # 3 rotary channels, 4 of which turn
     case("qwen3_5_text", layer_types=None, full_attention_interval=2, head_dim=12),
     case("qwen4_exp_text", {"num_experts_per_tok": 3}),
+    case("qwen4_exp_text", ple_layer_ids=[3, 1]),
+    case("qwen4_exp_text", layer_types=None, full_attention_interval=2),
     case(
         "qwen4_exp_text",
         LLAMALIKE_NAMES,
         "partial_rotary_factor norm_topk_prob",
         {"output_gate_type": "silu"},
+        {"eos_token_id": [7, 3]},
         attention_bias=True,
         tie_word_embeddings=True,
         layer_types=[LINEAR, LINEAR, FULL],
@@ -608,10 +617,23 @@ CASES = [
         norm_topk_prob=False,
         hc_count=2,
         hc_lowrank=3,
+        ple_embed_dim=48,
+        ple_conv_kernel_size=2,
+        ngram_size=4,
+        heads_per_ngram=4,
+        ngram_vocab_size_base=90,
+        make_ngram_vocab_size_divisible_by=8,
+        seed=5,
+        eos_token_id=[3, 7],
         **LLAMALIKE,
     ),
-    case("qwen4_exp_text", "rope_scaling", layer_types=[FULL] * 3, **scaled(SLOW_YARN)),
-    case("qwen4_exp_text", layer_types=None, full_attention_interval=2),
+    case(
+        "qwen4_exp_text",
+        "rope_scaling",
+        layer_types=[FULL] * 3,
+        ple_layer_ids=None,
+        **scaled(SLOW_YARN),
+    ),
     case("qwen3_next", {"num_experts_per_tok": 3}),
     case(
         "qwen3_next",
@@ -767,7 +789,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("recurrent_gemma", {"rope_scaling": DYNAMIC}, "rope_type is 'dynamic'"),
     ("zamba", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba", {"layers_block_type": [LINEAR] * 9}, "layers_block_type has no 'hybrid'"),
-    ("qwen4_exp_text", {"ple_layer_ids": [1]}, "ple_layer_ids is [1]: embeddings of hashed"),
     ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba2", {"use_conv_bias": False}, "use_conv_bias is False"),
     (
@@ -812,6 +833,11 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_5_text", {"linear_key_head_dim": 0}, "linear_key_head_dim is 0"),
     ("qwen3_5_text", {"layer_types": None, "full_attention_interval": 0}, "interval is 0"),
     ("qwen3_next", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+    ("qwen4_exp_text", {"ple_layer_ids": [0]}, "ple_layer_ids is [0], expected numbers of lay"),
+    ("qwen4_exp_text", {"ple_layer_ids": [2]}, "ple_layer_ids has [2], which are no layers of"),
+    ("qwen4_exp_text", {"eos_token_id": None}, "eos_token_id is None, expected the id at"),
+    ("qwen4_exp_text", {"ple_embed_dim": 25}, "ple_embed_dim is 25, expected a multiple of"),
+    ("qwen4_exp_text", {"ngram_vocab_size_base": 2**31}, "expected less than 2147483648"),
     ("qwen4_exp_text", {"hc_count": 1}, "hc_count is 1 and hc_lowrank 5"),
     ("qwen4_exp_text", {"hidden_act": "gelu"}, "output_gate_type is 'gelu', expected 'sigmoid'"),
     ("qwen4_exp_text", {"indexer_budget": None}, "indexer_budget is None"),
@@ -834,7 +860,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("zamba2", {"num_mem_blocks": 0}, "num_mem_blocks is 0, expected at least 1"),
     ("zamba2", {"attention_head_dim": 7}, "attention_head_dim is 7, expected 8"),
 ]
-ALIKE = {"lfm2_moe": {"use_expert_bias"}}  # it decides a buffer
+ALIKE = {"lfm2_moe": {"use_expert_bias"}, "qwen4_exp_text": {"seed"}}  # they decide buffers
 INITIAL = "time_step_floor time_step_max time_step_min time_step_rank"
 CHUNKS = "chunks do not change what is computed"
 SCANS = "of torch's ways of the same scan"
@@ -938,12 +964,8 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
             "indexer_n_heads".split(),
             "the choice among more keys, at which texts are refused",
         ),
-        **dict.fromkeys(
-            "heads_per_ngram make_ngram_vocab_size_divisible_by ngram_size "
-            "ngram_vocab_size_base number_of_conv_states ple_conv_kernel_size ple_embed_dim seed "
-            "split_ngram_parts".split(),
-            "of n-grams, which ple_layer_ids refuses",
-        ),
+        "number_of_conv_states": "of torch's cache",
+        "split_ngram_parts": "of files",
     },
     "recurrent_gemma": {
         "final_w_init_variance_scale": TRAINING,

@@ -91,7 +91,9 @@ def pair_of_folders(tmp_path, kind, other):
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_token_is_torchs(tmp_path, kind):
-    p, q = pair_of_folders(tmp_path, kind, lambda _: torch_model(kind, torch_seed=8, **CONFIGS[kind]))
+    p, q = pair_of_folders(
+        tmp_path, kind, lambda _: torch_model(kind, torch_seed=8, **CONFIGS[kind])
+    )
     got = measured(loaded(tmp_path / "p"), loaded(tmp_path / "q"), ragged())
     for sequence, one in zip(ragged(), got, strict=True):
         a, b = torch_logprobs(p, sequence), torch_logprobs(q, sequence)

@@ -73,6 +73,14 @@ def test_an_indexer_is_no_reason_if_the_model_was_made_for_no_longer_texts(tmp_p
     assert own.limit_reason == ""
 
 
+def test_a_seed_of_hashes_that_is_not_the_weights_own(checkpoint):
+    """PyTorch takes the multipliers of the file."""
+    folder = checkpoint("qwen4_exp_text", seed=5)
+    file = folder / "config.json"
+    file.write_text(file.read_text().replace('"seed": 5', '"seed": 6'))
+    refused(folder, folder, r"tensor layers.0.ple.ple_embedding.layer_multipliers is [")
+
+
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 

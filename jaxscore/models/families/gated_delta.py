@@ -4,12 +4,14 @@ qwen4_exp.
 The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
 norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
 in olmo2. lara_mini has norms as usual, windows with rotary embeddings in some layers, and attention
-without either in others. qwen4_exp is qwen3_5_moe with several residual streams; the indexer of its
-attention chooses all keys up to `indexer_budget` of them and what fills no block, and longer texts
-are refused.
+without either in others. qwen4_exp is qwen3_5_moe with several residual streams, to which some
+layers add embeddings of hashed n-grams; the indexer of its attention chooses all keys up to
+`indexer_budget` of them and what fills no block, and longer texts are refused.
 """
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 from jaxscore.device.decoder_config import (
@@ -17,6 +19,8 @@ from jaxscore.device.decoder_config import (
     Experts,
     GatedDelta,
     HyperConnections,
+    Ngrams,
+    NgramTable,
     Recurrent,
 )
 from jaxscore.errors import InputError
@@ -72,11 +76,6 @@ def _qwen3_5_moe(config: Any) -> DecoderConfig:
 
 
 def _qwen4_exp(config: Any) -> DecoderConfig:
-    if config.ple_layer_ids:
-        raise InputError(
-            f"ple_layer_ids is {str(config.ple_layer_ids)[:60]}: embeddings of hashed n-grams are "
-            "not handled"
-        )
     if (gate := config.output_gate_type or config.hidden_act) not in GATES:
         raise InputError(f"output_gate_type is {gate!r}, expected {' or '.join(map(repr, GATES))}")
     if config.hc_count < 2 or config.hc_lowrank < 1:
@@ -98,7 +97,81 @@ def _qwen4_exp(config: Any) -> DecoderConfig:
         norm_place="streams",
         streams=HyperConnections(config.hc_count, config.hc_lowrank),
         final_norm=False,
+        ngrams=_ngrams(config) if config.ple_layer_ids else None,
     )
+
+
+def _ngrams(config: Any) -> Ngrams:
+    """Layers with n-grams, whose hashes follow from sizes and a seed."""
+    fields.require_counts(config, *NGRAM_SIZES.split())
+    types, ids = config.layer_types, config.ple_layer_ids
+    if not all(type(one) is int and 1 <= one <= len(types) for one in ids):
+        raise InputError(
+            f"ple_layer_ids is {str(ids)[:60]}, expected numbers of layers, the first being 1"
+        )
+    layers = tuple(sorted({one - 1 for one in ids}))
+    if others := [one + 1 for one in layers if types[one] != LINEAR]:
+        raise InputError(f"ple_layer_ids has {others}, which are no layers of {LINEAR!r}")
+    separator = config.eos_token_id
+    if isinstance(separator, list):
+        separator = separator[0] if separator else None
+    if type(separator) is not int or not 0 <= separator < config.vocab_size:
+        raise InputError(
+            f"eos_token_id is {config.eos_token_id!r}, expected the id at which n-grams end"
+        )
+    n_heads = (config.ngram_size - 1) * config.heads_per_ngram
+    if n_heads < 1 or config.ple_embed_dim % n_heads:
+        raise InputError(
+            f"ple_embed_dim is {config.ple_embed_dim}, expected a multiple of (ngram_size - 1) * "
+            f"heads_per_ngram, {n_heads}"
+        )
+    tables, step = [], config.make_ngram_vocab_size_divisible_by
+    primes = _primes(config.ngram_vocab_size_base, len(layers) * n_heads)
+    for nth in range(len(layers)):
+        own = primes[nth * n_heads : (nth + 1) * n_heads]
+        rows = -(-sum(own) // step) * step
+        if rows >= MOST_ROWS:
+            raise InputError(
+                f"ngram_vocab_size_base is {config.ngram_vocab_size_base}, expected tables of less "
+                f"than {MOST_ROWS} rows"
+            )
+        tables.append(NgramTable(_multipliers(config, nth), own, rows))
+    taps = config.ple_conv_kernel_size
+    return Ngrams(layers, tuple(tables), config.ple_embed_dim, taps, separator)
+
+
+def _primes(least: int, count: int) -> tuple[int, ...]:
+    """The first `count` primes from `least` on.
+
+    Raises:
+        InputError: they are beyond the rows that a table may have.
+    """
+    found: list[int] = []
+    candidate = max(least, 2)
+    while len(found) < count:
+        if candidate >= MOST_ROWS:
+            raise InputError(f"ngram_vocab_size_base is {least}, expected less than {MOST_ROWS}")
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            found.append(candidate)
+        candidate += 1
+    return tuple(found)
+
+
+def _multipliers(config: Any, nth: int) -> tuple[int, ...]:
+    """Odd multipliers of the `nth` layer with n-grams, which keep products below 2^63.
+
+    They are numbers of SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number
+    generators").
+    """
+    most = max(1, (2**63 - 1) // config.vocab_size // 2)
+    state, out = config.seed + 10_007 * nth, []
+    for _ in range(config.ngram_size):
+        state += GOLDEN
+        bits = (state + GOLDEN) % 2**64
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+        out.append(2 * ((bits ^ bits >> 31) % most) + 1)
+    return tuple(out)
 
 
 def _indexed_keys(config: Any) -> int:
@@ -214,7 +287,38 @@ def _qwen4_sources(config: DecoderConfig) -> Table:
         at, name = ("layers", "streams", ours), f"layers.{{i}}.{theirs}_hyper_connection."
         table |= _connection_sources(at, name)
     last = _connection_sources(("streams", "out_of"), "hyper_connection_mixer.", is_last=True)
-    return table | last
+    return table | last | _ngram_sources(config)
+
+
+def _ngram_sources(config: DecoderConfig) -> Table:
+    if config.ngrams is None:
+        return {}
+    layers, name = config.ngrams.layers, "layers.{i}.ple."
+    table: Table = {
+        ("embed", "ngrams", str(k), "token"): Source(f"layers.{layer}.ple.{NGRAM_TABLE}")
+        for k, layer in enumerate(layers)
+    }
+    own: Table = {("conv", "taps"): Source(name + "conv1d.weight")}
+    for part in ("key", "value"):
+        own |= linear((part,), f"{name}{part}_proj", False)
+    for part in ("key", "query", "conv"):
+        own |= norm((f"{part}_norm",), f"{name}norm_{part}", False, PLUS)
+    for path, source in own.items():
+        table["ngrams", *path] = dataclasses.replace(source, layers=layers)
+    return table
+
+
+def _ngram_constants(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """What hashes are made of, which transformers takes from the checkpoint."""
+    if config.ngrams is None:
+        return {}
+    out = {}
+    for layer, table in zip(config.ngrams.layers, config.ngrams.tables, strict=True):
+        name = f"layers.{layer}.ple.ple_embedding."
+        out[name + "layer_multipliers"] = table.multipliers
+        out[name + "ngram_heads_vocab_sizes"] = table.primes
+        out[name + "ngram_heads_offsets"] = (0, *itertools.accumulate(table.primes[:-1]))
+    return out
 
 
 DELTA = (
@@ -225,11 +329,13 @@ EXPERTS = (
     "moe_intermediate_size num_experts num_experts_per_tok shared_expert_intermediate_size "
     f"{mixtures.TRAINING}"
 )
-# Of hashed n-grams, and what transformers derives of them
-NGRAMS = (
+NGRAM_SIZES = (
     "heads_per_ngram make_ngram_vocab_size_divisible_by ngram_size ngram_vocab_size_base "
-    "number_of_conv_states ple_conv_kernel_size ple_embed_dim seed split_ngram_parts"
+    "ple_conv_kernel_size ple_embed_dim"
 )
+NGRAM_TABLE = "ple_embedding.ngram_embedding.weight"
+MOST_ROWS = 1 << 31
+GOLDEN = 0x9E3779B97F4A7C15  # of SplitMix64
 MTP = (r"mtp\..*",)  # multi-token-prediction layers of released files
 
 
@@ -382,13 +488,16 @@ FAMILIES = {
         EXPERTS,
         "hc_count hc_lowrank norm_topk_prob output_gate_type ple_layer_ids",
         INDEXER,
-        NGRAMS,
+        NGRAM_SIZES,
+        "eos_token_id number_of_conv_states seed split_ngram_parts",
         sources=_qwen4_sources,
         unread=_qwen4_unread,
         unread_part="indexers and multi-token prediction",
         limit_reason="beyond indexer_budget keys an indexer chooses among them, which is not "
         "covered",
         lacks="intermediate_size",
+        constants=_ngram_constants,
+        joined={NGRAM_TABLE: ("ple_embedding.ngram_embedding.shard_{k}.weight",)},
     ),
     "olmo_hybrid": llama.family(
         _olmo_hybrid,
