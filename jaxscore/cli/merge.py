@@ -78,6 +78,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser = subparsers.add_parser("merge", description=DESCRIPTION)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="outputs of the shards")
     parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="one file")
+    parser.add_argument(
+        "--force", action="store_true", help="replace an output of another run in a store"
+    )
     outputs.add_page_flags(parser)
     messages.add_quiet(parser)
     parser.set_defaults(run=run, **{REMOTE: ("folder", "output")})
@@ -92,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
     settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
     upload = None
     if remote.address_of(args.output) is not None:
+        _check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system, settings)
     marks = Marks(shards, system, settings)
@@ -135,6 +139,25 @@ def run(args: argparse.Namespace) -> int:
     if upload is not None:
         upload.finish()
     return messages.print_failures([(name, "is not finished") for name in missing]) or code
+
+
+def _check_replaced(args: argparse.Namespace) -> None:
+    """Refuse to replace the finished output of another run in a store.
+
+    Raises:
+        InputError: there is one, without --force.
+    """
+    found = None if args.force else read_json(manifest_path(args.output))
+    if found is None:
+        return
+    source = (found.get("flags") or {}).get("input")
+    own = remote.displayed(args.folder)
+    if "shards" in found and source == own:
+        return
+    raise InputError(
+        f"{remote.displayed(args.output)}: finished by another run, with --input {source}; give "
+        "another --output, or --force to replace it"
+    )
 
 
 def _report_files(

@@ -20,6 +20,7 @@ from jaxscore.report import document
 from jaxscore.systems import divergence
 from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
+from tests.io.test_remote import content, store  # noqa: F401
 
 # The boundary "separate" changes requests of the second shard alone.
 SCORED = [
@@ -640,3 +641,21 @@ def test_outputs_of_several_forms_are_refused(run, shards):
         ran = run("merge", place / "out", "--output", place / f"m.{ending}")
         message = f"{place}/out: found outputs of several forms (.jsonl, .csv), expected one"
         assert (ran.code, message in ran.err) == (2, True)
+
+
+def test_output_of_another_run_in_a_store_needs_force(run, store, tmp_path):  # noqa: F811
+    for name in ("in", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text('{"continuation": "one two"}\n')
+        words = ("--input", tmp_path / name, "--output", f"{tmp_path}/{name}-out/")
+        assert run("score", "--model", QWEN, "--quiet", "--no-html", *words).code == 0
+    words = ("--output", "faulty://b/all.jsonl", "--no-html")
+    for _ in range(2):  # the same merge replaces its own
+        assert run("merge", tmp_path / "in-out", *words).code == 0
+    before = content(store)
+    ran = run("merge", tmp_path / "other-out", *words)
+    assert ran.code == 2
+    assert f"finished by another run, with --input {tmp_path}/in-out; give another" in ran.err
+    assert content(store) == before
+    assert run("merge", tmp_path / "other-out", *words, "--force").code == 0
+    assert "other-out" in content(store)["/b/all.jsonl.run.json"].decode()
