@@ -30,7 +30,7 @@ from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import StoredRecords, write_array
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
-from jaxscore.io.streams import is_stream
+from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
@@ -464,6 +464,8 @@ def _write_manifest(
     missing: Sequence[str],
     found: Evaluation,
 ) -> Path:
+    if is_stream(args.output):
+        return NOWHERE
     first = _with_model(shards).manifest
     flags = {**first["flags"], "input": args.folder, "output": args.output}
     facts = {

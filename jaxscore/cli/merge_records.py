@@ -12,7 +12,7 @@ from jaxscore.io import remote, run_files
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, json_line
 from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
-from jaxscore.io.streams import form_of, open_binary
+from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.rounding_audit import united_noise
@@ -73,7 +73,6 @@ def merged(
     Raises:
         InputError: a shard's output has another form than the merged one.
     """
-    kind = form_of(output)
     forms = list(dict.fromkeys(form_of(shard.output) for shard in shards))
     if len(forms) > 1:
         raise InputError(
@@ -81,6 +80,7 @@ def merged(
             f"({', '.join(form or 'no ending' for form in forms)}), expected one; score the inputs "
             "of each form into a folder of its own, and merge each"
         )
+    kind = forms[0] if is_stream(output) and forms[0] != ".parquet" else form_of(output)
     for shard in shards:
         if form_of(shard.output) != kind:
             raise InputError(

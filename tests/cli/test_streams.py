@@ -86,6 +86,19 @@ def test_commands_whose_output_is_a_table_or_facts(here, tmp_path, capfd):
     assert names(tmp_path) == before
 
 
+def test_shards_are_merged_to_stdout(here, tmp_path, capfd):
+    words = here("score")
+    (tmp_path / "in2.jsonl").write_text((tmp_path / "in.jsonl").read_text())
+    assert run(*words, "in2.jsonl", "--output", "out/", "--no-html") == 0
+    capfd.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    assert run("merge", "out", "--output", "-") == 0
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["in.jsonl:1", "in2.jsonl:1"]
+    assert "done     2 requests of 2 files" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_the_names_of_stdout(place, here, tmp_path, capfd):
     assert run(*here("vote"), "--output", place) == 0
