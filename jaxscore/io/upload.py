@@ -101,6 +101,11 @@ class Upload:
             remote.send(path, path, mode)
         except FileExistsError:
             raise self._taken(path) from None
+        except InputError as problem:
+            raise InputError(
+                f"{problem}; the results are in {path.parent} on this machine, and the same "
+                "command goes on with them"
+            ) from None
 
     def _is_begun(self, path: Path) -> bool:
         """Whether the store has what a try of this run left: all of the file, or its beginning.

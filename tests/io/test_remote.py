@@ -122,8 +122,10 @@ def test_upload_is_tried_again_after_a_lost_connection(store):
 def test_store_that_never_answers_leaves_no_manifest_and_the_local_files(store):
     upload = begun("faulty://b/out.jsonl")
     Faulty.faults[:] = [ConnectionError("reset by key:secret@host")] * remote.TRIES
-    with pytest.raises(InputError, match=r"faulty://b/out\.jsonl: reset"):
+    with pytest.raises(InputError, match=r"faulty://b/out\.jsonl: reset") as problem:
         upload.finish()
+    folder = remote.stage("faulty://b/out.jsonl").parent
+    assert f"the results are in {folder} on this machine" in remote.displayed(problem.value)
     assert "/b/out.jsonl.run.json" not in content(store)
     assert remote.stage("faulty://b/out.jsonl").read_bytes() == b"records"
 
