@@ -329,8 +329,8 @@ def _add_ngrams(run: _Run, layer: Array, x: Array) -> tuple[Array, Any]:
     assert config.ngrams is not None
     half, layers = ngrams.NgramHalf(config, run.build), config.ngrams.layers
     nth = jnp.asarray([sum(n < k for n in layers) for k in range(config.n_layers)])[layer]
-
-    mutable = [] if own.paths.kept is None else ["states"]
+    kept = own.paths.kept
+    mutable = [] if kept is None else ["states"]
 
     def add() -> tuple[Array, Any]:
         stacked = run.params["ngrams"], own.embedding, own.states
@@ -339,7 +339,6 @@ def _add_ngrams(run: _Run, layer: Array, x: Array) -> tuple[Array, Any]:
         added, after = half.apply(variables, x, embedding, own.paths, mutable=mutable)
         return x + added, after.get("states", {})
 
-    kept = own.paths.kept
     none = {} if kept is None else _empty_ngram_states(config, len(kept))
     has_ngrams = jnp.asarray([n in layers for n in range(config.n_layers)])[layer]
     added: tuple[Array, Any] = lax.cond(has_ngrams, add, lambda: (x, none))
