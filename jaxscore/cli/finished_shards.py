@@ -104,12 +104,21 @@ def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> 
         if isinstance(weights, str) and weights != _fingerprint(args, prefix, name):
             return f"with other weights of the same name (--{flag} {name})"
     tokenizer, name = manifest.get(run_files.TOKENIZER), manifest.get("model_name") or args.model
-    if tokenizer is not None and name is not None:
-        from jaxscore.text.tokenizer_files import digest
-
-        if digest(checkpoint.resolve(name, args.revision)) != tokenizer:
-            return f"with another tokenizer or chat template (--model {name})"
+    if tokenizer is not None and name is not None and _tokenizer(args, name) != tokenizer:
+        return f"with another tokenizer or chat template (--model {name})"
     return None
+
+
+def _tokenizer(args: argparse.Namespace, name: str) -> str | None:
+    """Digest of a model's tokenizer files, computed once."""
+    known = args.__dict__.setdefault("fingerprints", {})
+    if (run_files.TOKENIZER, name) not in known:
+        from jaxscore.text import tokenizer_files
+
+        folder = checkpoint.resolve(name, args.revision)
+        known[run_files.TOKENIZER, name] = tokenizer_files.digest(folder)
+    digest: str | None = known[run_files.TOKENIZER, name]
+    return digest
 
 
 def _fingerprint(args: argparse.Namespace, prefix: str, name: str | None) -> str | None:

@@ -23,6 +23,7 @@ from jaxscore.cli import (
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, upload
 from jaxscore.journal.files import default_path, open_database
+from jaxscore.text import tokenizer_files
 from tests.cli.conftest import QWEN
 
 NAMES = ("a.jsonl", "b.jsonl.gz", "sub/c.csv")
@@ -187,20 +188,27 @@ def test_finished_run_of_another_model_or_version_is_refused(
     assert (ran.code, message in ran.err) == (2, True), ran.err
 
 
-def test_shards_of_another_tokenizer_are_neither_finished_nor_merged(run, data, tmp_path):
+def test_shards_of_another_tokenizer_are_neither_finished_nor_merged(
+    run, data, tmp_path, monkeypatch
+):
     """Its ids are of other texts, whatever the weights; README and state of training are not."""
     model, out = tmp_path / "model", tmp_path / "out"
     shutil.copytree(QWEN, model)
     command = [*words(data / "a.jsonl", out), "--model", model]
     assert run(*command).code == 0
     (model / "trainer_state.json").write_text("{}")
-    assert "1 were finished" in run(*command).out
+    assert run(*words(data / "b.jsonl.gz", out), "--model", model).code == 0
+    with monkeypatch.context() as patch:  # all shards of a run ask once
+        found = [tokenizer_files.digest(model), pytest.fail]
+        patch.setattr(tokenizer_files, "digest", lambda _: found.pop(0))
+        both = [data / "a.jsonl", data / "b.jsonl.gz"]
+        assert "2 were finished" in run(*words(both, out), "--model", model).out
+        assert found == [pytest.fail]
     (model / "chat_template.jinja").write_text("{{ messages }}")
     ran = run(*command)
     assert ran.code == 2
     assert f"with another tokenizer or chat template (--model {model})" in ran.err
     change_manifest(out / "a.jsonl.run.json", None, {"tokenizer_sha256": "0" * 64})
-    assert run(*words(data / "b.jsonl.gz", out), "--model", model).code == 0
     merged = run("merge", out, "--output", tmp_path / "merged.jsonl")
     assert (merged.code, "made with another tokenizer" in merged.err) == (2, True), merged.err
 
