@@ -105,7 +105,7 @@ def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> 
             return f"with other weights of the same name (--{flag} {name})"
     tokenizer, name = manifest.get(run_files.TOKENIZER), manifest.get("model_name") or args.model
     if tokenizer is not None and name is not None and _tokenizer(args, name) != tokenizer:
-        return f"with another tokenizer or chat template (--model {name})"
+        return f"with another tokenizer, chat template or generation_config.json (--model {name})"
     return None
 
 

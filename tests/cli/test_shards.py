@@ -207,7 +207,8 @@ def test_shards_of_another_tokenizer_are_neither_finished_nor_merged(
     (model / "chat_template.jinja").write_text("{{ messages }}")
     ran = run(*command)
     assert ran.code == 2
-    assert f"with another tokenizer or chat template (--model {model})" in ran.err
+    changed = "with another tokenizer, chat template or generation_config.json"
+    assert f"{changed} (--model {model})" in ran.err
     change_manifest(out / "a.jsonl.run.json", None, {"tokenizer_sha256": "0" * 64})
     merged = run("merge", out, "--output", tmp_path / "merged.jsonl")
     assert (merged.code, "made with another tokenizer" in merged.err) == (2, True), merged.err
