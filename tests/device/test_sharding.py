@@ -20,6 +20,8 @@ from jaxscore.device.decoder_config import (
     HyperConnections,
     Latent,
     Lightning,
+    Ngrams,
+    NgramTable,
     OtherHeads,
     OtherMlp,
     QueryGrowth,
@@ -129,8 +131,10 @@ CONFIGS = {
     "hyper-connections": llamalike(
         experts=Experts(4, 2, False, 16),
         final_norm=False,
+        ngrams=Ngrams((1,), (NgramTable((701, 503, 301), (11, 13), 24),), 8, 3, 3),
         norm_place="streams",
         quantized="float32",
+        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6)),
         streams=HyperConnections(3, 5),
     ),
     "late experts": llamalike(

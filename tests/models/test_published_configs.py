@@ -1432,7 +1432,7 @@ FACTS = [
         {
             "recurrent": Recurrent(
                 tuple(i - 1 for i in range(1, 27) if i % 4),
-                GatedDelta(32, 32, 128, 128, 4, "silu", 1.0, 1e-5, True, rank=128),
+                GatedDelta(32, 32, 128, 128, 4, "silu", 1.0, 1e-5, True, True, 128),
             ),
             "other_mlp": OtherMlp((0,), 9216),
             "attention_scale": 192**-0.5,
