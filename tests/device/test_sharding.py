@@ -131,10 +131,8 @@ CONFIGS = {
     "hyper-connections": llamalike(
         experts=Experts(4, 2, False, 16),
         final_norm=False,
-        ngrams=Ngrams((1,), (NgramTable((701, 503, 301), (11, 13), 24),), 8, 3, 3),
         norm_place="streams",
         quantized="float32",
-        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6)),
         streams=HyperConnections(3, 5),
     ),
     "late experts": llamalike(
@@ -158,6 +156,14 @@ CONFIGS = {
     "delta rule": llamalike(
         norm_place="mixed",
         recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 2.0, 1e-6)),
+    ),
+    "n-grams": llamalike(
+        final_norm=False,
+        ngrams=Ngrams((1,), (NgramTable((701, 503, 301), (11, 13), 24),), 8, 3, 3),
+        norm_place="streams",
+        quantized="float32",
+        recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 1.0, 1e-6)),
+        streams=HyperConnections(3, 5),
     ),
     "channels' delta rule beside latent attention": llamalike(
         n_kv_heads=1,
