@@ -255,7 +255,7 @@ def _check_same(first: Finished, other: Finished) -> None:
         pairs.append((title, one_model.get(name), other_model.get(name)))
     digests, other_digests = _digests(before), _digests(now)
     one, two = digests.pop(run_files.TOKENIZER, None), other_digests.pop(run_files.TOKENIZER, None)
-    if one is not None and two is not None:  # a shard that loaded no model has none
+    if one is not None and two is not None:  # without it, no model was loaded
         pairs.append(("tokenizer or chat template", one, two))
     for name in sorted(digests.keys() | other_digests.keys()):
         title = f"content of --{name.removesuffix(DIGEST).replace('_', '-')}"

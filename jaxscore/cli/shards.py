@@ -55,7 +55,7 @@ class Part:
         beside: file that is read with the input, or None.
         scorer: the loaded model of the shard before, or None.
         model: name of the loaded model.
-        tokenizer: digest of its tokenizer files, or None if it has none.
+        tokenizer: digest of its tokenizer files; None without such files.
         dtype: of the model of the finished shards, or None if there is none.
         ignores_output: whether results in an earlier output are computed again; one of a store
             goes on from its journal alone.

@@ -1,7 +1,7 @@
 """Embeddings of hashed n-grams, which some layers add to residual streams before they run.
 
-Of a token t and its ancestors t_1, t_2, …, up to the nearest separator, which also stands for what
-is beyond it and before the text (with multipliers m and primes p of a layer):
+Let t be a token and t_1, t_2, … its ancestors. From the nearest separator on, ancestors count as
+the separator, and so does what precedes the text. With multipliers m and primes p of a layer,
 
     h_n = t m_0 xor t_1 m_1 xor … xor t_{n-1} m_{n-1}       64 bits, for each order n
     e   = rows h_n mod p of the layer's table, joined       several primes of each order
@@ -49,7 +49,7 @@ class NgramRun(NamedTuple):
 
 
 def coded(ids: Int[Array, "R L"]) -> Float[Array, "T 1"]:
-    """Tokens as states hold them: 0 is none, and float32 is exact for a vocabulary."""
+    """Token ids plus one, as states store them: 0 is no token; float32 is exact up to 2^24."""
     return (ids.reshape(-1, 1) + 1).astype(jnp.float32)
 
 

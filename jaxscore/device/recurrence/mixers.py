@@ -467,7 +467,7 @@ def single_tokens(
     kept; None without recurrent layers.
 
     Args:
-        n_ancestors: None is those of the recurrent layers.
+        n_ancestors: of each token; None is as many as the recurrent layers need.
     """
     if config.recurrent is None:
         return None
