@@ -145,7 +145,9 @@ def parameters(config: DecoderConfig) -> decoder.Params:
         if path[-1].key == SCALE:
             return draw.uniform(0.001, 0.004, leaf.shape).astype(np.float32)
         centre = 1.0 if path[-1].key == "scale" else 0.0
-        return draw.normal(centre, 0.2, leaf.shape).astype(np.float32)
+        drawn = draw.normal(centre, 0.2, leaf.shape).astype(np.float32)
+        # States decay: those that grow would make much of the last bits.
+        return np.abs(drawn) if path[-1].key == "slope" else drawn
 
     return jax.tree_util.tree_map_with_path(fill, shapes)
 
