@@ -678,8 +678,23 @@ class DecoderConfig:
             raise ValueError(f"norm_place is {self.norm_place!r}, expected 'before'")
         if (self.norm_place == "streams") != isinstance(self.streams, HyperConnections):
             raise ValueError(f"norm_place is {self.norm_place!r} and streams {self.streams}")
+        if self.norm_place == "streams":
+            self._check_hyper_connections()
         if self.ngrams is not None and (self.recurrent is None or self.norm_place != "streams"):
             raise ValueError("ngrams need recurrent layers and hyper-connections")
+
+    def _check_hyper_connections(self) -> None:
+        """Refuse what is done to the sums of a single residual stream."""
+        of_sums = {
+            "layer_scale": self.layer_scale,
+            "late experts": self.experts is not None and self.experts.late,
+            "parallel": self.parallel != "no",
+            "per_layer_width": self.per_layer_width,
+            "residual_scale": self.residual_scale != 1.0,
+            "sum_factors": self.sum_factors,
+        }
+        if given := [name for name, value in of_sums.items() if value]:
+            raise ValueError(f"hyper-connections do not go with {', '.join(given)}")
 
 
 CHOICES = {

@@ -6,7 +6,13 @@ from typing import get_args
 import pytest
 
 from jaxscore.device.backends import Build
-from jaxscore.device.decoder_config import CHOICES, Activation, DecoderConfig
+from jaxscore.device.decoder_config import (
+    CHOICES,
+    Activation,
+    DecoderConfig,
+    Experts,
+    HyperConnections,
+)
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.mesh_shape import MODEL
 from tests.device.configs import llamalike
@@ -20,6 +26,24 @@ def test_a_choice_that_does_not_exist_is_named(name):
     object.__setattr__(config, name, "other")  # past the types, which only tests check
     with pytest.raises(ValueError, match=f"{name} is 'other', expected one of '{CHOICES[name][0]}"):
         config.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("layer_scale", True),
+        ("parallel", "own"),
+        ("per_layer_width", 6),
+        ("residual_scale", 0.5),
+        ("sum_factors", ((1.0, 0.5, 2.0, 0.7),) * 2),
+        ("late experts", Experts(4, 2, False, 16, late=True)),
+    ],
+)
+def test_hyper_connections_with_a_rule_of_a_single_stream_are_refused(name, value):
+    own = {"norm_place": "streams", "final_norm": False, "streams": HyperConnections(3, 5)}
+    own["experts" if name == "late experts" else name] = value
+    with pytest.raises(ValueError, match=f"hyper-connections do not go with {name}"):
+        llamalike(**own)
 
 
 def test_all_choices_are_checked_and_known():
