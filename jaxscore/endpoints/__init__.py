@@ -1,6 +1,6 @@
-"""Models behind HTTP: their base class, and those that answer conversations.
+"""Models behind HTTP: the base class of endpoints, and the endpoints of conversations.
 
-The latter's servers apply the chat template themselves. OpenAI-compatible:
+Servers of conversations apply the chat template themselves. OpenAI-compatible:
 https://platform.openai.com/docs/api-reference/chat; ollama:
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """

@@ -166,7 +166,7 @@ def convolve(
 ) -> Float[Array, "S D"]:
     """Causal depthwise convolution along each path.
 
-    y[s] = bias + Σ_d taps[:, k-1-d] x[(d dilation)-th ancestor of s], over those that s has.
+    y[s] = bias + Σ_d taps[:, k-1-d] x[(d dilation)-th ancestor of s], over existing ancestors.
 
     Args:
         ancestors: at least (k - 1) dilation, see `PathIndex` and `ChunkIndex`.

@@ -1,8 +1,8 @@
 """minimax and minimax_m3_vl_text.
 
-minimax has lightning attention in some layers, experts in all, and norms after each sum: those that
-PyTorch's class has before attention norm the embeddings and what the layer before gives, and the
-last is the model's.
+minimax has lightning attention in some layers, experts in all, and norms after each sum. A norm
+before attention in PyTorch's class is here the one after the layer before, or of the embeddings;
+its last norm is the model's.
 
 minimax_m3_vl_text has clamped gates in all MLPs, and experts in most layers. In layers of type
 SPARSE an indexer chooses blocks of keys for each key head. Up to `index_topk_blocks` blocks it
@@ -125,7 +125,7 @@ def _m3_config(config: Any) -> DecoderConfig:
 
 
 def _m3_sources(config: DecoderConfig) -> Table:
-    """Released files have gate and up apart, and those that transformers writes as one tensor."""
+    """Gate and up are two tensors in released files, and one in files that transformers writes."""
     mlp = "layers.{i}.mlp."
     table = mixtures.plain_mlp_sources(config)
     table |= mixtures.shared_expert_sources(config, mlp + "shared_experts.")
