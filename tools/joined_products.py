@@ -110,7 +110,7 @@ def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str
     if kind == "step":
         own = {"windows": one.windows * IN_LOOP, "rotary_of": one.rotary_of * IN_LOOP}
         one = dataclasses.replace(one, n_layers=IN_LOOP, **own)
-    model = abstract_model(one, "bfloat16", raw["model_type"], target.platform, device)
+    model = abstract_model(one, "bfloat16", raw["model_type"], device)
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=on(device))

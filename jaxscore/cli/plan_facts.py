@@ -331,9 +331,10 @@ class Compiler:
     def programs(self, mesh: MeshShape, batches: Sequence[tuple[int, int]]) -> list[Program]:
         """Compile the scorer's program for each batch (rows, row length)."""
         shape = self.shape(mesh)
-        platform = None if self.target is None else self.target.platform
         where = compile_devices(self.target, shape)
-        model = abstract_model(self.config, self.dtype, self.model_type, platform, where)
+        model = abstract_model(self.config, self.dtype, self.model_type, where)
+        if model.without_kernels is not None:
+            self._remark(f"no GPU kernel for {model.without_kernels}; slower instead")
         device = None if self.target is None else self.target.devices[0]
         stored = parameter_bytes(model.params, self.config, shape)
         _, gathered = gathered_bytes(model.params, self.config, mesh)

@@ -5,6 +5,7 @@ a program can be compiled for a platform that is not present.
 """
 
 import dataclasses
+import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -122,30 +123,67 @@ def lazy(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-def current_platform() -> Platform:
-    """Platform on which JAX runs programs in this process.
+def current_platform(device: jax.Device | None = None) -> Platform:
+    """Platform of a device; None for that on which JAX runs programs in this process.
 
     Raises:
         ValueError: it is not cpu, tpu or gpu.
     """
-    found = jax.default_backend()
+    found = jax.default_backend() if device is None else device.platform
     for platform in get_args(Platform):
         if platform == found:
             return platform
     raise ValueError(f"JAX runs on {found!r}, expected cpu, gpu or tpu; give --device cpu")
 
 
-def current_backend() -> Backend:
-    """Backend of JAX's device; without kernels on a GPU that cannot run them.
+def current_backend(device: jax.Device | None = None) -> Backend:
+    """Backend of a device, without the kernels of `kernels_left_out`.
+
+    Args:
+        device: present or absent; None is JAX's own.
 
     Raises:
         ValueError: as `current_platform`.
     """
-    platform = current_platform()
-    capability = getattr(jax.devices()[0], "compute_capability", "")
-    if platform == "gpu" and not supports_kernels(capability):
-        return dataclasses.replace(BACKENDS[platform], attention="blocked", experts="blocked")
-    return BACKENDS[platform]
+    left_out: dict[str, Any] = dict.fromkeys(kernels_left_out(device), "blocked")
+    return dataclasses.replace(BACKENDS[current_platform(device)], **left_out)
+
+
+def kernels_left_out(device: jax.Device | None = None) -> dict[str, str]:
+    """Kernels that a GPU or JAX itself does not run: a field of `Backend`, and why.
+
+    Args:
+        device: as in `current_backend`.
+    """
+    if current_platform(device) != "gpu":
+        return {}
+    device = device or jax.devices()[0]
+    capability = getattr(device, "compute_capability", "")
+    if not supports_kernels(capability):
+        return dict.fromkeys(LOWERED, f"compute capability {capability!r}, expected at least 8.0")
+    return lowering_failures(device)
+
+
+LOWERED: dict[str, Callable[[], None]] = {
+    "attention": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
+    "experts": lazy("jaxscore.device.grouped_matmul", "lower_small_gpu"),
+}
+
+
+@functools.cache
+def lowering_failures(device: jax.Device) -> dict[str, str]:
+    """What a small case of each GPU kernel raises when it is lowered for a GPU.
+
+    JAX 0.11 deprecates the Triton backend of Pallas, to remove it in a later version.
+    """
+    failures = {}
+    for field, lower in LOWERED.items():
+        try:
+            with jax.default_device(device):
+                lower()
+        except Exception as problem:  # which one depends on the version
+            failures[field] = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+    return failures
 
 
 def supports_kernels(compute_capability: str) -> bool:

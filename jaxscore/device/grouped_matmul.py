@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, Num
 
 TPU_LANES = 128
@@ -106,6 +105,8 @@ def grouped_gpu(
 
     Matrices are of a kind that `experts.fits_grouped_gpu` names.
     """
+    from jax.experimental.pallas import triton  # deferred: a TPU does without it
+
     B, R, D = x_BRD.shape
     F = weights_MFD.shape[1]
     columns, depth = math.gcd(F, GPU_COLUMNS), math.gcd(D, GPU_DEPTH)
@@ -124,6 +125,15 @@ def grouped_gpu(
         interpret=interpret,
         name="grouped_products",
     )(*inputs)
+
+
+def lower_small_gpu() -> None:
+    """Lower `grouped_gpu` for JAX's device; what Pallas raises passes through."""
+    x, matrix, count = (
+        jax.ShapeDtypeStruct(shape, dtype)
+        for shape, dtype in (((1, 16, 16), jnp.bfloat16), ((1,), jnp.int32), ((), jnp.int32))
+    )
+    jax.jit(lambda x, matrix, n: grouped_gpu(x, x, None, matrix, n)).lower(x, matrix, count)
 
 
 def _zeros(n: int, *_: Any) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device.backends import BACKENDS, Backend, Platform, current_platform
+from jaxscore.device.backends import BACKENDS, Backend, current_platform
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.lm_head import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
@@ -104,7 +104,7 @@ def estimate_layer(
     of_layer = rows, length, one.recurrent is not None
     mesh = where if isinstance(where, DeviceMesh) else None
     backend = dataclasses.replace(BACKENDS[target.platform], mlp_tokens=None)  # no loop
-    model = abstract_model(one, dtype, model_type, target.platform, where, backend)
+    model = abstract_model(one, dtype, model_type, where, backend)
     batch = abstract_rows(rows, length)
     arrays: Any = (batch.ids, batch.position, batch.subtree_end)
     if one.recurrent is not None:
@@ -183,7 +183,7 @@ def estimate_vocabulary(
     own = config.vocab_size // shards if config.vocab_size % shards == 0 else config.vocab_size
     device, width = target.devices[0], config.embedding_width or config.width
     one = dataclasses.replace(one_layer(config), vocab_size=own)
-    model = abstract_model(one, dtype, model_type, target.platform, device)
+    model = abstract_model(one, dtype, model_type, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
     scored = side_by_side(abstract_rows(1, queries).scored, device)
 
@@ -221,7 +221,6 @@ def abstract_model(
     config: DecoderConfig,
     dtype: Dtype,
     model_type: str,
-    platform: Platform | None = None,
     where: Where = None,
     backend: Backend | None = None,
 ) -> Model:
@@ -229,16 +228,17 @@ def abstract_model(
 
     Args:
         dtype: type of the matrices.
-        platform: platform of absent devices; None is JAX's own.
-        backend: None for the platform's.
+        where: a mesh or a device, present or absent; None is JAX's own.
+        backend: None for the device's.
 
     Raises:
         ValueError: the mesh does not split this decoder.
     """
     mesh = where if isinstance(where, DeviceMesh) else None
     place: Any = mesh.placement(config) if mesh is not None else lambda *_: on(where)
-    integers = BACKENDS[platform or current_platform()].integers
+    device = mesh.mesh.devices.flat[0] if mesh is not None else where
+    integers = BACKENDS[current_platform(device)].integers
     params = native.abstract_params(config, dtype, place, integers=integers)
     return native.from_params(
-        config, params, dtype, model_type, mesh=mesh, platform=platform, backend=backend
+        config, params, dtype, model_type, mesh=mesh, device=device, backend=backend
     )

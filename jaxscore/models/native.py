@@ -18,9 +18,9 @@ from jaxscore.device.backends import (
     BACKENDS,
     Backend,
     Build,
-    Platform,
     current_backend,
     current_platform,
+    kernels_left_out,
 )
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
@@ -228,24 +228,24 @@ def from_params(
     model_type: str,
     eos_ids: tuple[int, ...] = (),
     mesh: DeviceMesh | None = None,
-    platform: Platform | None = None,
+    device: jax.Device | None = None,
     backend: Backend | None = None,
 ) -> Model:
     """The native decoder with these parameters, matrices in `dtype`.
 
     Args:
-        platform: that programs are compiled for; None for the one that JAX runs on.
-        backend: None for the platform's.
+        device: present or absent, that programs are compiled for; None for JAX's own.
+        backend: None for the device's.
     """
+    without_kernels = None
     if backend is None:
-        backend = current_backend() if platform is None else BACKENDS[platform]
-    platform = platform or current_platform()
+        backend, without_kernels = current_backend(device), _without_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform, backend)
+        model = from_params(other, params, dtype, model_type, eos_ids, mesh, device, backend)
         longer = config.long_from, model
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
 
@@ -280,8 +280,20 @@ def from_params(
         longer=longer,
         quantized="int8" if config.quantized else "stored" if config.stored else None,
         mesh=mesh,
-        platform=platform,
+        platform=current_platform(device),
+        without_kernels=without_kernels,
     )
+
+
+def _without_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
+    """See `Model`. Attention in float32 takes no GPU kernel anyway."""
+    uses = {
+        "attention": dtype != "float32" and any(map(config.has_attention, range(config.n_layers))),
+        "experts": config.experts is not None,
+    }
+    left_out = {part: why for part, why in kernels_left_out(device).items() if uses[part]}
+    why = "; ".join(dict.fromkeys(left_out.values()))
+    return f"{' and '.join(left_out)} ({why})" if left_out else None
 
 
 def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:

@@ -60,3 +60,16 @@ def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
     err = capsys.readouterr().err
     assert err.count("about half of the time on this processor") == remarks
     assert err.count("--dtype bfloat16") == remarks
+
+
+def test_kernels_that_are_left_out_are_one_remark(capsys):
+    model = SimpleNamespace(platform="cpu", dtype="float32", stored_as=None, left_out=None)
+    scorer = SimpleNamespace(models=(model, model), model=model)
+    args = argparse.Namespace(dtype="float32", quiet=False, batch_tokens=64, reproducible=False)
+    for without, lines in (
+        (None, ""),
+        ("attention (why)", "no GPU kernel for attention (why); slower instead\n"),
+    ):
+        model.without_kernels = without
+        model_flags._remark_loaded(args, scorer)
+        assert capsys.readouterr().err == lines

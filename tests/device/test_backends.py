@@ -1,11 +1,15 @@
 """Which backend a platform and a device take."""
 
+import contextlib
 import dataclasses
-from types import SimpleNamespace
+import subprocess
+import sys
 from typing import get_args
+from unittest.mock import Mock
 
 import jax
 import pytest
+from jax.experimental import pallas
 
 from jaxscore.device import backends, experts, lm_head
 from jaxscore.device.attention import interval
@@ -14,10 +18,32 @@ from jaxscore.device.backends import (
     Platform,
     current_backend,
     current_platform,
+    kernels_left_out,
     supports_kernels,
 )
 from jaxscore.models import native
 from tests.device.configs import llamalike
+
+
+def gpu(capability):
+    return Mock(spec=jax.Device, platform="gpu", compute_capability=capability)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """`on_gpu(capability)`: as if JAX ran on such a GPU; kernels count as lowered, or are tried."""
+    lowering_failures = backends.lowering_failures
+
+    def act(capability, lowers=True):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(jax, "devices", lambda *_: [gpu(capability)])
+        monkeypatch.setattr(jax, "default_device", lambda _: contextlib.nullcontext())
+        if lowers:
+            monkeypatch.setattr(backends, "lowering_failures", lambda _: {})
+
+    lowering_failures.cache_clear()
+    yield act
+    lowering_failures.cache_clear()
 
 
 def test_every_platform_has_forms_that_exist():
@@ -36,12 +62,41 @@ def test_here_is_the_cpu():
     ("capability", "attention"),
     [("9.0", "kernel_gpu"), ("10.0", "kernel_gpu"), ("7.5", "blocked"), ("gfx942", "blocked")],
 )
-def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(monkeypatch, capability, attention):
-    device = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(backends, "current_platform", lambda: "gpu")
-    monkeypatch.setattr(jax, "devices", lambda: [device])
+def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(on_gpu, capability, attention):
+    on_gpu(capability)
     assert current_backend().attention == attention
     assert supports_kernels(capability) == (attention == "kernel_gpu")
+    assert bool(kernels_left_out()) == (attention == "blocked")
+
+
+def test_kernels_of_a_jax_without_triton_are_left_out(on_gpu, monkeypatch):
+    on_gpu("9.0", lowers=False)
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    monkeypatch.delattr(pallas, "triton", raising=False)
+    monkeypatch.delitem(sys.modules, "jaxscore.device.attention.kernel_gpu", raising=False)
+    blocked = dataclasses.replace(BACKENDS["gpu"], attention="blocked", experts="blocked")
+    assert current_backend() == blocked
+    assert all("pallas.triton" in why for why in kernels_left_out().values())
+
+
+def test_a_kernel_that_fails_leaves_the_other(on_gpu, monkeypatch):
+    def fail():
+        raise NotImplementedError("no rule\nfor this")
+
+    on_gpu("9.0", lowers=False)
+    for broken, other in (("attention", "experts"), ("experts", "attention")):
+        monkeypatch.setattr(backends, "LOWERED", {broken: fail, other: lambda: None})
+        backends.lowering_failures.cache_clear()
+        assert kernels_left_out() == {broken: "NotImplementedError: no rule"}
+        assert current_backend() == dataclasses.replace(BACKENDS["gpu"], **{broken: "blocked"})
+
+
+def test_tpu_kernels_need_no_triton():
+    code = (
+        "import sys; sys.modules['jax.experimental.pallas.triton'] = None\n"
+        "import jaxscore.device.grouped_matmul, jaxscore.device.attention.kernel_tpu\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_platform_without_forms_is_refused(monkeypatch):
@@ -52,9 +107,17 @@ def test_a_platform_without_forms_is_refused(monkeypatch):
 
 def test_native_decoder_takes_the_backend_of_the_device(monkeypatch):
     """On a GPU that cannot run Triton's kernels the decoder must not use them."""
-    backend, builds = dataclasses.replace(BACKENDS["cpu"], attention="blocked"), []
-    monkeypatch.setattr(native, "current_backend", lambda: backend)
+    builds = []
     monkeypatch.setattr(native, "Build", lambda *args: builds.append(args) or backends.Build(*args))
-    native.from_params(llamalike(), {}, "float32", "llama")
-    native.from_params(llamalike(), {}, "float32", "llama", platform="cpu")
-    assert [used for used, _ in builds] == [backend, BACKENDS["cpu"]]
+    old = gpu("7.5")
+    why = "attention (compute capability '7.5', expected at least 8.0)"
+    for dtype, device, told in (
+        ("bfloat16", None, None),
+        ("bfloat16", old, why),
+        ("float32", old, None),  # which takes no kernel on any GPU
+    ):
+        model = native.from_params(llamalike(), {}, dtype, "llama", device=device)
+        assert model.without_kernels == told
+        assert model.platform == ("cpu" if device is None else "gpu")
+    blocked = dataclasses.replace(BACKENDS["gpu"], attention="blocked", experts="blocked")
+    assert [used for used, _ in builds] == [BACKENDS["cpu"], blocked, blocked]

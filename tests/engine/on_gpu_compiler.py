@@ -17,7 +17,9 @@ from jaxscore.engine import set_variables
 
 set_variables("gpu")
 DUMP = tempfile.TemporaryDirectory()
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={DUMP.name}"
+# JAX 0.12 compiles each kernel by itself, and writes its PTX only if the emitter `ptx` is named.
+FLAGS = f"--xla_dump_to={DUMP.name} --xla_dump_emitter_re=ptx"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 
 import jax
 import jax.numpy as jnp

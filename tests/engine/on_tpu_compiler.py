@@ -81,7 +81,7 @@ class Case:
         if stored:
             self.config = dataclasses.replace(self.config, quantized="bfloat16")
         self.kind = self.config, "bfloat16", raw["model_type"]
-        self.model = abstract_model(*self.kind, "tpu", self.where)
+        self.model = abstract_model(*self.kind, self.where)
 
     def placed(self, tree: Any, spec: Any = REPLICATED) -> Any:
         """Shapes where they lie on the target."""

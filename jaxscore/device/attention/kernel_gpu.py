@@ -85,6 +85,14 @@ def kernel_gpu(
     return out.reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(R, L, N)
 
 
+def lower_small() -> None:
+    """Lower the kernel of one block for JAX's device; what Pallas raises passes through."""
+    x = jax.ShapeDtypeStruct((1, BLOCKS[0], 1, NARROWEST), jnp.bfloat16)
+    at = jax.ShapeDtypeStruct(x.shape[:2], jnp.int32)
+    run = functools.partial(kernel_gpu, window=None, rule=ScoreRule(1.0), dtype=x.dtype)
+    jax.jit(run).lower(x, x, x, at, at)
+
+
 def block_size(width: int, dtype: Any) -> int:
     """Queries, and keys, in a block for heads of a width: blocks of wide heads are smaller."""
     least, most = BLOCKS
