@@ -294,7 +294,8 @@ def _verdict(report: dict[str, Any]) -> str:
     lines = [f"{how}: {memory} per device"]
     for one in report["would_fit"]:
         stored = f"--quantize {one['quantize']}" if one["quantize"] else f"--dtype {one['dtype']}"
-        lines.append(f"  all of these batches fit with {stored} from model={one['model']}")
+        meshes = [f"{name}={one[name]}" for name in ("model", "fsdp") if one[name]]
+        lines.append(f"  all of these batches fit with {stored} from {' or '.join(meshes)}")
     if not report["would_fit"]:
         lines.append("  no mesh makes all of these batches fit; give less --batch-tokens")
     return "\n".join(lines)

@@ -49,6 +49,7 @@ MATRICES: dict[str, Dtype] = {
     "bfloat16": "bfloat16",
 }
 MODEL_FIELDS = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
+MOST_SHARDS = 1024  # of the meshes that are looked at for what would fit
 FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_flops")
 
 
@@ -116,7 +117,12 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "compiled_shards": compiler.shape(mesh).model,
         "compiled_for": compiler.describe_device(),
         "device_memory": memory,
-        "would_fit": _would_fit(translated, dtype, args.quantize, memory, working),
+        "would_fit": _would_fit(
+            translated,
+            (dtype, args.quantize),
+            memory,
+            working - gathered_bytes(shapes, config, mesh)[1],
+        ),
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
     }
@@ -214,31 +220,45 @@ def _batches(config: DecoderConfig, args: argparse.Namespace) -> list[tuple[int,
 
 def _would_fit(
     config: DecoderConfig,
-    dtype: Dtype,
-    quantize: Quantize | None,
+    own_way: tuple[Dtype, Quantize | None],
     memory: int | None,
     working: int,
 ) -> list[dict[str, Any]] | None:
-    """The smallest `model` that fits, for this way to store the weights and smaller ones.
+    """The smallest `model`, and the smallest `fsdp` without it, that fit, for each way to store.
 
     Args:
+        own_way: dtype and quantization; smaller ones are looked at, too.
         memory: bytes per device; the result is None if it is unknown.
-        working: bytes per device that parameters cannot have.
+        working: bytes per device that neither parameters nor gathered weights can have.
     """
     if memory is None:
         return None
-    ways = [(dtype, quantize), ("bfloat16", quantize), ("bfloat16", QUANTIZED[0])]
+    ways = [own_way, ("bfloat16", own_way[1]), ("bfloat16", QUANTIZED[0])]
+    sizes = [2**power for power in range(MOST_SHARDS.bit_length())]
+    alone = [MeshShape(1, n) for n in sizes if n <= config.n_heads and divides(config, n)]
+    gathering = [MeshShape(n, 1, fsdp=True) for n in sizes[1:]]
     out = []
-    for way in dict.fromkeys(ways):
-        stored, shapes = _stored(config, *way)
-        for model in (2**power for power in range(config.n_heads.bit_length())):
-            mesh = MeshShape(1, model)
-            if divides(config, model) and (
-                parameter_bytes(shapes, stored, mesh) <= memory - working
-            ):
-                out.append({"dtype": way[0], "quantize": way[1], "model": model})
-                break
+    for dtype, quantize in dict.fromkeys(ways):
+        kept = _stored(config, dtype, quantize)
+        model = _first_that_fits(alone, *kept, memory - working)
+        fsdp = None
+        if model != alone[0]:  # one device is less than many
+            fsdp = _first_that_fits(gathering, *kept, memory - working)
+        if model or fsdp:
+            found = {"model": model and model.model, "fsdp": fsdp and fsdp.data}
+            out.append({"dtype": dtype, "quantize": quantize, **found})
     return out
+
+
+def _first_that_fits(
+    meshes: Sequence[MeshShape], config: DecoderConfig, shapes: Params, room: int
+) -> MeshShape | None:
+    """The first mesh whose devices have room for parameters, and for those gathered at once."""
+    for mesh in meshes:
+        _, gathered = gathered_bytes(shapes, config, mesh)
+        if parameter_bytes(shapes, config, mesh) + gathered <= room:
+            return mesh
+    return None
 
 
 class Program(NamedTuple):

@@ -189,7 +189,8 @@ def test_auto_and_the_verdict(run, tmp_path):
     one, page = reported(run, tmp_path, *auto, f"{need}B")
     assert one["mesh"] == {"data": 4, "model": 1, "fsdp": False}
     assert one["programs"][0]["fits"] is True
-    assert one["would_fit"][0] == {"dtype": one["dtype"], "quantize": None, "model": 1}
+    way = {"dtype": one["dtype"], "quantize": None}
+    assert one["would_fit"][0] == {**way, "model": 1, "fsdp": None}
     assert "\nfits: " in page
     two, page = reported(run, tmp_path, *auto, f"{need - 1}B")
     assert two["mesh"] == {"data": 2, "model": 2, "fsdp": False}
@@ -387,8 +388,8 @@ REPORT = {
     "compiled_for": "cpu (cpu)",
     "device_memory": 16_000_000_000,
     "would_fit": [
-        {"dtype": "bfloat16", "quantize": None, "model": 16},
-        {"dtype": "bfloat16", "quantize": "int8", "model": 8},
+        {"dtype": "bfloat16", "quantize": None, "model": None, "fsdp": 16},
+        {"dtype": "bfloat16", "quantize": "int8", "model": 8, "fsdp": 8},
     ],
 }  # fmt: skip
 PAGE = """\
@@ -415,8 +416,8 @@ batch     temporary     peak  compiled in  fits
 programs of the whole model, compiled for cpu (cpu); here are too few devices to compile for a shard
 
 fits in part: 16.0 GB per device
-  all of these batches fit with --dtype bfloat16 from model=16
-  all of these batches fit with --quantize int8 from model=8"""
+  all of these batches fit with --dtype bfloat16 from fsdp=16
+  all of these batches fit with --quantize int8 from model=8 or fsdp=8"""
 
 
 def test_the_page():

@@ -90,6 +90,18 @@ def test_the_mesh_of_a_topology(share, shape):
     assert found == MeshShape(*shape)
 
 
+def test_what_gathers_its_weights_would_fit():
+    """Where heads do not divide, and only with room for two layers beside the shares."""
+    config = llamalike(n_layers=20, n_heads=3, n_kv_heads=3)
+    everything = parameter_bytes(shapes_of(config, np.dtype(np.float32)), config, MeshShape())
+    kept = ("float32", None)
+    found = plan_facts._would_fit(config, kept, int(0.7 * everything), 0)
+    assert found[0] == {"dtype": "float32", "quantize": None, "model": None, "fsdp": 2}
+    assert [one["model"] for one in found[1:]] == [1, 1]
+    beside = plan_facts._would_fit(config, kept, int(0.7 * everything), 3 * everything // 20)
+    assert beside[0] == {**found[0], "fsdp": 4}
+
+
 @pytest.mark.slow
 def test_a_program_that_is_refused(run, tmp_path, target, monkeypatch):
     """It is a row that says so, with the bytes that the compiler named; other rows stay."""
