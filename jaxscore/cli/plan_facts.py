@@ -26,9 +26,7 @@ from jaxscore.engine import provenance, targets
 from jaxscore.engine.auto_mesh import (
     MeshEstimate,
     auto_mesh,
-    gathered_bytes,
     mesh_estimates,
-    parameter_bytes,
     rates_of,
 )
 from jaxscore.engine.devices import parse_mesh
@@ -121,7 +119,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             translated,
             (dtype, args.quantize),
             memory,
-            working - gathered_bytes(shapes, config, mesh)[1],
+            working - costs.gathered_bytes(shapes, config, mesh)[1],
         ),
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
@@ -255,8 +253,8 @@ def _first_that_fits(
 ) -> MeshShape | None:
     """The first mesh whose devices have room for parameters, and for those gathered at once."""
     for mesh in meshes:
-        _, gathered = gathered_bytes(shapes, config, mesh)
-        if parameter_bytes(shapes, config, mesh) + gathered <= room:
+        _, gathered = costs.gathered_bytes(shapes, config, mesh)
+        if costs.parameter_bytes(shapes, config, mesh) + gathered <= room:
             return mesh
     return None
 
@@ -356,8 +354,8 @@ class Compiler:
         if model.without_kernels is not None:
             self._remark(f"no GPU kernel for {model.without_kernels}; slower instead")
         device = None if self.target is None else self.target.devices[0]
-        stored = parameter_bytes(model.params, self.config, shape)
-        _, gathered = gathered_bytes(model.params, self.config, mesh)
+        stored = costs.parameter_bytes(model.params, self.config, shape)
+        _, gathered = costs.gathered_bytes(model.params, self.config, mesh)
         more = gathered if shape.fsdp != mesh.fsdp else 0
         found = []
         for rows, length in batches:

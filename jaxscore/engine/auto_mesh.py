@@ -16,13 +16,12 @@ if nothing else fits: it is fast with full batches alone.
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.experts import BLOCK
 from jaxscore.device.mesh_shape import MODEL, MeshShape
-from jaxscore.device.sharding import bytes_a_device, divides, parameter_specs
+from jaxscore.device.sharding import divides
 from jaxscore.engine import AUTO
 from jaxscore.errors import InputError, format_bytes
 from jaxscore.models import costs
@@ -79,42 +78,6 @@ class MeshEstimate(NamedTuple):
     tokens_per_second: float
 
 
-def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
-    """Bytes of all parameters on one device.
-
-    Args:
-        shapes: the tree of `init_params`, arrays or their shapes.
-
-    Raises:
-        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
-    """
-    return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
-
-
-def gathered_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> tuple[int, int]:
-    """Bytes that each device receives per batch with `fsdp`, and most that it has of them at once:
-    two layers, of which one is gathered while the other is in use, or all embeddings.
-
-    Args:
-        shapes: as in `parameter_bytes`.
-    """
-    if not mesh.fsdp:
-        return 0, 0
-    gathered, stored = (
-        bytes_a_device(shapes, parameter_specs(shapes, config, one), one)
-        for one in (MeshShape(1, mesh.model), mesh)
-    )
-    received = sum(jax.tree.leaves(gathered)) - sum(jax.tree.leaves(stored))
-    embeddings = sum(
-        whole
-        for whole, part in zip(
-            jax.tree.leaves(gathered["embed"]), jax.tree.leaves(stored["embed"]), strict=True
-        )
-        if part < whole
-    )
-    return received, max(2 * received // config.n_layers, embeddings)
-
-
 def mesh_estimates(
     shapes: Any,
     config: DecoderConfig,
@@ -130,7 +93,7 @@ def mesh_estimates(
     """Estimates of all meshes whose `model` is a power of two, those with `fsdp` last.
 
     Args:
-        shapes: as in `parameter_bytes`.
+        shapes: the tree of `init_params`, arrays or their shapes.
         memory: bytes of each device.
         working: bytes of a batch of any size, if they are known.
         least: tokens of a batch for which there must be room, if the model has as many positions.
@@ -144,8 +107,8 @@ def mesh_estimates(
         working = int(WORKING * memory)
 
     def estimate(mesh: MeshShape) -> MeshEstimate:
-        n_bytes = parameter_bytes(shapes, config, mesh)
-        received, kept = gathered_bytes(shapes, config, mesh)
+        n_bytes = costs.parameter_bytes(shapes, config, mesh)
+        received, kept = costs.gathered_bytes(shapes, config, mesh)
         room = memory - n_bytes - kept
         if working is None:
             tokens = _most_tokens(config, mesh.model, room, min(least, config.max_positions))

@@ -14,7 +14,8 @@ from jaxscore.device.decoder import empty_states
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import is_blocks
 from jaxscore.device.layers import SCALE
-from jaxscore.device.mesh_shape import MODEL
+from jaxscore.device.mesh_shape import MODEL, MeshShape
+from jaxscore.device.sharding import bytes_a_device, parameter_specs
 
 EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "unembedding"
 PART_OF = {  # first key of a parameter's path
@@ -145,3 +146,39 @@ def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
     width = max(kind.head_width for kind in config.kinds())
     n_layers = sum(map(config.has_attention, range(config.n_layers)))
     return 2 * n_layers * heads * width * itemsize
+
+
+def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
+    """Bytes of all parameters on one device.
+
+    Args:
+        shapes: the tree of `init_params`, arrays or their shapes.
+
+    Raises:
+        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
+    """
+    return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
+
+
+def gathered_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> tuple[int, int]:
+    """Bytes that each device receives per batch with `fsdp`, and most that it has of them at once:
+    two layers, of which one is gathered while the other is in use, or all embeddings.
+
+    Args:
+        shapes: as in `parameter_bytes`.
+    """
+    if not mesh.fsdp:
+        return 0, 0
+    gathered, stored = (
+        bytes_a_device(shapes, parameter_specs(shapes, config, one), one)
+        for one in (MeshShape(1, mesh.model), mesh)
+    )
+    received = sum(jax.tree.leaves(gathered)) - sum(jax.tree.leaves(stored))
+    embeddings = sum(
+        whole
+        for whole, part in zip(
+            jax.tree.leaves(gathered["embed"]), jax.tree.leaves(stored["embed"]), strict=True
+        )
+        if part < whole
+    )
+    return received, max(2 * received // config.n_layers, embeddings)

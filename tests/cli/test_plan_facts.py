@@ -12,8 +12,9 @@ from jax.errors import JaxRuntimeError
 from jaxscore.cli import plan_facts
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import VARIABLES, targets
-from jaxscore.engine.auto_mesh import mesh_estimates, parameter_bytes, rates_of
+from jaxscore.engine.auto_mesh import mesh_estimates, rates_of
 from jaxscore.engine.targets import Target
+from jaxscore.models.costs import parameter_bytes
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict
 from tests.device.configs import llamalike

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine.auto_mesh import MOST, auto_mesh, gathered_bytes, mesh_estimates, rates_of
+from jaxscore.engine.auto_mesh import MOST, auto_mesh, mesh_estimates, rates_of
 from jaxscore.errors import InputError
 from jaxscore.models import native
+from jaxscore.models.costs import gathered_bytes
 from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import llamalike
 from tests.models.test_large_shapes import MODELS

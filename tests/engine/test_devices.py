@@ -21,7 +21,7 @@ from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import BATCH_TOKENS, GPU_MEMORY_VARIABLES, devices, footprint, set_gpu_memory
-from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, parameter_bytes, rates_of
+from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
 from jaxscore.engine.devices import (
     LEAST,
     LENGTH,
@@ -37,6 +37,7 @@ from jaxscore.engine.devices import (
 from jaxscore.errors import InputError
 from jaxscore.model_pair import DivergenceScorer
 from jaxscore.models import native
+from jaxscore.models.costs import parameter_bytes
 from jaxscore.plan.requests import TokenSequence
 from tests.conftest import CASES
 from tests.device.configs import llamalike
