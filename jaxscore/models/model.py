@@ -74,6 +74,7 @@ class Model:
         platform: that the functions are compiled for.
         mesh: devices of the parameters; the functions then compute one shard. None for one
             device.
+        gathered_bytes: see `costs.gathered_bytes`; the most at once on a device.
         placeholders: ids of tokens that stand for an image or sound, which the model does not
             read -> the config's attribute with the id.
         left_out: description of the parts of a multimodal checkpoint that are not read.
@@ -109,6 +110,7 @@ class Model:
     stored_share: float | None = None
     stored_as: str | None = None
     mesh: DeviceMesh | None = None
+    gathered_bytes: int = 0
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
     left_out: str | None = None
     limit_reason: str = ""

@@ -26,7 +26,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh, array_specs, as_shards, keys_of
 from jaxscore.errors import InputError
-from jaxscore.models import model_types, wrappers
+from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
@@ -280,6 +280,7 @@ def from_params(
         longer=longer,
         quantized="int8" if config.quantized else "stored" if config.stored else None,
         mesh=mesh,
+        gathered_bytes=0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1],
         platform=current_platform(device),
         without_kernels=without_kernels,
     )

@@ -270,8 +270,8 @@ def against_one_device(name: str, shape: list[int]) -> list:
 
 
 def with_split_weights(name: str, shape: list[int]) -> list:
-    """Whether all bits are those of the mesh without `fsdp`, and the bytes of the parameters on a
-    device without and with it."""
+    """Whether all bits are those of the mesh without `fsdp`, the bytes of the parameters on a
+    device without and with it, and those of gathered ones with it."""
     config = (CONFIGS | RECURRENT)[name]
     models = [model_on(config, parameters(config), (*shape, fsdp)) for fsdp in (False, True)]
     want, got = (scored(model)[0] for model in models)
@@ -280,7 +280,7 @@ def with_split_weights(name: str, shape: list[int]) -> list:
         for one, other in zip(got, want, strict=True)
         for a, b in zip(one[:4], other[:4], strict=True)
     )
-    return [same, *(placed_bytes(model.params) for model in models)]
+    return [same, *(placed_bytes(model.params) for model in models), models[1].gathered_bytes]
 
 
 @functools.cache

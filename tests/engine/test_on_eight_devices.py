@@ -62,9 +62,10 @@ def test_bits_of_recurrent_layers_are_those_of_one_device(on_eight, name, shape)
     ids=str,
 )
 def test_weights_split_over_data_change_no_bit(on_eight, name, shape):
-    same, whole, split = on_eight("with_split_weights", name, shape)
+    same, whole, split, gathered = on_eight("with_split_weights", name, shape)
     assert same
     assert split < whole / 1.5  # bytes of all parameters on a device, vectors included
+    assert 0 < gathered <= whole - split
 
 
 @pytest.mark.numeric

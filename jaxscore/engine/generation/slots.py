@@ -2,7 +2,8 @@
 
 waiting texts ──▶ prefill, start in free rows ──▶ a block of steps ──▶ finished texts, free rows
 
-Memory: parameters | SHARE of the rest: cache, a block's tokens, prompts, prefix | working memory
+Memory: parameters | gathered parameters | SHARE of the rest: cache, a block's tokens, prompts,
+prefix | working memory
 """
 
 import contextlib
@@ -275,7 +276,7 @@ def _available_bytes(model: Model, limit: int | None) -> int | None:
     agreed = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
     if not (limit := int.from_bytes(agreed, "little")):
         return None
-    return int(SHARE * (limit - placed_bytes(model.params)))
+    return int(SHARE * (limit - placed_bytes(model.params) - model.gathered_bytes))
 
 
 @contextlib.contextmanager

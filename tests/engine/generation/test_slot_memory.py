@@ -54,6 +54,13 @@ def test_the_cache_counts_beside_a_blocks_tokens_prompts_and_prefix(model, rows,
     assert not cache_limit(model, shared, STEPS, limit(model, need - 1))(rows, slots)
 
 
+def test_there_is_room_for_gathered_weights(model):
+    gathering = dataclasses.replace(model, gathered_bytes=2**20)
+    need = limit(model, 8 * (64 + STEPS) + MOST_PREFILL)
+    assert cache_limit(gathering, 0, STEPS, need + 2**20)(8, 64)
+    assert not cache_limit(gathering, 0, STEPS, need + 2**20 - 1)(8, 64)
+
+
 def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypatch):
     monkeypatch.setattr(slots, "MOST_CACHE_CPU", 8 * 64 * slot_bytes(model))
     fits = cache_limit(model, 0, STEPS, 1 << 50)
