@@ -82,6 +82,8 @@ QWEN3_5: dict[str, int | None] = {
     "vision_end_token_id": 248054,
     "vision_start_token_id": 248053,
 }
+VISUAL_MTP = frozenset({"visual", "mtp"})
+SERVED = frozenset({"language_model_only"})  # whether servers load the tower
 GEMMA4: dict[str, int | None] = {
     "audio_token_id": 258881,
     "boa_token_id": 256000,
@@ -160,7 +162,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "cohere2_vision": Wrapper(("cohere2",), PROJECTED, {"image_token_id": 255036}, COHERE),
     "exaone4_5": Wrapper(
         ("exaone4",),
-        frozenset({"visual", "mtp"}),
+        VISUAL_MTP,
         {"image_token_id": 67, "video_token_id": 68},
     ),
     "fuyu": Wrapper(
@@ -324,9 +326,9 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "qwen2_5_vl": Wrapper(("qwen2_5_vl_text",), frozenset({"visual"}), QWEN, flat=True),
     "qwen2_vl": Wrapper(("qwen2_vl_text",), frozenset({"visual"}), QWEN, flat=True),
-    "qwen3_5": Wrapper(("qwen3_5_text",), frozenset({"visual", "mtp"}), QWEN3_5),
-    "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), frozenset({"visual", "mtp"}), QWEN3_5),
-    "qwen4_exp": Wrapper(("qwen4_exp_text",), frozenset({"visual", "mtp"}), QWEN3_5),
+    "qwen3_5": Wrapper(("qwen3_5_text",), VISUAL_MTP, QWEN3_5, SERVED),
+    "qwen3_5_moe": Wrapper(("qwen3_5_moe_text",), VISUAL_MTP, QWEN3_5, SERVED),
+    "qwen4_exp": Wrapper(("qwen4_exp_text",), VISUAL_MTP, QWEN3_5, SERVED),
     "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
     "qwen3_vl_moe": Wrapper(("qwen3_vl_moe_text",), frozenset({"visual"}), QWEN),
     "smolvlm": IDEFICS,

@@ -762,3 +762,172 @@ QWEN3_VL_4B: dict[str, Any] = {
     "vision_end_token_id": 151653,
     "vision_start_token_id": 151652,
 }
+LINEAR_FULL = ["linear_attention"] * 3 + ["full_attention"]
+QWEN3_5_27B_TEXT: dict[str, Any] = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_output_gate": True,
+    "dtype": "bfloat16",
+    "eos_token_id": 248044,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "initializer_range": 0.02,
+    "intermediate_size": 17408,
+    "layer_types": LINEAR_FULL * 16,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_5_text",
+    "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": False,
+    "num_attention_heads": 24,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "mrope_interleaved": True,
+        "mrope_section": [11, 11, 10],
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000,
+        "rope_type": "default",
+    },
+    "use_cache": True,
+    "vocab_size": 248320,
+}
+QWEN3_5_27B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "image_token_id": 248056,
+    "model_type": "qwen3_5",
+    "text_config": QWEN3_5_27B_TEXT,
+    "tie_word_embeddings": False,
+    "transformers_version": "4.57.0.dev0",
+    "video_token_id": 248057,
+    "vision_config": {
+        "deepstack_visual_indexes": [],
+        "depth": 27,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "in_channels": 3,
+        "initializer_range": 0.02,
+        "intermediate_size": 4304,
+        "model_type": "qwen3_5",
+        "num_heads": 16,
+        "num_position_embeddings": 2304,
+        "out_hidden_size": 5120,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    },
+    "vision_end_token_id": 248054,
+    "vision_start_token_id": 248053,
+}
+QWEN3_5_4B = QWEN3_5_27B | {
+    "text_config": QWEN3_5_27B_TEXT
+    | {
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "layer_types": LINEAR_FULL * 8,
+        "linear_num_value_heads": 32,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 32,
+        "tie_word_embeddings": True,
+    },
+    "tie_word_embeddings": True,
+}
+QWEN3_5_35B_A3B = QWEN3_5_27B | {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "text_config": {
+        name: value for name, value in QWEN3_5_27B_TEXT.items() if name != "intermediate_size"
+    }
+    | {
+        "hidden_size": 2048,
+        "layer_types": LINEAR_FULL * 10,
+        "linear_num_value_heads": 32,
+        "model_type": "qwen3_5_moe_text",
+        "moe_intermediate_size": 512,
+        "num_attention_heads": 16,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 2,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 512,
+    },
+    "vision_config": QWEN3_5_27B["vision_config"]
+    | {"model_type": "qwen3_5_moe", "out_hidden_size": 2048},
+}
+QWEN3_6_27B = QWEN3_5_27B | {
+    "language_model_only": False,
+    "text_config": {
+        name: value for name, value in QWEN3_5_27B_TEXT.items() if name != "mlp_only_layers"
+    }
+    | {
+        "bos_token_id": 248044,
+        "output_gate_type": "swish",
+        "pad_token_id": None,
+        "partial_rotary_factor": 0.25,
+        "tie_word_embeddings": False,
+    },
+}
+QWEN3_8_FLASH_NEXT: dict[str, Any] = QWEN3_6_27B | {
+    "architectures": ["Qwen4ExpForConditionalGeneration"],
+    "model_type": "qwen4_exp",
+    "quantization_config": {
+        "act_per_tensor": False,
+        "activation_scheme": "dynamic",
+        "modules_to_convert": ["ple.ple_embedding.ngram_embedding"],
+        "modules_to_not_convert": ["lm_head"],
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+        "weight_per_tensor": False,
+    },
+    "text_config": {
+        name: value
+        for name, value in QWEN3_6_27B["text_config"].items()
+        if name not in ("attn_output_gate", "intermediate_size")
+    }
+    | {
+        "hc_count": 4,
+        "hc_lowrank": 320,
+        "heads_per_ngram": 8,
+        "hidden_size": 2560,
+        "indexer_budget": 2048,
+        "indexer_compress_ratio": 4,
+        "indexer_head_dim": 128,
+        "indexer_kv_heads": 1,
+        "indexer_n_heads": 4,
+        "layer_types": LINEAR_FULL * 12,
+        "make_ngram_vocab_size_divisible_by": 128,
+        "model_type": "qwen4_exp_text",
+        "moe_intermediate_size": 640,
+        "mtp": {
+            "hybrid": True,
+            "layer_types": ["full_attention"],
+            "mtp_use_hidden_state_from_layer": None,
+            "num_hidden_layers": 1,
+            "rope_theta": 10000000,
+        },
+        "ngram_size": 3,
+        "ngram_vocab_size_base": 20000000,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 2,
+        "output_gate_type": "sigmoid",
+        "output_router_logits": False,
+        "ple_conv_kernel_size": 4,
+        "ple_embed_dim": 2560,
+        "ple_layer_ids": [2],
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 640,
+        "split_ngram_parts": 128,
+    },
+}

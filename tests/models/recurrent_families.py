@@ -783,6 +783,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "which one counts",
     ),
     ("qwen3_5_text", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
+    *(
+        (kind, {name: value}, f"{name} is {value!r}")
+        for kind in ("qwen3_5_moe_text", "qwen3_5_text", "qwen4_exp_text")
+        for name, value in {
+            "attn_output_gate": False,
+            "mamba_ssm_dtype": "bfloat16",
+            "output_gate_type": "tanh",
+        }.items()
+    ),
+    ("qwen3_5_text", {"output_gate_type": "sigmoid"}, "output_gate_type is 'sigmoid'"),
     ("recurrent_gemma", {"block_types": ["mamba"]}, "block_types is ['mamba']"),
     ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": False}, "sqrt_dim is False"),
     ("recurrent_gemma", {"head_dim": 9}, "head_dim is 9, expected hidden_size"),

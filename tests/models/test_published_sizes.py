@@ -107,6 +107,7 @@ def test_gpt_oss(name):
         ("DEEPSEEK_V2", "236", "21"),  # arXiv 2405.04434, section 3.1.2
         ("MINIMAX_M2", "229", "10"),  # as the hub counts; the model card rounds to 230
         ("ERNIE_4_5_21B", "22", "3"),  # as the hub counts; the model card cuts off to 21
+        ("QWEN3_5_35B_A3B", "35", "3"),  # its card
     ],
 )
 def test_mixtures(name, total, active):
@@ -155,13 +156,16 @@ WRAPPED = {
     "QWEN2_5_VL_7B": (8_292_166_656, 7_615_616_512),
     "QWEN3_VL_4B": (4_437_815_808, 4_022_468_096),
 }
-TEXT_ALONE = (
+COMPARED = (
+    *WRAPPED,
     "GPT_OSS_20B",
     "GPT_OSS_120B",
     "DEEPSEEK_V2_LITE",
     "GLM_4_5_AIR",
     "MINIMAX_M2",
     "ERNIE_4_5_21B",
+    "QWEN3_5_4B",
+    "QWEN3_5_35B_A3B",
 )
 
 
@@ -187,13 +191,12 @@ def torchs(name):
 
 @pytest.mark.slow_after(2)
 @pytest.mark.skipif(not FIFTH, reason="4.57 has a module for each expert, which takes minutes")
-@pytest.mark.parametrize("name", [*TEXT_ALONE, *WRAPPED])
+@pytest.mark.parametrize("name", COMPARED)
 def test_parameters_are_torchs(name):
     shapes = torchs(name)
-    towers = WRAPPERS[getattr(published, name)["model_type"]].towers if name in WRAPPED else ()
-    text = {
-        key: shape for key, shape in shapes.items() if not set(key.split(".")[:2]) & set(towers)
-    }
+    wrapper = WRAPPERS.get(getattr(published, name)["model_type"])
+    towers = frozenset() if wrapper is None else wrapper.towers
+    text = {key: shape for key, shape in shapes.items() if not set(key.split(".")[:2]) & towers}
     assert size(name).parameters == sum(shape.numel() for shape in text.values())
     if name in WRAPPED:
         whole = sum(shape.numel() for shape in shapes.values())
@@ -254,6 +257,9 @@ FACTS = {
     "MISTRAL_SMALL_3_1": {"head_width": 128, "windows": (0,) * 40},
     "QWEN2_5_VL_7B": {"qkv_bias": True, "windows": (0,) * 28, "tied": False},
     "QWEN3_VL_4B": {"qk_norm": "head", "tied": True},
+    "QWEN3_5_4B": {"tied": True, "query_gate": True, "mlp_width": 9216},
+    "QWEN3_5_35B_A3B": {"experts": Experts(256, 8, True, 512), "other_mlp": None},
+    "QWEN3_8_FLASH_NEXT": {"experts": Experts(512, 10, True, 640), "max_positions": 2051},
 }  # fmt: skip
 
 
@@ -272,3 +278,16 @@ def test_minimax_m2_turns_half_of_each_head():
 def test_ministral_grows_its_queries():
     growth = translated("DEVSTRAL_SMALL_2").query_growth
     assert (set(growth.shares), growth.length) == ({0.1}, 8192.0)
+
+
+def test_qwen3_6_is_as_qwen3_5():
+    """Their files differ in `output_gate_type` and in what has no effect."""
+    assert translated("QWEN3_6_27B") == translated("QWEN3_5_27B")
+
+
+def test_hashes_of_qwen3_8_flash_next():
+    """Its checkpoint stores them, `layer_multipliers` and `ngram_heads_vocab_sizes`."""
+    (table,) = translated("QWEN3_8_FLASH_NEXT").ngrams.tables
+    assert table.multipliers == (23703573157769, 20109073645365, 8052911324071)
+    assert (len(table.primes), table.primes[0], table.primes[-1]) == (16, 20000003, 20000171)
+    assert (sum(table.primes), table.rows) == (320001446, 320001536)

@@ -14,7 +14,8 @@ INERT = frozenset(
     "embedding_initializer_range eod_token_id "
     "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
     "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
-    "id2label initializer_range label2id length_penalty max_length min_length model_type "
+    "generation_config id2label initializer_range label2id length_penalty max_length min_length "
+    "model_type "
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
     "output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type "
     "remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate "
@@ -29,9 +30,9 @@ INERT = frozenset(
     "_sliding_window_pattern".split()
 )
 # Also inert in families that do not read them: internals of transformers, names, token ids,
-# training
+# training, layers that predict further tokens
 INERT_FORMS = re.compile(
-    r"_.*|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
+    r"_.*|mtp(_\w+)?|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
     r"|init_std|block_(mlp|out)_init_scale|(block|conv)_use_xavier_init|layerdrop|output_router_logits|router_aux_loss_coef"
 )
 FLAG = "--accept-config"

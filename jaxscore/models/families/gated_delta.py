@@ -31,13 +31,15 @@ from jaxscore.models.families.hybrid import FULL, LINEAR, SLIDING
 PLUS = 1.0  # added to the scale of every norm but the delta rule's
 QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
 INDEXED = "indexed_attention"
-GATES = ("sigmoid", "silu")
+SILU = ("silu", "swish")  # one function
 INDEXER = "indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads indexer_n_heads"
 
 
 def _config(
     config: Any, *, full: str = FULL, sigmoid_gate: bool = False, **own: Any
 ) -> DecoderConfig:
+    # Released files have these values; PyTorch's classes read neither.
+    fields.require(config, attn_output_gate=True, mamba_ssm_dtype="float32")
     layers = hybrid.layers_of_type(config, LINEAR, full)
     mixer = hybrid.gated_delta(
         config, largest_rate=1.0, norm_eps=config.rms_norm_eps, sigmoid_gate=sigmoid_gate
@@ -71,13 +73,31 @@ def _qwen3_next(config: Any) -> DecoderConfig:
     return _mixture(config, config.norm_topk_prob, plain, config.intermediate_size)
 
 
+def _output_gate(config: Any, *handled: str) -> str:
+    """Activation of the gate on the delta rule's outputs: `output_gate_type`, or `hidden_act`.
+
+    Raises:
+        InputError: it is not one of `handled`.
+    """
+    gate: str = getattr(config, "output_gate_type", None) or config.hidden_act
+    if gate not in handled:
+        listed = " or ".join(map(repr, handled))
+        raise InputError(f"output_gate_type is {gate!r}, expected {listed}")
+    return gate
+
+
+def _qwen3_5(config: Any) -> DecoderConfig:
+    _output_gate(config, *SILU)  # of Qwen3.6's files; PyTorch's class does not read it
+    return _config(config)
+
+
 def _qwen3_5_moe(config: Any) -> DecoderConfig:
+    _output_gate(config, *SILU)
     return _mixture(config, True, (), 0)
 
 
 def _qwen4_exp(config: Any) -> DecoderConfig:
-    if (gate := config.output_gate_type or config.hidden_act) not in GATES:
-        raise InputError(f"output_gate_type is {gate!r}, expected {' or '.join(map(repr, GATES))}")
+    gate = _output_gate(config, "sigmoid", *SILU)
     if config.hc_count < 2 or config.hc_lowrank < 1:
         raise InputError(
             f"hc_count is {config.hc_count} and hc_lowrank {config.hc_lowrank}, expected at least "
@@ -325,6 +345,7 @@ DELTA = (
     "attention_bias head_dim layer_types full_attention_interval linear_conv_kernel_dim "
     "linear_key_head_dim linear_num_key_heads linear_num_value_heads linear_value_head_dim"
 )
+QWEN3_5 = "attn_output_gate mamba_ssm_dtype output_gate_type"
 EXPERTS = (
     "moe_intermediate_size num_experts num_experts_per_tok shared_expert_intermediate_size "
     f"{mixtures.TRAINING}"
@@ -347,7 +368,7 @@ def _qwen4_unread(config: DecoderConfig) -> tuple[str, ...]:
     return (*MTP, r"layers\.\d+\.self_attn\.indexer\..+")
 
 
-_MOE = llama.family(_qwen3_5_moe, DELTA, EXPERTS, sources=_sources, unread=_unread)
+_MOE = llama.family(_qwen3_5_moe, DELTA, EXPERTS, QWEN3_5, sources=_sources, unread=_unread)
 
 
 def _lara_mini(config: Any) -> DecoderConfig:
@@ -473,7 +494,7 @@ FAMILIES = {
         },
     ),
     "qwen3_5_moe_text": dataclasses.replace(_MOE, reads=_MOE.reads - {"intermediate_size"}),
-    "qwen3_5_text": llama.family(_config, DELTA, sources=_sources, unread=_unread),
+    "qwen3_5_text": llama.family(_qwen3_5, DELTA, QWEN3_5, sources=_sources, unread=_unread),
     "qwen3_next": llama.family(
         _qwen3_next,
         DELTA,
@@ -486,7 +507,8 @@ FAMILIES = {
         _qwen4_exp,
         DELTA,
         EXPERTS,
-        "hc_count hc_lowrank norm_topk_prob output_gate_type ple_layer_ids",
+        QWEN3_5,
+        "hc_count hc_lowrank norm_topk_prob ple_layer_ids",
         INDEXER,
         NGRAM_SIZES,
         "eos_token_id number_of_conv_states seed split_ngram_parts",
