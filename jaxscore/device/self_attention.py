@@ -123,12 +123,21 @@ class LatentProducts(nn.Module):
         self.value_up = PerHead(n_heads, latent.value, latent.rank, "columns", c.quantized)
 
     def attend(
-        self, x: Array, own: PerLayer, factors: Array | float, attend: Callable[..., Array]
+        self,
+        x: Array,
+        rows: Callable[..., Array],
+        own: PerLayer,
+        factors: Array | float,
+        attend: Callable[..., Array],
     ) -> tuple[Array, KeyValue]:
         """Mixed values [R, L, N, value] of the tokens' heads, and keys and values for a cache.
 
+        Products that all heads share are of the shard's tokens alone, and their few channels are
+        gathered.
+
         Args:
-            x: normed input [R, L, D].
+            x: normed input [R, L, D], of the shard's tokens if they are split.
+            rows: gathers values of all tokens, [R, L, channels].
             factors: on queries, broadcast to [R, L, N, H].
             attend: `attention` with all other arguments.
         """
@@ -138,19 +147,20 @@ class LatentProducts(nn.Module):
             short = self.query_in(x)
             read = self.query_norm(short)
             read = jnp.concatenate([read, short], axis=-1) if latent.gated else read
-        read = read if latent.query_factor == 1.0 else read * latent.query_factor
-        q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned) * factors
+        read = rows(read if latent.query_factor == 1.0 else read * latent.query_factor)
+        q = self.q(read).reshape(*read.shape[:2], -1, latent.unturned + latent.turned) * factors
         unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
-        shared, key = jnp.split(self.key_value(x)[:, :, None], [latent.rank], axis=-1)
-        turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
+        shared, key = jnp.split(self.key_value(x), [latent.rank], axis=-1)
         shared = self.norm(shared)
         shared = shared if latent.factor == 1.0 else shared * latent.factor
+        shared, key = (rows(y, jnp.float32)[:, :, None] for y in (shared, key))
+        turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
         k = jnp.concatenate([key, shared], axis=-1)
         keys_values = isolate_nonfinite(k, k)
         absorbed = None
-        if own.caches or x.shape[1] == 1:
+        if own.caches or q.shape[1] == 1:
             absorbed = jnp.concatenate([turned, self.key_up(unturned)], axis=-1)
-        if x.shape[1] == 1:  # a generation step
+        if q.shape[1] == 1:  # a generation step
             return self._gated(self._values(attend(absorbed, *keys_values)), read), keys_values
         mixed = attend(
             self._pad(jnp.concatenate([turned, unturned], axis=-1)),
@@ -197,7 +207,7 @@ class Attention(nn.Module):
         [R, L, K, H], float32.
 
         Args:
-            x: normed input [R, L, D].
+            x: normed input [R, L, D], of the shard's tokens if they are split.
             layout, own: positions, and this layer's inputs.
             shared: keys and values of another layer, used instead of its own.
         """
@@ -215,22 +225,29 @@ class Attention(nn.Module):
             sinks_N=self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None,
             chunked=c.chunked,
         )
+
+        def rows(y: Array, dtype: Any = None) -> Array:
+            return build.gathered(y, dtype).reshape(*layout.position.shape, -1)
+
         factors: Array | float = 1.0
         if c.query_growth is not None:
             factors = query_factors(c.query_growth, own.growth, layout.position)[:, :, None, None]
         if c.latent is not None:
             latent = LatentProducts(c, c.latent, build, name="latent")
-            mixed, (k, v) = latent.attend(x, own, factors, attend)
+            mixed, (k, v) = latent.attend(x, rows, own, factors, attend)
         else:
+            x = rows(x)
             q, k, v = self.heads(x, own, shared is not None)
             k, v = isolate_nonfinite(k, v) if shared is None else shared
             mixed = attend(q * factors, k, v)
             if c.value_width:
                 mixed = mixed[..., : c.value_width]
+        if c.query_gate and c.latent is not None:
+            x = rows(x)
         if c.query_gate and c.gate_per_head:
             gate = Linear(n_heads, False, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)[..., None]
-        mixed = mixed.reshape(*x.shape[:2], -1)
+        mixed = mixed.reshape(*layout.position.shape, -1)
         if c.query_gate and not c.gate_per_head:
             gate = Linear(mixed.shape[-1], c.qkv_bias, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)
@@ -328,8 +345,7 @@ class AttentionHalf(nn.Module):
         beside = None if c.recurrent is None else c.recurrent.beside
         if beside is not None:
             read *= beside.attention_in
-        rows = self.build.gathered(read).reshape(*layout.position.shape, -1)
-        mixed, keys_values = Attention(c, self.build, name="attention")(rows, layout, own, shared)
+        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
         if beside is not None:
             mixed *= beside.attention_out
         if c.norm_place in NORMS_AFTER:
