@@ -131,11 +131,13 @@ def mixture(
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
-    product, shards = one_block, None
+    product, shards, sums = one_block, None, None
     if form != "blocked":
-        run = functools.partial(GROUPED[form], interpret=build.backend.interpreted)
+        interpreted = build.backend.interpreted
+        run = functools.partial(GROUPED[form], interpret=interpreted)
         product, shards = functools.partial(grouped, run), build.shards
-    out = in_chunks(product, shards, experts, layer, gate, *flat, quantized, weighs_input)
+        sums = functools.partial(SUMS[form], interpret=interpreted) if form in SUMS else None
+    out = in_chunks(product, shards, sums, experts, layer, gate, *flat, quantized, weighs_input)
     return build.summed(out.reshape(x.shape))
 
 
@@ -165,6 +167,14 @@ class Blocks(NamedTuple):
         row = self.row_end[expert] - self.rows[expert] + within
         mine = (within < self.rows[expert]) & (block < self.block_end[-1])
         return self.order[jnp.clip(row, 0, len(self.order) - 1)], mine
+
+    def places(self) -> Array:
+        """Row of all blocks in which each pair is, or -1 if it is in none."""
+        at = jnp.arange(len(self.order))
+        empty = -self.rows % BLOCK  # rows behind those of each expert
+        row = at + jnp.where(at[:, None] >= self.row_end, empty, 0).sum(axis=1)
+        row = jnp.where(at < self.row_end[-1], row, -1)
+        return lax.sort((self.order, row), num_keys=1)[1]
 
 
 def _first_above(rising: Array, values: int | Array) -> Array:
@@ -205,6 +215,7 @@ def chunk_blocks(n_pairs: int, count: int, shards: int) -> tuple[int, int]:
 def in_chunks(
     product: Callable[..., Array],
     shards: int | None,
+    sums: Callable[..., Array] | None,
     experts: Any,
     layer: Array,
     gate: Callable[..., Array],
@@ -221,6 +232,7 @@ def in_chunks(
     Args:
         product: `one_block`, or `grouped` with its kernel.
         shards: devices that share the experts, see `chunk_blocks`; None for chunks of one block.
+        sums: `grouped_matmul.weighted_sums_tpu`; None adds rows to their tokens one by one.
         experts, layer, gate, quantized, weighs_input: see `mixture`.
         x_TD, share_Tk, chosen_Tk: of T tokens; experts of other shards are skipped.
 
@@ -232,28 +244,38 @@ def in_chunks(
     blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
     size, most = (1, None) if shards is None else chunk_blocks(T * k, count, shards)
 
-    def step(n: int | Array, out: Array) -> Array:
+    places = blocks.places().reshape(T, k) if sums is not None else jnp.zeros((0, k), jnp.int32)
+
+    def step(n: Array, out: Array) -> Array:
         block = n * size + jnp.arange(size)
         expert = jnp.minimum(blocks.expert(block), count - 1).astype(jnp.int32)
         pair, mine = jax.vmap(blocks.pairs)(block)
-        token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
-        x = x_TD.at[token].get(mode="fill", fill_value=0)
         weight = share[pair][..., None]
         n_used = jnp.clip(blocks.block_end[-1] - n * size, 0, size)
 
-        def through(rows: Array, name: str) -> Array:
-            return product(rows, experts[name], layer, expert, n_used, quantized)
+        def products(x: Array) -> Array:
+            def through(rows: Array, name: str) -> Array:
+                return product(rows, experts[name], layer, expert, n_used, quantized)
 
-        x = x * weight if weighs_input else x
-        y = through(gate(*(through(x, name) for name in _inward(experts))), "down")
+            x = x * weight if weighs_input else x
+            return through(gate(*(through(x, name) for name in _inward(experts))), "down")
+
+        if sums is not None:
+            y = products(x_TD[pair // k]).reshape(-1, D)
+            row = places - n * size * BLOCK
+            row = jnp.where((places >= 0) & (row >= 0) & (row < len(y)), row, -1)
+            return sums(y, row, jnp.ones_like(share_Tk) if weighs_input else share_Tk, out, n == 0)
+        token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
+        y = products(x_TD.at[token].get(mode="fill", fill_value=0))
         # Blocks that are not computed may hold anything, NaN included.
         y = jnp.where(mine[..., None], y if weighs_input else y * weight, 0.0)
         return out.at[token].add(y, mode="drop")
 
-    out = jnp.zeros((T, D), jnp.float32)
+    out = jnp.zeros((T, D), jnp.float32) if sums is None else lax.empty((T, D), jnp.float32)
     if size == most:
-        return step(0, out)
-    return lax.fori_loop(0, -(-blocks.block_end[-1] // size), step, out)
+        return step(jnp.int32(0), out)
+    n_chunks = -(-blocks.block_end[-1] // size)
+    return lax.fori_loop(0, n_chunks if sums is None else jnp.maximum(n_chunks, 1), step, out)
 
 
 def one_block(
@@ -313,4 +335,7 @@ def fits_grouped_gpu(weights_shape: tuple[int, ...], dtype: Any) -> bool:
 GROUPED: dict[ExpertsName, Callable[..., Any]] = {
     "kernel_gpu": lazy("jaxscore.device.grouped_matmul", "grouped_gpu"),
     "kernel_tpu": lazy("jaxscore.device.grouped_matmul", "grouped_tpu"),
+}
+SUMS: dict[ExpertsName, Callable[..., Any]] = {
+    "kernel_tpu": lazy("jaxscore.device.grouped_matmul", "weighted_sums_tpu")
 }

@@ -1,7 +1,8 @@
 """Grouped matrix products: each block of rows is multiplied with a matrix of its own.
 
 Two Pallas kernels, for TPU (Mosaic) and GPU (Triton). The TPU's grid is (blocks of columns, blocks
-of rows): the blocks of one matrix are neighbours, so that each of its tiles is copied once.
+of rows): the blocks of one matrix are neighbours, so that each of its tiles is copied once. A third
+kernel, for TPU, adds up the rows of each token.
 """
 
 import functools
@@ -86,6 +87,130 @@ def _kernel_tpu(matrix_ref: Any, x_ref: Any, weight_ref: Any, *refs: Any) -> Non
         preferred_element_type=jnp.float32,
     )
     out_ref[0] = sums * scale_ref[0][0] if scale_ref else sums
+
+
+SUM_TOKENS = 512  # most tokens of a block of sums
+SUM_BYTES = 2**22  # most bytes of it
+SUM_COPIES = 16  # rows that are copied at once
+
+
+def weighted_sums_tpu(
+    y_RD: Float[Array, "R D"],
+    row_TK: Int[Array, "T k"],
+    share_TK: Float[Array, "T k"],
+    before_TD: Float[Array, "T D"],
+    is_first: Array,
+    *,
+    interpret: bool = False,
+) -> Float[Array, "T D"]:
+    """`before[t] + sum_k share[t, k] * y[row[t, k]]`, added up in the order of k.
+
+    A block of sums stays on the chip while its rows are copied one by one: XLA's scatter sorts and
+    copies all rows first.
+
+    Args:
+        y_RD: float32; rows that no pair names are not read.
+        row_TK: negative for pairs that add nothing.
+        before_TD: ignored if `is_first`; its memory is the result's.
+        interpret: see `grouped_tpu`.
+    """
+    (T, D), k = before_TD.shape, row_TK.shape[1]
+    fitting = 1 << (max(8, SUM_BYTES // (4 * D)).bit_length() - 1)
+    tokens = min(T, SUM_TOKENS, fitting)
+    n, pairs = pl.cdiv(T, tokens), tokens * k
+    padding = (0, n * tokens - T), (0, 0)
+    row = jnp.pad(row_TK, padding, constant_values=-1).reshape(n, pairs)
+    share = jnp.pad(share_TK, padding).reshape(n, pairs)
+    # The pairs with a row first, in order.
+    slot = jnp.where(row >= 0, jnp.arange(pairs), pairs)
+    lists = [x[:, None] for x in lax.sort((slot, row, share), num_keys=1)]
+
+    def of_block(t: Any, *_: Any) -> tuple[Any, ...]:
+        return t, 0
+
+    def of_before(t: Any, count: Any, first: Any) -> tuple[Any, ...]:
+        return jnp.where(first[0] != 0, 0, t), 0
+
+    of_list = pl.BlockSpec((None, 1, pairs), lambda t, *_: (t, 0, 0), memory_space=pltpu.SMEM)
+    return pl.pallas_call(
+        functools.partial(_kernel_sums, per_token=k),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(n,),
+            in_specs=[
+                *[of_list] * 3,
+                pl.BlockSpec(memory_space=pl.ANY),
+                pl.BlockSpec((tokens, D), of_before),
+            ],
+            out_specs=pl.BlockSpec((tokens, D), of_block),
+            scratch_shapes=[
+                pltpu.VMEM((SUM_COPIES, D), jnp.float32),
+                pltpu.SemaphoreType.DMA((SUM_COPIES,)),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((T, D), jnp.float32),
+        input_output_aliases={6: 0},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",), vmem_limit_bytes=TPU_VMEM_BYTES
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * y_RD.size, transcendentals=0, bytes_accessed=4 * (y_RD.size + T * D)
+        ),
+        interpret=interpret,
+        name="weighted_sums",
+    )(
+        (row >= 0).sum(axis=1, dtype=jnp.int32),
+        jnp.asarray(is_first, jnp.int32).reshape(1),
+        *lists,
+        y_RD,
+        before_TD,
+    )
+
+
+def _kernel_sums(
+    count_ref: Any,
+    first_ref: Any,
+    slot_ref: Any,
+    row_ref: Any,
+    share_ref: Any,
+    y_ref: Any,
+    before_ref: Any,
+    out_ref: Any,
+    rows_ref: Any,
+    done_ref: Any,
+    *,
+    per_token: int,
+) -> None:
+    count, is_first = count_ref[pl.program_id(0)], first_ref[0] != 0
+
+    def copy(n: Array) -> Any:
+        place = n % SUM_COPIES
+        source, here = y_ref.at[pl.ds(row_ref[0, n], 1)], rows_ref.at[pl.ds(place, 1)]
+        return pltpu.make_async_copy(source, here, done_ref.at[place])
+
+    def begin(n: Array, _: None) -> None:
+        copy(n).start()
+
+    def add(n: Array, _: None) -> None:
+        copy(n).wait()
+        own = pl.ds(slot_ref[0, n] // per_token, 1)
+        out_ref[own] += share_ref[0, n] * rows_ref[pl.ds(n % SUM_COPIES, 1)]
+
+        @pl.when(n + SUM_COPIES < count)
+        def begin_next() -> None:
+            copy(n + SUM_COPIES).start()
+
+    lax.fori_loop(0, jnp.minimum(count, SUM_COPIES), begin, None)
+
+    @pl.when(is_first)
+    def clear() -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+    @pl.when(~is_first)
+    def take() -> None:
+        out_ref[...] = before_ref[...]
+
+    lax.fori_loop(0, count, add, None)
 
 
 GPU_COLUMNS, GPU_DEPTH = 64, 32  # most of a matrix in one product; not tuned on a device

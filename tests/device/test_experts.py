@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from jaxscore.device import experts as device_experts
+from jaxscore.device import grouped_matmul
 from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import (
     GROUPED,
+    SUMS,
     fits_grouped_gpu,
     grouped,
     in_chunks,
@@ -22,9 +24,12 @@ from jaxscore.models.weights.params import int8_scales, int8_values
 
 pytestmark = pytest.mark.numeric
 
-PRODUCTS = {"blocked": functools.partial(in_chunks, one_block, None)} | {
+PRODUCTS = {"blocked": functools.partial(in_chunks, one_block, None, None)} | {
     f"{name}, {shards} shards": functools.partial(
-        in_chunks, functools.partial(grouped, functools.partial(product, interpret=True)), shards
+        in_chunks,
+        functools.partial(grouped, functools.partial(product, interpret=True)),
+        shards,
+        functools.partial(SUMS[name], interpret=True) if name in SUMS else None,
     )
     for name, product in GROUPED.items()
     for shards in (1, 64)  # one chunk; several
@@ -95,6 +100,7 @@ def run(form, tree, layer, *arrays, quantized="", weighs_input=False):
 )
 def test_each_token_has_its_experts(monkeypatch, form, T, block, only):
     monkeypatch.setattr(device_experts, "BLOCK", block)
+    monkeypatch.setattr(grouped_matmul, "SUM_TOKENS", 16)  # several, the last ragged
     own, arrays = weights(), given(T, T, only)
     for layer in range(LAYERS):
         want = slow(own, layer, *arrays)

@@ -36,6 +36,7 @@ from jaxscore.engine.generation.prefill import MOST_PREFILL
 from jaxscore.engine.generation.slots import STEPS, cache_limit, most_rows, slot_bytes
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
+from jaxscore.models.weights.quantization import plain_config
 from jaxscore.plan.decode_slots import GROUPS, refill_size
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
@@ -45,6 +46,7 @@ TOPOLOGIES = {
     ("v5e", 4): "v5e:2x2",
     ("v5p", 1): "v5p:1x1x1",
     ("v5p", 4): "v5p:2x2x1",
+    ("v5p", 64): "v5p:4x4x4",
     ("v6e", 1): "v6e:1x1",
 }
 CONFIGS = {
@@ -55,6 +57,7 @@ CONFIGS = {
     "8B": MODELS["Llama-3.1-8B"].raw,
     "MoE": MODELS["Qwen3-30B-A3B"].raw,
     "latent": published.DEEPSEEK_V2_LITE,
+    "DeepSeek": plain_config(published.DEEPSEEK_V3),
     # Heads of 256 and of 512 channels, keys that layers share, an embedding for each layer.
     "gemma4": {
         "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 1536,
