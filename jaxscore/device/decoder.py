@@ -531,6 +531,7 @@ def _mixture_of(
         quantized=config.quantized,
         build=build,
         weighs_input=experts.weighs_input,
+        count=experts.count,
     )
 
 

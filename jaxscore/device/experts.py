@@ -103,6 +103,7 @@ def mixture(
     quantized: str = "",
     build: Build = ON_CPU,
     weighs_input: bool = False,
+    count: int | None = None,
 ) -> Float[Array, "R L D"]:
     """`sum_k share_k * down_k(gate(gate_k(x), up_k(x)))` over each token's chosen experts.
 
@@ -115,13 +116,20 @@ def mixture(
         x: input of the experts.
         share, chosen: from `route_tokens`.
         quantized, weighs_input: see `DecoderConfig` and `Experts`.
-        build: backend and mesh; each shard has consecutive experts.
+        build: backend and mesh; each shard has consecutive experts, or some channels of each.
+        count: number of experts of all shards; only needed if there are several.
     """
-    axis = build.axis
+    axis, shards = build.axis, build.shards
     x = build.gathered(x, jnp.float32 if weighs_input else None)
     share, chosen = build.gathered(share, share.dtype), build.gathered(chosen, chosen.dtype)
-    if axis is not None:
-        chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
+    n_own = experts["up"]["weight"].shape[1]
+    if axis is not None and n_own != count:
+        chosen = chosen - lax.axis_index(axis) * n_own
+    elif axis is not None:
+        shards, down = 1, experts["down"]
+        if "bias" in down:  # which is added once
+            bias = jnp.where(lax.axis_index(axis) == 0, down["bias"], 0)
+            experts = experts | {"down": down | {"bias": bias}}
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
     form = build.backend.experts
@@ -131,13 +139,13 @@ def mixture(
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
-    product, shards, sums = one_block, None, None
+    product, of_chunk, sums = one_block, None, None
     if form != "blocked":
         interpreted = build.backend.interpreted
         run = functools.partial(GROUPED[form], interpret=interpreted)
-        product, shards = functools.partial(grouped, run), build.shards
+        product, of_chunk = functools.partial(grouped, run), shards
         sums = functools.partial(SUMS[form], interpret=interpreted) if form in SUMS else None
-    out = in_chunks(product, shards, sums, experts, layer, gate, *flat, quantized, weighs_input)
+    out = in_chunks(product, of_chunk, sums, experts, layer, gate, *flat, quantized, weighs_input)
     return build.summed(out.reshape(x.shape))
 
 

@@ -6,7 +6,7 @@ Rows are split over the axis `data`. Over the axis `model` are split
     key heads          in order; a shard that has less than one query group has all of them and
                        uses one, see `check_divisible`
     MLP channels       in order; likewise those of a mixture's shared MLP
-    experts            in order
+    experts            in order if they divide, otherwise each expert's channels
     recurrent layers   heads, blocks of a gated unit or channels of a short convolution, in order,
                        with their states;
                        key heads and groups as key heads of attention
@@ -49,6 +49,7 @@ from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
 INNER, SHARED_INNER = "MLP channels", "shared MLP channels"
+EXPERT_INNER = "channels of an expert"
 OTHER_INNER, OTHER_KV_HEADS = "MLP channels of other layers", "key heads of other layers"
 RECURRENT_HEADS = "heads, blocks or channels of recurrent layers"
 RECURRENT_KEYS = "key heads or groups of recurrent layers"
@@ -63,6 +64,7 @@ MAY_BE_WHOLE = (
     PER_LAYER_ROWS,
     NGRAM_ROWS,
 )
+EITHER = (EXPERTS, EXPERT_INNER)  # the channels are split if the experts do not divide
 
 MATRICES = ("token", "weight")  # last keys of what is split over DATA, too
 UNSTACKED = ("embed", "unembed", "streams", "out_of")  # first keys of parameters of no layer
@@ -81,7 +83,8 @@ ATTENTION = "(layers|blocks|block_uses)/attention"
 MAIN_MLP = "(layers/mlp|mlps/main|blocks/mlp|block_uses/mlp)"
 
 # (all of a parameter's path, its axes). The first counts that matches in both, and there is none
-# for whatever is left: a new parameter has to be thought about.
+# for whatever is left: a new parameter has to be thought about. Of several axes the first is split
+# that divides.
 RULES: tuple[tuple[str, Axes], ...] = (
     ("embed/token", (VOCABULARY, None)),
     ("embed/(position|into/weight)|out_of/weight", (None, None)),
@@ -136,7 +139,8 @@ RULES: tuple[tuple[str, Axes], ...] = (
     (f"{MAIN_MLP}/correction", (None, None)),
     *_product(f"{MAIN_MLP}/shared/(gate|up)", None, SHARED_INNER, None),
     *_product(f"{MAIN_MLP}/shared/down", None, None, SHARED_INNER),
-    *_product("experts/(gate|up|down)", None, EXPERTS, None, None),
+    *_product("experts/(gate|up)", None, EXPERTS, EXPERT_INNER, None),
+    *_product("experts/down", None, EXPERTS, None, EXPERT_INNER),
     *_product("unembed", VOCABULARY, None),
     *_product("recurrent/(q|k|b|c)", None, RECURRENT_KEYS, None),
     *_product("recurrent/(v|x|z|step|rate|before|after|value)", None, RECURRENT_HEADS, None),
@@ -183,7 +187,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
         return out
     if config.experts is None:
         return out | {INNER: config.mlp_width}
-    out[EXPERTS] = config.experts.count
+    out |= {EXPERTS: config.experts.count, EXPERT_INNER: config.mlp_width}
     if config.experts.shared_width:
         out[SHARED_INNER] = config.experts.shared_width
     return out
@@ -224,7 +228,7 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
         ValueError: naming what does not divide and which sizes of `model` do.
     """
     if not divides(config, model):
-        most = min(n for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
+        most = min(counts(config)[name] for name in _required(counts(config)))
         sizes = [n for n in range(1, most + 1) if divides(config, n)]
         found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
         raise ValueError(
@@ -233,22 +237,42 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
         )
 
 
+def _required(n: dict[str, int]) -> list[str]:
+    """Those of `counts` that must divide."""
+    return [name for name in n if name not in (*MAY_BE_WHOLE, *EITHER)]
+
+
+def _split_by_model(axes: Axes, n: dict[str, int], model: int) -> list[bool]:
+    """Which axes of a parameter are split over MODEL, at most one."""
+    divisible = [axis is not None and n.get(axis, 1) % model == 0 for axis in axes]
+    return [yes and not any(divisible[:k]) for k, yes in enumerate(divisible)]
+
+
 def divides(config: DecoderConfig, model: int) -> bool:
     """Whether `check_divisible` takes this size of `model`."""
-    even = all(n % model == 0 for name, n in counts(config).items() if name not in MAY_BE_WHOLE)
+    n = counts(config)
+    even = all(n[name] % model == 0 for name in _required(n))
+    even = even and (EXPERTS not in n or any(n[name] % model == 0 for name in EITHER))
     even = even and all(
         form.columns % (model * form.smallest_part) == 0
         for name, form in config.stored
-        if any(re.fullmatch(pattern, name) and axes[-1] is not None for pattern, axes in RULES)
+        if any(
+            re.fullmatch(pattern, name) and _split_by_model(axes, n, model)[-1]
+            for pattern, axes in RULES
+        )
     )
     of_keys = [one.n_kv_heads for one in config.kinds()]
-    of_keys += [n for name, n in counts(config).items() if name == RECURRENT_KEYS]
+    of_keys += [n[name] for name in n if name == RECURRENT_KEYS]
     return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 
 
 def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
     """The entries of `counts` that do not divide by the shards: each shard has them whole."""
-    return {name: count for name, count in counts(config).items() if count % model}
+    return {
+        name: count
+        for name, count in counts(config).items()
+        if count % model and name not in EITHER
+    }
 
 
 def parameter_spec(
@@ -276,9 +300,7 @@ def parameter_spec(
             raise ValueError(
                 f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
             )
-    split: list[Any] = [
-        MODEL if axis is not None and n[axis] % mesh.model == 0 else None for axis in axes
-    ]
+    split: list[Any] = [MODEL if yes else None for yes in _split_by_model(axes, n, mesh.model)]
     if mesh.fsdp and (in_blocks or path[-1] in MATRICES):
         first = 0 if path[0] in UNSTACKED else 1  # layers are gathered one by one
         for k in range(first, len(shape)):

@@ -141,19 +141,25 @@ def token_bytes(config: DecoderConfig, model: int) -> int:
     if config.experts is None:
         return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
     plain = 0 if config.other_mlp is None else config.other_mlp.width
-    pairs = _pair_bytes(config) * config.experts.per_token // model
+    pairs = _pair_bytes(config, model) * config.experts.per_token
     return 4 * (5 * config.width + 2 * max(plain, attention) // model) + pairs
 
 
-def _pair_bytes(config: DecoderConfig) -> int:
-    """Bytes of a (token, expert) pair in a chunk: input, output, and twice gate and up."""
-    return 4 * (3 * config.width + 4 * config.mlp_width)
+def _pair_bytes(config: DecoderConfig, model: int) -> int:
+    """A shard's bytes of a (token, expert) pair in a chunk: input, output, and twice gate and up.
+
+    Shards have some of the pairs, or of all pairs some of the channels.
+    """
+    assert config.experts is not None
+    if config.experts.count % model:
+        return 4 * (3 * config.width + 4 * config.mlp_width // model)
+    return 4 * (3 * config.width + 4 * config.mlp_width) // model
 
 
 def _most_tokens(config: DecoderConfig, model: int, room: int, least: int) -> int:
     fixed = FIXED
     if config.experts is not None:  # incomplete blocks
-        fixed += BLOCK * config.experts.count // model * _pair_bytes(config)
+        fixed += BLOCK * config.experts.count * _pair_bytes(config, model)
     tokens = (room - fixed) // token_bytes(config, model)
     return min(MOST, 1 << (tokens.bit_length() - 1)) if tokens >= least else 0
 

@@ -73,7 +73,7 @@ CONFIGS = {
         n_layers=3,
         windows=(0, 0, 0),
         experts=Experts(
-            count=4,
+            count=6,  # the experts' channels are split
             per_token=2,
             renormalised=True,
             shared_width=16,
@@ -466,6 +466,14 @@ def test_places_of_experts():
     assert mlp["shared"]["up"]["weight"] == PartitionSpec(None, "model", None)
     assert mlp["shared"]["down"]["weight"] == PartitionSpec(None, None, "model")
     assert mlp["shared"]["down"]["channel_scale"] == PartitionSpec()
+    few = dataclasses.replace(config, experts=Experts(3, 2, True, 16))
+    experts = parameter_specs(shapes(few), few, MeshShape(1, 2))["experts"]
+    for name in ("gate", "up"):
+        assert experts[name]["weight"] == PartitionSpec(None, None, "model", None)
+        assert experts[name]["channel_scale"] == PartitionSpec(None, None, "model")
+    assert experts["down"]["weight"] == PartitionSpec(None, None, None, "model")
+    assert experts["down"]["channel_scale"] == PartitionSpec()
+    assert replicated_counts(few, 2) == {}
 
 
 def test_places_of_recurrent_layers():
@@ -543,7 +551,11 @@ def test_a_tree_with_a_parameter_without_a_rule():
     [
         (llamalike(), 3, "model=3 does not .* 4 query heads, 2 key heads, .* can be 1, 2, 4$"),
         (llamalike(mlp_width=42), 4, "42 MLP channels; model can be 1, 2$"),
-        (llamalike(experts=Experts(6, 2, True)), 4, "6 experts; model can be 1, 2$"),
+        (
+            llamalike(experts=Experts(6, 2, True), mlp_width=42),
+            4,
+            "6 experts, 42 channels of an expert; model can be 1, 2$",
+        ),
         (llamalike(experts=Experts(4, 2, True, 6)), 4, "6 shared MLP channels; model can be 1, 2$"),
         # a shard's two queries would use two key heads, of which it knows one
         (

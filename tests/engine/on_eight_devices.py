@@ -71,7 +71,7 @@ CONFIGS = {
     ),
     "int8": llamalike(**EIGHT, n_kv_heads=4, quantized="float32", mlp_bias=True, out_bias=True),
     "int8 experts": llamalike(
-        **EIGHT, n_kv_heads=8, experts=Experts(8, 2, False), mlp_width=24, quantized="float32"
+        **EIGHT, n_kv_heads=8, experts=Experts(6, 2, False), mlp_width=24, quantized="float32"
     ),
     "caps": llamalike(
         **EIGHT, n_kv_heads=2, attention_softcap=2.0, logit_softcap=3.0, parallel="shared"
@@ -395,7 +395,7 @@ def routed(backend: str, routing: str) -> list:
     def run(n: int, *args: Any) -> Any:
         return experts.mixture(
             args[0], jnp.int32(1), lambda gate, up: jax.nn.relu(gate) * up, *args[1:],
-            build=Build(form, n),
+            build=Build(form, n), count=count,
         )  # fmt: skip
 
     over, whole = jax.sharding.PartitionSpec(None, "model"), jax.sharding.PartitionSpec()
