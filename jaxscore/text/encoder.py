@@ -58,7 +58,9 @@ class TextEncoder:
         # Only the special tokens before a text: an EOS after it would separate context and
         # continuation.
         self.prefix = special_prefix(tokenizer)
-        self._names = _Names(tokenizer)
+        self._names = np.zeros(0, object)  # by id, as far as they are known
+        self._known = np.zeros(0, bool)
+        self._lock = threading.Lock()
 
     def encode(
         self,
@@ -108,9 +110,10 @@ class TextEncoder:
             ids = [_with_prefix(prefix, found) for found in spaced.ids(texts, most=most)]
             alone = [_with_prefix(prefix, found) for found in spaced.ids(continuations, most=most)]
             starts = [max(0, len(a) - len(b)) for a, b in zip(ids, alone, strict=True)]
+        arrays = [np.array(own, np.int32) for own in ids]
         return [
-            (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
-            for all_ids, start, text in zip(ids, starts, continuations, strict=True)
+            (TokenSequence(own, min(start, len(own)) if text else len(own)),)
+            for own, start, text in zip(arrays, starts, continuations, strict=True)
         ]
 
     def _split_at(
@@ -142,7 +145,7 @@ class TextEncoder:
             for k, head in zip(active, heads, strict=True):
                 target = int(targets[k][step])
                 ids = _with_prefix(prefix, _join(head, [target]))
-                out[k].append(_sequence(ids, len(ids) - 1))
+                out[k].append(TokenSequence(np.array(ids, np.int32), len(ids) - 1))
                 prompts[k] += decode_ids(self.tokenizer, [target])
                 if most is not None and len(ids) - 1 > most:  # the whole request fails
                     targets[k] = targets[k][: step + 1]
@@ -201,8 +204,19 @@ class TextEncoder:
         return tuple(first)
 
     def tokens(self, ids: np.ndarray) -> list[str]:
-        """Names of token ids in the vocabulary."""
-        return self._names.look_up(ids)
+        """Names of non-negative token ids in the vocabulary. Thread-safe."""
+        ids = ids.astype(np.intp)
+        with self._lock:
+            more = int(ids.max(initial=-1)) + 1 - len(self._names)
+            if more > 0:
+                self._names = np.concatenate([self._names, np.full(more, None, object)])
+                self._known = np.concatenate([self._known, np.zeros(more, bool)])
+            new = ids[~self._known[ids]]
+            for id in np.unique(new).tolist():
+                self._names[id] = self.tokenizer.convert_ids_to_tokens(id)
+            self._known[new] = True
+            names: list[str] = self._names[ids].tolist()
+        return names
 
     def _ids(
         self, texts: Sequence[str], most: int | None = None, prefix: Sequence[int] = ()
@@ -219,31 +233,6 @@ class TextEncoder:
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return BoundedTokenizer(spaced)
-
-
-class _Names:
-    """Caches the names of token ids in an array by id. Thread-safe."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._names = np.zeros(0, object)
-        self._known = np.zeros(0, bool)
-        self._lock = threading.Lock()
-
-    def look_up(self, ids: np.ndarray) -> list[str]:
-        """Names of non-negative ids."""
-        ids = ids.astype(np.intp)
-        with self._lock:
-            more = int(ids.max(initial=-1)) + 1 - len(self._names)
-            if more > 0:
-                self._names = np.concatenate([self._names, np.full(more, None, object)])
-                self._known = np.concatenate([self._known, np.zeros(more, bool)])
-            new = ids[~self._known[ids]]
-            for id in np.unique(new).tolist():
-                self._names[id] = self._tokenizer.convert_ids_to_tokens(id)
-            self._known[new] = True
-            names: list[str] = self._names[ids].tolist()
-        return names
 
 
 def _with_prefix(prefix: Sequence[int], ids: Ids) -> Ids:
@@ -296,10 +285,6 @@ def _composes(text: str, at: int) -> bool:
     before = text[max(0, at - 8) : at]  # more marks than any letter has
     together = unicodedata.normalize("NFC", before + text[at : at + 1])
     return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))
-
-
-def _sequence(ids: Ids, start: int) -> TokenSequence:
-    return TokenSequence(np.array(ids, np.int32), start)
 
 
 def audit_boundaries(

@@ -163,7 +163,10 @@ def parse_request(item: Any, position: int) -> Request | Unusable:
     """
     if type(item) is str:
         return Request(position, "", item)
-    if isinstance(item, Unusable) or _is_valid(item):
+    if isinstance(item, Unusable):
+        return item
+    is_request = type(item) is Request and type(item.id) in (str, int)
+    if is_request and type(item.context) is type(item.continuation) is str:  # as most are
         return item
     if isinstance(item, Request):
         fields: Mapping[str, Any] = {name: getattr(item, name) for name in FIELDS}
@@ -189,16 +192,6 @@ def parse_request(item: Any, position: int) -> Request | Unusable:
             found = "missing" if value is None else _describe_type(value)
             return Unusable(name, f"item {position}: {field} is {found}; {EXPECTED}")
     return Request(name, fields.get("context", ""), fields["continuation"])
-
-
-def _is_valid(item: Any) -> bool:
-    """Whether an item is a request with fields of the right types, as most are."""
-    return (
-        type(item) is Request
-        and type(item.id) in (str, int)
-        and type(item.context) is str
-        and type(item.continuation) is str
-    )
 
 
 def _to_int(value: Any) -> int | None:
