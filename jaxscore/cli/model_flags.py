@@ -269,21 +269,15 @@ def load_scorer(
             return _with_journal_of(args, part.scorer, output, written)
         part.scorer.close()
         part.scorer = None  # its memory is free before the other model is loaded
-    check_model(args, model, getattr(args, "revision", None))
+    folder = check_model(args, model, getattr(args, "revision", None))
     if hasattr(args, "reference"):
         check_model(args, args.reference, args.reference_revision)
     remark_lora(args)
     place = _journal(args, output, written)
-    folder = checkpoint.resolve(
-        model, getattr(args, "revision", None), cache_dir=getattr(args, "cache_dir", None)
-    )
     tokenizer = None if part is None else tokenizer_files.digest(folder)
-    # Deferred: imports JAX, which takes a second
-    from jaxscore.engine.devices import use_device
-
-    use_device(args.device)
     scorer = _loader(args, generates=generates)(
         model,
+        device=args.device,
         dtype=args.dtype,
         implementation=args.model_impl,
         revision=getattr(args, "revision", None),
@@ -374,8 +368,8 @@ def config_source(model: str) -> Path:
     )
 
 
-def check_model(args: argparse.Namespace, model: str, revision: str | None) -> None:
-    """Refuse a model that is missing or not covered, without importing JAX.
+def check_model(args: argparse.Namespace, model: str, revision: str | None) -> Path:
+    """The folder or GGUF file of a model, checked without importing JAX.
 
     Raises:
         InputError: no such folder or hub id, no config.json, or a refused model type.
@@ -387,6 +381,7 @@ def check_model(args: argparse.Namespace, model: str, revision: str | None) -> N
         cache_dir=getattr(args, "cache_dir", None),
     )
     model_types.check(checkpoint.read_config(folder), str(checkpoint.config_path(folder)))
+    return folder
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:

@@ -112,13 +112,14 @@ class Dispatch:
         variant, batches, caches, options, scores = in_flight
         if scores is not None:
             try:
-                columns = jax.device_get(scores)
+                columns, tree = jax.tree.flatten(jax.device_get(scores))
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].rows.shape, problem, progress)
             else:
-                for k, batch in enumerate(batches):
-                    share = functools.partial(_share_of, k, self.n_together or 1)
-                    yield batch.rows, jax.tree.map(share, columns)
+                shares = (np.split(column, self.n_together or 1) for column in columns)
+                of_batches = zip(*shares, strict=True)
+                for batch, own in zip(batches, of_batches, strict=False):  # some may have no batch
+                    yield batch.rows, jax.tree.unflatten(tree, own)
                 return
         smaller = (half for batch in batches for half in halves(batch.rows))
         for together in self.together(variant, smaller):
@@ -173,11 +174,6 @@ class Dispatch:
             f"{finding}going on with {-(-rows // 2)} x {length}, which --batch-tokens "
             f"{rows * length // 2} does at once"
         )
-
-
-def _share_of(k: int, n: int, column: np.ndarray) -> np.ndarray:
-    """Part of the k-th of n batches, whose values are concatenated."""
-    return np.split(column, n)[k]
 
 
 def stack_batches(batches: Sequence[PlannedBatch], n: int | None) -> np.ndarray:

@@ -104,7 +104,8 @@ class Pipeline:
         def planned_windows() -> Iterator[Window]:
             for sequences in made:
                 window = self.planner.window(sequences, options)
-                window.lay_out()
+                for forest in window.forests:  # rows and digests, ahead of the first batch
+                    _ = forest.digest, [plan.rows for _, plan in forest.plans]
                 yield window
 
         with (

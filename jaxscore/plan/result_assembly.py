@@ -185,11 +185,6 @@ class Window:
     def n_tokens(self) -> int:
         return sum(forest.n_tokens for forest in self.forests)
 
-    def lay_out(self) -> None:
-        """Compute rows and digests ahead of the first batch."""
-        for forest in self.forests:
-            _ = forest.digest, [plan.rows for _, plan in forest.plans]
-
     def planned_parts(self) -> Iterator[tuple[ForestScores, Part, Planned]]:
         """Everything to compute, forest after forest."""
         for forest in self.forests:

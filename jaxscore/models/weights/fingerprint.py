@@ -141,7 +141,7 @@ def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
                 *sorted(path for path in inside if path.is_file()),
             ]
         else:
-            weights = tensor_files.weight_files(folder)
+            weights, _ = tensor_files.weight_files(folder)
         paths = [folder / checkpoint.CONFIG, *weights]
         files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
     if adapter is not None:
@@ -154,29 +154,11 @@ def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
 def _hashed(
     files: dict[tuple[str, str], Path], versions: dict[Path, Version], stop: threading.Event
 ) -> str:
-    """The fingerprint of some files, which had these versions before."""
-    digests = _digests(versions, time.time_ns(), stop)
-    return hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
+    """The fingerprint of some files, which had these versions before.
 
-
-def _outline(files: dict[tuple[str, str], Path]) -> str:
-    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples.
-
-    These 2 MB show another checkpoint or an update, not damage between the samples.
+    Takes the digest of a file from the cache if it is known.
     """
-    digest = hashlib.sha256(repr(list(files)).encode())
-    for path in files.values():
-        size = _version_of(path).size
-        digest.update(b"%d:" % size)
-        starts = range(HEAD, size, max(SAMPLE, (size - HEAD) // SAMPLES)) if size > HEAD else ()
-        for start, length in ((0, HEAD), *((start, SAMPLE) for start in starts)):
-            whole = min(length, size - start)
-            digest.update(_chunk_digest(path, start, whole, threading.Event()))
-    return digest.hexdigest()
-
-
-def _digests(versions: dict[Path, Version], read_at: int, stop: threading.Event) -> list[str]:
-    """Digest of each file, from the cache if it is known."""
+    read_at = time.time_ns()
     known = {
         path: _cached_digest(version) if version.size > SMALL else None
         for path, version in versions.items()
@@ -196,7 +178,7 @@ def _digests(versions: dict[Path, Version], read_at: int, stop: threading.Event)
     with ThreadPoolExecutor(n_threads(), thread_name_prefix="fingerprint") as pool:
         for (path, _), digest in zip(chunks, pool.map(chunk_digest, chunks), strict=True):
             leaves[path].append(digest)
-    out = []
+    digests = []
     for path, version in versions.items():
         if (file_digest := known[path]) is None:
             _check_same(path, version)
@@ -204,8 +186,24 @@ def _digests(versions: dict[Path, Version], read_at: int, stop: threading.Event)
             file_digest = hashlib.sha256(data).hexdigest()
             if version.size > SMALL:
                 _cache_digest(version, file_digest, read_at)
-        out.append(file_digest)
-    return out
+        digests.append(file_digest)
+    return hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
+
+
+def _outline(files: dict[tuple[str, str], Path]) -> str:
+    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples.
+
+    These 2 MB show another checkpoint or an update, not damage between the samples.
+    """
+    digest = hashlib.sha256(repr(list(files)).encode())
+    for path in files.values():
+        size = _version_of(path).size
+        digest.update(b"%d:" % size)
+        starts = range(HEAD, size, max(SAMPLE, (size - HEAD) // SAMPLES)) if size > HEAD else ()
+        for start, length in ((0, HEAD), *((start, SAMPLE) for start in starts)):
+            whole = min(length, size - start)
+            digest.update(_chunk_digest(path, start, whole, threading.Event()))
+    return digest.hexdigest()
 
 
 def _chunk_digest(path: Path, start: int, size: int, stop: threading.Event) -> bytes:

@@ -205,18 +205,15 @@ def _names_of(stem: str, parts: tuple[str, ...], tensors: Tensors) -> Iterator[s
         yield from itertools.takewhile(lambda name: name in tensors.stored, numbered)
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     """`model.safetensors`, or the files of `model.safetensors.index.json` by name.
+
+    Returns:
+        The files, and the index's file name for each tensor or None without an index.
 
     Raises:
         InputError: neither file, or an index that is damaged or leads out of the folder.
     """
-    files, _ = _files_and_index(folder)
-    return files
-
-
-def _files_and_index(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
-    """Files, and the index's file name for each tensor or None without an index."""
     single, index = folder / SINGLE, folder / INDEX
     if single.exists():
         return [single], None
@@ -249,7 +246,7 @@ def open_tensors(folder: Path) -> Tensors:
         InputError: no such file, a missing shard, a damaged file, or a stored type that is not
             a plain float.
     """
-    files, expected = _files_and_index(folder)
+    files, expected = weight_files(folder)
     arrays: dict[str, np.ndarray] = {}
     where: dict[str, Path] = {}
     for file in files:
