@@ -114,12 +114,10 @@ class Report:
     @functools.cached_property
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
-        report = declaration(self.system).report
-        return None if report is None else report(self._source())
-
-    def _source(self) -> Source:
-        found = self.evaluation
-        return Source(
+        report, found = declaration(self.system).report, self.evaluation
+        if report is None:
+            return None
+        source = Source(
             system=self.system,
             record=self._record(),
             headline=found.headline,
@@ -129,6 +127,7 @@ class Report:
             results=found.items,
             items=found.page_items,
         )
+        return report(source)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per result.

@@ -114,7 +114,12 @@ def print_closing_block(
     if scorer is not None:
         if scorer.statistics.tokens_given:  # generation alone counts none
             lines.append(("shared", _describe_sharing(scorer)))
-        lines.append(("model", _describe_models(scorer)))
+        models = (
+            f"{model.model_type}, {model.implementation}, {model.dtype}"
+            f"{f', {model.quantized}' if model.quantized else ''}"
+            for model in scorer.models
+        )
+        lines.append(("model", " against ".join(models)))
     lines += _titled("result", results)
     lines += _titled("boundary", [] if boundary is None else boundary.split("\n"))
     lines += _titled("files", (str(path) for path in files if path != NOWHERE))
@@ -143,14 +148,6 @@ def _describe_sharing(scorer: "Scorer") -> str:
     given, unique, n_scored = counted.tokens_given, counted.tokens_unique, counted.tokens_scored
     ratio = f", {given / unique:.1f} given per computed token" if unique else ""
     return f"{given} tokens given, {unique} computed{ratio}, {n_scored} scored"
-
-
-def _describe_models(scorer: "Scorer") -> str:
-    return " against ".join(
-        f"{model.model_type}, {model.implementation}, {model.dtype}"
-        f"{f', {model.quantized}' if model.quantized else ''}"
-        for model in scorer.models
-    )
 
 
 def _describe_journal(scorer: "Scorer") -> str | None:

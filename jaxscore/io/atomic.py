@@ -63,7 +63,10 @@ def atomic(path: Path) -> Iterator[TextIO]:
     path = Path(os.path.realpath(path))  # keep a link and replace its target
     with contextlib.ExitStack() as stack:
         try:
-            _check_target(path)
+            if path.is_dir():
+                raise InputError(f"{path}: found a folder, expected the name of a file to write")
+            if path.exists() and not path.is_file():  # a file would replace /dev/null
+                raise InputError(f"{path}: found a device or a socket, expected the name of a file")
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = stack.enter_context(temporary_file(path))
         except OSError as problem:
@@ -100,13 +103,6 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path}: cannot be written ({problem.strerror}); make room or give another place"
         ) from None
-
-
-def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise InputError(f"{path}: found a folder, expected the name of a file to write")
-    if path.exists() and not path.is_file():  # a file would replace /dev/null
-        raise InputError(f"{path}: found a device or a socket, expected the name of a file")
 
 
 @contextlib.contextmanager

@@ -90,11 +90,6 @@ class ScoreOptions(NamedTuple):
     top: int = 0
     measures: tuple[str, ...] = ()
 
-    @property
-    def per_target(self) -> bool:
-        """Whether the device returns all scores per target instead of per scored position."""
-        return not PER_TARGET_MEASURES.isdisjoint(self.measures)
-
     def name(self) -> str:
         """Description for messages and digests; empty for the base scores."""
         parts = [f"top {self.top}"] if self.top else []

@@ -13,6 +13,7 @@ from jaxscore.plan.packing import PackedRows
 from jaxscore.plan.requests import (
     BASE_SCORES,
     NO_MEASURES,
+    PER_TARGET_MEASURES,
     ScoreOptions,
     SequenceScores,
     TokenSequence,
@@ -88,7 +89,8 @@ class ForestScores:
         edges = part.edges[batch.edge]
         is_missing = ~np.isfinite(self._edges.logprob[edges])
         edge, target = edges[is_missing], np.flatnonzero(is_missing)
-        query = target if self.options.per_target else batch.scored.slot[target]
+        per_target = not PER_TARGET_MEASURES.isdisjoint(self.options.measures)
+        query = target if per_target else batch.scored.slot[target]
         self._edges.logprob[edge] = scores.logprob[target]
         self._edges.greedy[edge] = scores.greedy[target]
         self._edges.entropy[edge] = scores.entropy[query]

@@ -299,12 +299,6 @@ class _Files:
         self.folder = folder
         self.settings = read_settings(folder)
         self.backend = Tokenizer.from_file(str(folder / TRUTH))
-        self._check_growth()
-        self.backend.no_padding()  # to a length that the file names
-        self.backend.encode_special_tokens = bool(self.settings.get("split_special_tokens"))
-        self._class = CLASSES.get(class_name(folder, self.settings), TokenizerClass())
-
-    def _check_growth(self) -> None:
         for name in ("normalizer", "decoder"):
             times = tokenizer_limits.growth(getattr(self.backend, name))
             if times > MOST_GROWTH:
@@ -314,6 +308,9 @@ class _Files:
                     f"expected at most {MOST_GROWTH} times; its Replace, Prepend or Precompiled "
                     "parts multiply text"
                 )
+        self.backend.no_padding()  # to a length that the file names
+        self.backend.encode_special_tokens = bool(self.settings.get("split_special_tokens"))
+        self._class = CLASSES.get(class_name(folder, self.settings), TokenizerClass())
 
     def add_tokens(self) -> dict[str, str]:
         """Add tokens that the settings have beyond tokenizer.json, or with other flags.

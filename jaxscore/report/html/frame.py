@@ -40,22 +40,18 @@ def render(page: Document) -> str:
     if page.items is not None:
         page = dataclasses.replace(page, items=embedded(page.items))
     script = _file("script.js")
+    digest = hashlib.sha256(script.encode()).digest()
     return _template().render(
         page=page,
         style=Markup(_file("style.css")),
         script=Markup(script),
-        script_hash=Markup(script_hash(script)),
+        script_hash=Markup(base64.b64encode(digest).decode()),
         blocks=blocks,
         plain=[] if page.items is None else plain_items(page.items),
         shorten=functools.partial(shorten, longest=LONGEST),
         data="" if page.items is None else packed(page.items),
         version=VERSION,
     )
-
-
-def script_hash(script: str) -> str:
-    """SHA-256 of a script in base64, as a Content-Security-Policy names it."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @functools.cache
@@ -168,14 +164,13 @@ class _PlainStrips:
         """The strips of one item, together `TOKENS` long."""
         first, last = int(self.strips.first[k]), int(self.strips.first[k + 1])
         each = max(1, TOKENS // max(1, last - first))
-        return [self._strip(place, each) for place in range(first, min(last, first + TOKENS))]
-
-    def _strip(self, place: int, most: int) -> PlainStrip:
-        tokens = self.strips.tokens
-        n, end = int(tokens.length[place]), int(self.end[place])
-        shown = [self._token(at) for at in range(end - n, end - n + min(n, most))]
-        n_more = n - len(shown) + int(tokens.left_out[place])
-        return PlainStrip(self.strips.titles[place], shown, n_more)
+        tokens, found = self.strips.tokens, []
+        for place in range(first, min(last, first + TOKENS)):
+            n, end = int(tokens.length[place]), int(self.end[place])
+            shown = [self._token(at) for at in range(end - n, end - n + min(n, each))]
+            n_more = n - len(shown) + int(tokens.left_out[place])
+            found.append(PlainStrip(self.strips.titles[place], shown, n_more))
+        return found
 
     def _token(self, at: int) -> PlainToken:
         tokens, text = self.strips.tokens, self.texts[self.place[at]]

@@ -68,20 +68,15 @@ def _block(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
     parts, place = [], 0
     places = header["arrays"] = {}
     for name, values in arrays.items():
-        raw = _bytes(values)
+        little = values.astype(values.dtype.newbyteorder("<"))
+        halves = little.view(np.uint8).reshape(-1, 2).T if values.dtype == np.int16 else little
+        raw = halves.tobytes()
         places[name] = [values.dtype.str[1:], place, len(values)]
         parts.append(raw.ljust(-(-len(raw) // 4) * 4, b"\0"))
         place += len(parts[-1])
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
     text = text.ljust(-(-len(text) // 4) * 4)  # arrays begin where four bytes do
     return b"".join([struct.pack("<I", len(text)), text, *parts])
-
-
-def _bytes(values: np.ndarray) -> bytes:
-    little = values.astype(values.dtype.newbyteorder("<"))
-    if values.dtype == np.int16:
-        return np.ascontiguousarray(little.view(np.uint8).reshape(-1, 2).T).tobytes()
-    return little.tobytes()
 
 
 def _column(column: Column, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:

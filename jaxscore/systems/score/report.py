@@ -281,7 +281,16 @@ def _charts(requests: WorstRequests) -> list[Chart]:
 def _items(source: Source, requests: WorstRequests) -> Items:
     retained = requests.retained()
     sums, four = retained.sums, functools.partial(number, digits=4)
-    strips = _strips(retained, requests, source.vocabulary)
+    strips = None
+    if len(retained.tokens.ids):
+        strips = Strips(
+            first=np.arange(len(retained.ids) + 1),
+            titles=[""] * len(retained.ids),
+            contexts=retained.contexts,
+            tokens=retained.tokens,
+            names=requests.names,
+            vocabulary=source.vocabulary,
+        )
     worst, least = _worst_tokens(strips)
     items = Items(
         what="requests",
@@ -316,19 +325,6 @@ def _items(source: Source, requests: WorstRequests) -> Items:
 def _shown(values: np.ndarray, write: Callable[[float | None], str]) -> list[str]:
     """Numbers as text, NaN as one that is not known."""
     return [write(None if value != value else value) for value in values.tolist()]
-
-
-def _strips(retained: Retained, requests: WorstRequests, vocabulary: int | None) -> Strips | None:
-    if not len(retained.tokens.ids):
-        return None
-    return Strips(
-        first=np.arange(len(retained.ids) + 1),
-        titles=[""] * len(retained.ids),
-        contexts=retained.contexts,
-        tokens=retained.tokens,
-        names=requests.names,
-        vocabulary=vocabulary,
-    )
 
 
 def _worst_tokens(strips: Strips | None) -> tuple[list[str], list[str]]:
