@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from jaxscore.engine import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS, devices, provenance
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.loading import (
     IN_MEMORY,
     Loaded,
@@ -86,7 +85,7 @@ class Scorer:
         )
         self.encoder = encoder
         # Also at the interpreter's exit, or when the scorer is garbage-collected.
-        weakref.finalize(self, self.engine.run_journal.close)
+        weakref.finalize(self, self.engine.close)
         self._tokenizer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
         self._origin: tuple[Any, ...] = (None, None, None, None)
@@ -136,11 +135,11 @@ class Scorer:
     @property
     def progress(self) -> bool:
         """Whether a bar is displayed on stderr; may be set between two runs."""
-        return self.engine.pipeline.progress
+        return self.engine.progress
 
     @progress.setter
     def progress(self, enabled: bool) -> None:
-        self.engine.pipeline.progress = enabled
+        self.engine.progress = enabled
 
     @property
     def statistics(self) -> RunStatistics:
@@ -154,7 +153,7 @@ class Scorer:
         Raises:
             InputError: (when set) it was made for other facts than `about`.
         """
-        return self.engine.run_journal.journal
+        return self.engine.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
@@ -163,7 +162,7 @@ class Scorer:
                 f"journal {journal.path}: it is for another model or other options than this "
                 "scorer's; make one with Journal(path, scorer.about)"
             )
-        self.engine.run_journal.journal = journal
+        self.engine.journal = journal
 
     @classmethod
     def from_pretrained(
@@ -390,7 +389,7 @@ class Scorer:
 
     def close(self) -> None:
         """Release the journal to other runs. May be called twice."""
-        self.engine.run_journal.close()
+        self.engine.close()
 
     def __enter__(self) -> "Scorer":
         return self
@@ -415,15 +414,13 @@ class Scorer:
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
         """Score with the same programs, but without journal, counters and progress bar."""
-        engine, pipeline = self.engine, self.engine.pipeline
-        before = pipeline.statistics, pipeline.run_journal, pipeline.progress
-        engine.statistics = pipeline.statistics = RunStatistics()
-        pipeline.run_journal, pipeline.progress = RunJournal(None), False
+        engine = self.engine
+        before = engine.statistics, engine.journal, engine.progress
+        engine.statistics, engine.journal, engine.progress = RunStatistics(), None, False
         try:
             yield
         finally:
-            pipeline.statistics, pipeline.run_journal, pipeline.progress = before
-            engine.statistics = pipeline.statistics
+            engine.statistics, engine.journal, engine.progress = before
 
     def other_layouts(self) -> dict[str, "Scorer"]:
         """Scorers of the same model with other layouts of requests, by a name for the user.

@@ -1,4 +1,4 @@
-"""`Engine`: planner, programs, pipeline, statistics and journal of one model."""
+"""`Engine`: the pipeline of one model."""
 
 import dataclasses
 import operator
@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from jaxscore.device.backends import deterministic_options
 from jaxscore.engine import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
-from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import Pipeline, Windows
 from jaxscore.engine.planner import Planner, model_facts
 from jaxscore.engine.programs import Programs, Variant, variants_of
@@ -22,12 +21,11 @@ from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, 
 Result = TypeVar("Result")
 
 
-class Engine:
+class Engine(Pipeline):
     """Scores token ids under one model.
 
     Attributes:
         model: on one device, or on all devices of its mesh.
-        planner, dispatch, statistics, run_journal, pipeline: its parts.
         variants: the model for short and for long requests.
     """
 
@@ -45,7 +43,7 @@ class Engine:
         Args:
             batch_tokens: tokens in each batch, padding included; decides speed and memory.
             progress: display a bar on stderr with tokens per second and the time left.
-            journal: results of earlier runs, which new results are added to.
+            journal: see `Pipeline`.
             reproducible: every sequence is computed in a batch of its own
                 (`jaxscore.plan.row_batches.OnePerRow`), so the bits of its scores depend on it
                 alone; `batch_tokens` then has no effect.
@@ -53,18 +51,13 @@ class Engine:
         Raises:
             ValueError: `batch_tokens` is below the shortest row.
         """
+        facts = model_facts(model)
+        planner = Planner(facts, batch_tokens=batch_tokens, reproducible=reproducible)
         self.model = model
-        self.planner = Planner(
-            model_facts(model), batch_tokens=batch_tokens, reproducible=reproducible
-        )
         self.variants = variants_of(model, deterministic_options() if reproducible else {})
-        self.dispatch = Dispatch(self.variants, model.mesh)
-        self.statistics = RunStatistics()
-        self.run_journal = RunJournal(journal)
+        dispatch = Dispatch(self.variants, model.mesh)
+        super().__init__(planner, dispatch, RunStatistics(), journal, progress=progress)
         self._n_runs, self._lock = 0, threading.Lock()
-        self.pipeline = Pipeline(
-            self.planner, self.dispatch, self.statistics, self.run_journal, progress=progress
-        )
 
     @property
     def programs(self) -> Programs:
@@ -85,7 +78,7 @@ class Engine:
         windows: Windows | None = None,
         chunks_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, see `Pipeline.run`, also for `chunks`, `windows` and
+        """Scores of each window, see `score_windows`, also for `chunks`, `windows` and
         `chunks_ahead`.
 
         Each combination of `top` and `measures` has programs of its own.
@@ -109,7 +102,13 @@ class Engine:
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
         options = ScoreOptions(top, tuple(name for name in known if name in measures))
-        return self.in_use(self.pipeline.run(chunks, n_expected, options, windows, chunks_ahead))
+        return self.in_use(self.score_windows(chunks, n_expected, options, windows, chunks_ahead))
+
+    def close(self) -> None:
+        """Release the journal for other runs. May be called twice."""
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
 
     def in_use(self, results: Iterable[Result]) -> Iterator[Result]:
         """Yield results of a run, and refuse other parameters meanwhile."""
@@ -142,7 +141,7 @@ class Engine:
                     f"{self._n_runs} runs have not ended, which would mix both models' scores; "
                     "read their results to the end, or close their iterators"
                 )
-            self.run_journal.close()
+            self.close()
             longer = model.longer and (model.longer[0], _with_params(model.longer[1], params))
             self.model = dataclasses.replace(_with_params(model, params), longer=longer)
             models = [self.model] if longer is None else [self.model, longer[1]]

@@ -1,12 +1,11 @@
-"""The journal of a run: reads shared by all processes, and a thread that writes scores."""
+"""The journal of a run: what all processes read of it, and a thread that writes scores."""
 
 import contextlib
-import functools
 import queue
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -14,21 +13,8 @@ import numpy as np
 from jaxscore.engine.stages import Stage
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.journal import (
-    Journal,
-    pack_scores,
-    pack_text,
-    unpack_scores,
-    unpack_text,
-)
-from jaxscore.plan.requests import (
-    BASE_SCORES,
-    GeneratedTokens,
-    ScoreOptions,
-    SequenceScores,
-    TokenRequest,
-    TokenSequence,
-)
+from jaxscore.journal import Journal
+from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Window
 
 T = TypeVar("T")
@@ -39,59 +25,22 @@ PARTS_AFTER = 5.0  # seconds until sequences that lack tokens are written incomp
 Rows = list[tuple[TokenSequence, SequenceScores]]
 
 
-class RunJournal:
-    """Journal of a run, if it has one. Process 0 holds the file and broadcasts what it reads.
-
-    Attributes:
-        journal: None if the run has no journal; may be set between two runs.
-    """
-
-    def __init__(self, journal: Journal | None = None) -> None:
-        self.journal = journal
-
-    def read_scores(
-        self, sequences: Sequence[TokenSequence], options: ScoreOptions = BASE_SCORES
-    ) -> dict[int, SequenceScores]:
-        """Journaled scores, by index in `sequences`; the same in every process."""
-        if self.journal is None:
-            return {}
-        processes.note_journal(self.journal.path)
-        found = self.journal.read_scores(sequences, options) if processes.is_first() else {}
-        return _broadcast(found, pack_scores, functools.partial(unpack_scores, options=options))
-
-    def write_scores(
-        self,
-        finished: Iterable[tuple[TokenSequence, SequenceScores]],
-        options: ScoreOptions = BASE_SCORES,
-    ) -> None:
-        """Write scores in one transaction."""
-        if self.journal is not None and processes.is_first():
-            self.journal.write_scores(finished, options)
-
-    def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
-        """Journaled texts, by index in `requests`; the same in every process."""
-        if self.journal is None:
-            return {}
-        processes.note_journal(self.journal.path)
-        found = self.journal.read_texts(requests) if processes.is_first() else {}
-        return _broadcast(found, pack_text, unpack_text)
-
-    def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
-        """Write texts in one transaction."""
-        if self.journal is not None and processes.is_first():
-            self.journal.write_texts(finished)
-
-    def close(self) -> None:
-        """Release the journal for other runs."""
-        if self.journal is not None:
-            self.journal.close()
-            self.journal = None
-
-
-def _broadcast(
-    found: dict[int, T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T | None]
+def read_journal(
+    journal: Journal | None,
+    read: Callable[[Journal], dict[int, T]],
+    pack: Callable[[T], bytes],
+    unpack: Callable[[bytes], T | None],
 ) -> dict[int, T]:
-    """Results of the first process, in every process."""
+    """What the first process reads, in every process; nothing without a journal.
+
+    Args:
+        read: results by the index of their request.
+        pack, unpack: of one result, as bytes of a message.
+    """
+    if journal is None:
+        return {}
+    processes.note_journal(journal.path)
+    found = read(journal) if processes.is_first() else {}
     if not processes.is_distributed():
         return found
     rows = {index: pack(value) for index, value in found.items()}
@@ -126,7 +75,7 @@ class JournalWriter:
     Only one thread may use it. Errors of the journal are raised by the next call.
     """
 
-    def __init__(self, journal: RunJournal, options: ScoreOptions = BASE_SCORES) -> None:
+    def __init__(self, journal: Journal, options: ScoreOptions = BASE_SCORES) -> None:
         """Start the thread that writes.
 
         Args:
@@ -223,7 +172,7 @@ class JournalWriter:
 
 
 def _write_queue(
-    waiting: "queue.SimpleQueue[Rows | None]", journal: RunJournal, options: ScoreOptions
+    waiting: "queue.SimpleQueue[Rows | None]", journal: Journal, options: ScoreOptions
 ) -> Iterator[int]:
     """Write rows until None comes. Yields for each transaction how many entries it took."""
     is_last = False

@@ -5,6 +5,7 @@ caller    thread      thread   thread, with a journal thread          caller
 """
 
 import contextlib
+import functools
 import queue
 import threading
 from collections import deque
@@ -15,11 +16,12 @@ import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.dispatch import Dispatch, InFlight, PlannedBatch
-from jaxscore.engine.journal_writer import JournalWriter, RunJournal
+from jaxscore.engine.journal_writer import JournalWriter, read_journal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
 from jaxscore.engine.stages import Stage, rare_collection
 from jaxscore.io import interrupts, processes
+from jaxscore.journal import Journal, pack_scores, unpack_scores
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
@@ -42,21 +44,28 @@ class _Sent(NamedTuple):
 
 
 class Pipeline:
-    """Plans windows, sends their batches and returns the scores in input order."""
+    """Plans windows, sends their batches and returns the scores in input order.
+
+    Attributes:
+        planner, dispatch, statistics: its parts.
+        journal: results of earlier runs, which new results are added to, or None; may be set
+            between two runs.
+        progress: whether a bar is displayed on stderr.
+    """
 
     def __init__(
         self,
         planner: Planner,
         dispatch: Dispatch,
         statistics: RunStatistics,
-        run_journal: RunJournal,
+        journal: Journal | None = None,
         *,
         progress: bool = False,
     ) -> None:
-        self.planner, self.dispatch = planner, dispatch
-        self.statistics, self.run_journal, self.progress = statistics, run_journal, progress
+        self.planner, self.dispatch, self.statistics = planner, dispatch, statistics
+        self.journal, self.progress = journal, progress
 
-    def run(
+    def score_windows(
         self,
         chunks: Iterable[Any],
         n_expected: int | None = None,
@@ -159,8 +168,9 @@ class Pipeline:
         open_windows: deque[Window] = deque()
         journal_writer: contextlib.AbstractContextManager[JournalWriter | None]
         journal_writer = contextlib.nullcontext()
-        if self.run_journal.journal is not None and processes.is_first():
-            journal_writer = JournalWriter(self.run_journal, options)
+        journal = self.journal
+        if journal is not None and processes.is_first():
+            journal_writer = JournalWriter(journal, options)
 
         def fetch(n_left: int = 0) -> None:
             while len(in_flight) > n_left:
@@ -230,7 +240,13 @@ class Pipeline:
 
     def _restore(self, window: Window) -> None:
         """Take journaled scores."""
-        found = self.run_journal.read_scores(window.sequences, window.options)
+        sequences, options = window.sequences, window.options
+        found = read_journal(
+            self.journal,
+            lambda journal: journal.read_scores(sequences, options),
+            pack_scores,
+            functools.partial(unpack_scores, options=options),
+        )
         whole = sum(bool(np.isfinite(scores.logprob).all()) for scores in found.values())
         self.statistics.sequences_restored += whole
         for forest_scores in window.forests:
@@ -247,7 +263,7 @@ class Pipeline:
 
         def missing() -> Iterator[RowBatch]:
             for batch in plan.batches():
-                if self.run_journal.journal is not None and forest_scores.has_scores(part, batch):
+                if self.journal is not None and forest_scores.has_scores(part, batch):
                     progress.advance(batch.n_tokens)
                 else:
                     yield batch

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from jaxscore.device.rows import Scores
-from jaxscore.engine import pipeline
+from jaxscore.engine import journal_writer
 from jaxscore.engine.dispatch import InFlight, PlannedBatch
-from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
-from jaxscore.plan.requests import SequenceScores
+from jaxscore.journal import pack_scores, unpack_scores
+from jaxscore.plan.requests import BASE_SCORES, SequenceScores
 from tests.engine.test_planner import FACTS
 from tests.sequences import sequence
 
@@ -79,7 +79,7 @@ class FakeJournal:
 def loop(journal=None):
     planner = Planner(FACTS, batch_tokens=64, reproducible=False)
     dispatch = FakeDispatch()
-    run = Pipeline(planner, dispatch, RunStatistics(), RunJournal(journal))
+    run = Pipeline(planner, dispatch, RunStatistics(), journal)
     return run, dispatch
 
 
@@ -106,7 +106,7 @@ def assert_right(given, got):
 def test_windows_come_back_in_order_with_few_batches_in_flight():
     run, dispatch = loop()
     given = windows()
-    assert_right(given, list(run.run(iter(given))))
+    assert_right(given, list(run.score_windows(iter(given))))
     assert dispatch.n_sent > len(given)
     assert dispatch.most_waiting == IN_FLIGHT + 1
     assert run.statistics.sequences == sum(map(len, given))
@@ -115,34 +115,34 @@ def test_windows_come_back_in_order_with_few_batches_in_flight():
 def test_what_a_journal_has_is_not_sent_again():
     journal, given = FakeJournal(), windows()
     first, sent = loop(journal)
-    assert_right(given, list(first.run(iter(given))))
+    assert_right(given, list(first.score_windows(iter(given))))
     assert sent.n_sent > 0
     kept = [journal.rows[one.digest()] for window in given for one in window]
     assert all(np.isfinite(scores.logprob).all() for scores in kept)
     again, unsent = loop(journal)
-    assert_right(given, list(again.run(iter(given))))
+    assert_right(given, list(again.score_windows(iter(given))))
     assert unsent.n_sent == 0
     assert again.statistics.sequences_restored == sum(map(len, given))
     assert again.statistics.plan_hash == first.statistics.plan_hash
     lost = given[2][3]
     del journal.rows[lost.digest()]
     third, few = loop(journal)
-    assert_right(given, list(third.run(iter(given))))
+    assert_right(given, list(third.score_windows(iter(given))))
     assert few.n_sent == 1
 
 
 def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
     journal, given = FakeJournal(), windows(2, 20)
     whole, every = loop()
-    list(whole.run(iter(given)))
+    list(whole.score_windows(iter(given)))
     run, dispatch = loop(journal)
     with monkeypatch.context() as patch:
         patch.setattr(interrupts, "interrupt_requested", lambda: dispatch.n_sent == 4)
         with pytest.raises(KeyboardInterrupt):
-            list(run.run(iter(given)))
+            list(run.score_windows(iter(given)))
     assert (dispatch.n_sent, dispatch.n_waiting) == (4, 0)
     again, rest = loop(journal)
-    assert_right(given, list(again.run(iter(given))))
+    assert_right(given, list(again.score_windows(iter(given))))
     assert rest.n_sent == every.n_sent - 4  # none of them again
     ended()
 
@@ -150,7 +150,7 @@ def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
 def test_an_error_of_the_device_keeps_what_was_fetched(monkeypatch):
     journal, given = FakeJournal(), windows(2, 20)
     whole, every = loop()
-    list(whole.run(iter(given)))
+    list(whole.score_windows(iter(given)))
     run, dispatch = loop(journal)
     send = dispatch.send
 
@@ -161,9 +161,9 @@ def test_an_error_of_the_device_keeps_what_was_fetched(monkeypatch):
 
     dispatch.send = broken
     with pytest.raises(InputError, match="does not fit"):
-        list(run.run(iter(given)))
+        list(run.score_windows(iter(given)))
     again, rest = loop(journal)
-    assert_right(given, list(again.run(iter(given))))
+    assert_right(given, list(again.score_windows(iter(given))))
     assert rest.n_sent == every.n_sent - (5 - dispatch.n_waiting)
 
 
@@ -177,7 +177,7 @@ def test_with_a_journal_too_batches_are_in_flight_across_windows():
         return send(*args)
 
     dispatch.send = slow
-    assert_right(given, list(run.run(iter(given))))
+    assert_right(given, list(run.score_windows(iter(given))))
     assert dispatch.most_waiting == IN_FLIGHT + 1
 
 
@@ -186,7 +186,7 @@ def test_a_text_of_the_window_before_is_found_and_not_sent_again():
     [one, other] = windows(2, 1)
     run, _ = loop(FakeJournal())
     given = [one, [*one, *other], one]
-    assert_right(given, list(run.run(iter(given))))
+    assert_right(given, list(run.score_windows(iter(given))))
     assert run.statistics.sequences_restored == 2
 
 
@@ -197,7 +197,7 @@ def test_a_journal_that_cannot_be_written_ends_the_run():
 
     run, _ = loop(Full())
     with pytest.raises(InputError, match="disk is full"):
-        list(run.run(iter(windows())))
+        list(run.score_windows(iter(windows())))
     ended()
 
 
@@ -207,22 +207,24 @@ def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):
     journal = FakeJournal()
     known = SequenceScores(*(np.array([-1.5, np.nan], np.float32) for _ in range(3)), [True, False])
     journal.rows = {given[k].digest(): known for k in (1, 4)}
-    processes = pipeline.processes
+    processes, sent = journal_writer.processes, []
     monkeypatch.setattr(processes, "is_distributed", lambda: True)
-    sent = []
     monkeypatch.setattr(
         processes, "broadcast_from_first", lambda value: sent.append(value) or sent[0]
     )
-    ours = RunJournal(journal).read_scores(given)
+
+    def read(journal):
+        return journal_writer.read_journal(
+            journal, lambda own: own.read_scores(given, BASE_SCORES), pack_scores, unpack_scores
+        )
+
+    ours = read(journal)
     monkeypatch.setattr(processes, "is_first", lambda: False)
-    empty = FakeJournal()
-    theirs = RunJournal(empty).read_scores(given)
+    theirs = read(FakeJournal())
     assert list(ours) == list(theirs) == [1, 4]
     for one in (*ours.values(), *theirs.values()):
         np.testing.assert_array_equal(one.logprob, known.logprob)
         assert one.greedy.tolist() == known.greedy
-    RunJournal(empty).write_scores([(given[0], known)])
-    assert not empty.rows
 
 
 def ended():
@@ -238,7 +240,7 @@ def test_windows_that_send_nothing_hold_nobody_up():
     run, _ = loop()
     [first] = windows(1, 2)
     given = [first, [], [], [], []]
-    assert_right(given, list(run.run(iter(given))))
+    assert_right(given, list(run.score_windows(iter(given))))
 
 
 def halves(given):
@@ -272,7 +274,7 @@ def test_windows_are_made_of_parts_in_a_thread_of_their_own():
             yield window
 
     run, _ = loop()
-    assert_right(given, list(run.run(read(), windows=made, chunks_ahead=2)))
+    assert_right(given, list(run.score_windows(read(), windows=made, chunks_ahead=2)))
     assert read_in == {threading.current_thread()}
     assert len(made_in) == 1
     assert made_in.isdisjoint(read_in)
@@ -289,7 +291,7 @@ def test_few_parts_are_read_before_windows_are_made_of_them():
             yield part
 
     run, _ = loop()
-    found = run.run(read(), windows=joined, chunks_ahead=3)
+    found = run.score_windows(read(), windows=joined, chunks_ahead=3)
     for k in range(10):
         next(found)
         # Windows that were taken, AHEAD + 1 that are open, and parts that wait.
@@ -305,7 +307,7 @@ def test_parts_that_cannot_become_windows_end_the_run():
 
     run, _ = loop()
     with pytest.raises(ValueError, match="a text has no tokens"):
-        list(run.run(itertools.cycle(halves(windows())), windows=broken, chunks_ahead=2))
+        list(run.score_windows(itertools.cycle(halves(windows())), windows=broken, chunks_ahead=2))
     ended()
 
 
@@ -326,7 +328,7 @@ def test_what_is_computed_when_a_window_cannot_be_made_is_handed_out_and_kept():
 
     dispatch.fetched, found = fetched, []
     with pytest.raises(ValueError, match="a text has no tokens"):
-        found.extend(run.run(iter(given), windows=broken, chunks_ahead=4))
+        found.extend(run.score_windows(iter(given), windows=broken, chunks_ahead=4))
     ended()
     assert dispatch.n_waiting == 0
     assert set(journal.rows) == {one.digest() for window in given for one in window}
@@ -337,7 +339,7 @@ def test_what_is_computed_when_a_window_cannot_be_made_is_handed_out_and_kept():
 def test_a_run_that_nobody_reads_on_ends_its_threads(made):
     run, _ = loop()
     given = windows(20)
-    found = run.run(iter(given) if made is None else halves(given), windows=made)
+    found = run.score_windows(iter(given) if made is None else halves(given), windows=made)
     next(found)
     found.close()
     ended()
@@ -351,7 +353,7 @@ def test_an_input_that_cannot_be_read_on_ends_the_run():
         raise ValueError("line 3")
 
     with pytest.raises(ValueError, match="line 3"):
-        list(run.run(given()))
+        list(run.score_windows(given()))
     ended()
 
 
@@ -366,7 +368,7 @@ def test_a_slow_reader_does_not_stop_the_device():
         dispatch.may_answer.set()  # those are admitted, and no scores were there to look at
         yield from given[AHEAD + 1 :]
 
-    found = run.run(read())
+    found = run.score_windows(read())
     first = next(found)
     until = time.monotonic() + 10
     while run.statistics.sequences < sum(map(len, given[: AHEAD + 1])):

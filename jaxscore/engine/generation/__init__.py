@@ -27,9 +27,11 @@ from jaxscore.engine.generation.state import (
     check_types,
     n_free_positions,
 )
+from jaxscore.engine.journal_writer import read_journal
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts, processes
+from jaxscore.journal import pack_text, unpack_text
 from jaxscore.models.model import Model
 from jaxscore.plan import decode_slots
 from jaxscore.plan.decode_slots import DecodeGroup
@@ -189,7 +191,7 @@ class Generator:
                 started finish first and are journaled; without one they are lost.
         """
         # Waiting for started texts only pays if they are kept; processes must stop together.
-        waits = self._engine.run_journal.journal is not None or processes.is_distributed()
+        waits = self._engine.journal is not None or processes.is_distributed()
         results = dict(self._stream(list(requests), None, finish_started=waits))
         return Results(results[place] for place in range(len(results)))
 
@@ -280,11 +282,17 @@ class Generator:
             else:
                 places.setdefault(state.request.digest(), []).append(place)
         shared = [_SharedText(states[own[0]], own, watch) for own in places.values()]
-        statistics, journal = self._engine.statistics, self._engine.run_journal
+        statistics = self._engine.statistics
         statistics.note_plan(hashlib.sha256(b"".join(sorted(places))).digest())
         processes.verify_same("prompts", bytes.fromhex(statistics.plan_hash))
         distinct = [text.state for text in shared]
-        found = journal.read_texts([state.request for state in distinct])
+        requests = [state.request for state in distinct]
+        found = read_journal(
+            self._engine.journal,
+            lambda journal: journal.read_texts(requests),
+            pack_text,
+            unpack_text,
+        )
         for k, journaled in found.items():
             distinct[k].restore(journaled, self._decoder)
         statistics.count_texts(
@@ -293,7 +301,7 @@ class Generator:
         )
         by_state = {id(text.state): text for text in shared}
         handler = interrupts.finish_on_interrupt() if finish_started else contextlib.nullcontext()
-        with Progress(self._engine.pipeline.progress, "writing") as progress, handler:
+        with Progress(self._engine.progress, "writing") as progress, handler:
             progress.extend(sum(s.request.n_new for s in distinct), len(distinct), None)
             for finished in self._generated(distinct, progress):
                 progress.advance(sum(state.request.n_new for state in finished))
@@ -307,16 +315,18 @@ class Generator:
         yield [state for state in states if state.finished]
         for finished in self._scheduler.generate(states, progress):
             self._engine.statistics.tokens_written += sum(len(s.token_ids) for s in finished)
-            self._engine.run_journal.write_texts(
-                (
-                    state.request,
-                    GeneratedTokens(
-                        np.array(state.token_ids, np.int32), state.finish_reason, state.eos_id
-                    ),
+            journal = self._engine.journal
+            if journal is not None and processes.is_first():
+                journal.write_texts(
+                    (
+                        state.request,
+                        GeneratedTokens(
+                            np.array(state.token_ids, np.int32), state.finish_reason, state.eos_id
+                        ),
+                    )
+                    for state in finished
+                    if state.finish_reason is not None
                 )
-                for state in finished
-                if state.finish_reason is not None
-            )
             yield finished
 
 
