@@ -190,13 +190,8 @@ def _run_file(args: argparse.Namespace) -> int:
     entries = read_file(SYSTEM, args.input, args.limit, columns, settings)
     folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)
-    pages = (
-        []
-        if args.html is None
-        else outputs.page_paths(
-            args, folder, args.input, *settings_flags.input_files(args, SYSTEM.settings)
-        )
-    )
+    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
+    pages = [] if args.html is None else outputs.page_paths(args, folder, *read)
     about = settings_flags.about_files(args, SYSTEM.settings)
     with outputs.open_page(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)

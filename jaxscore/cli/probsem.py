@@ -139,7 +139,7 @@ def _run_published(args: argparse.Namespace) -> int:
     endings = ("_results.csv", "_results.json", "_report.md")
     streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
-    read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings))
+    read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings).values())
     about = settings_flags.about_files(args, SYSTEM.settings)
     pages = outputs.page_paths(args, paths[2], *read)
     paths += pages

@@ -96,18 +96,17 @@ def _with_file(field: SettingField, value: Any, file: FileFlag, path: Path) -> A
     return file.read(path)
 
 
-def input_files(args: argparse.Namespace, settings: type) -> list[Path]:
-    """The files that `values` reads."""
+def input_files(args: argparse.Namespace, settings: type) -> dict[str, Path]:
+    """The files that `values` reads, by the names of their flags."""
     files = [field.flag.file for field in fields_of(settings) if field.flag.file is not None]
-    paths = (getattr(args, _dest(file.name)) for file in files)
-    return [path for path in paths if path is not None]
+    paths = {_dest(file.name): getattr(args, _dest(file.name)) for file in files}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def file_digests(args: argparse.Namespace, settings: type) -> dict[str, Any]:
     """Digests of the files that `values` reads, by the names of their flags, for the manifest."""
-    files = [field.flag.file for field in fields_of(settings) if field.flag.file is not None]
-    paths = {_dest(file.name): getattr(args, _dest(file.name)) for file in files}
-    return {f"{name}_sha256": file_digest(path) for name, path in paths.items() if path is not None}
+    files = input_files(args, settings)
+    return {f"{name}_sha256": file_digest(path) for name, path in files.items()}
 
 
 def about_files(args: argparse.Namespace, settings: type) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def _run_all(system: System, args: argparse.Namespace) -> int:
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
-    read = [args.input, args.part.beside, *settings_flags.input_files(args, system.settings)]
-    inputs = [path for path in read if path is not None]
+    named = settings_flags.input_files(args, system.settings).values()
+    inputs = [path for path in (args.input, args.part.beside, *named) if path is not None]
     if args.output is not None:
         outputs.check_outputs([args.output], *inputs)  # before one of them is read
     settings = with_examples(

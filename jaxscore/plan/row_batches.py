@@ -63,7 +63,7 @@ def attention_cost(n: int, width: int) -> float:
 
 
 class ScoredPositions(NamedTuple):
-    """Scored positions of a batch and their targets: host arrays of `device.rows.Asked`.
+    """Scored positions of a batch and their targets: host arrays of the same name in `device.rows`.
 
     Attributes:
         query: int32 [batch tokens], the scored positions as indices of the flattened rows,

@@ -1,7 +1,7 @@
 """What every system gives back: one shape for reports, files, notebooks and closing lines."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
@@ -92,13 +92,12 @@ def failures_of(
     ]
 
 
-def failed_records(records: Iterable[Mapping[str, Any]]) -> list[Failure]:
-    """The records of a finished run that have an `error`, by their ids."""
-    return [
-        Failure(one_line(str(record["id"]), SHOWN), record["error"])
-        for record in records
-        if "error" in record
-    ]
+def failed_records(
+    records: Iterable[Mapping[str, Any]],
+    name: Callable[[Mapping[str, Any]], str] = lambda record: one_line(str(record["id"]), SHOWN),
+) -> list[Failure]:
+    """The records of a finished run that have an `error`, by their ids or another name."""
+    return [Failure(name(record), record["error"]) for record in records if "error" in record]
 
 
 def mark_noise(

@@ -193,22 +193,17 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
     for size in sizes:
         n_left = size
         while n_left:
-            chunk = _next_chunk(source, min(CHUNK, n_left))
+            chunk: list[Request | Unusable] = []
+            n_characters = 0
+            for request in itertools.islice(source, min(CHUNK, n_left)):
+                chunk.append(request)
+                n_characters += len(_text(request))
+                if n_characters >= CHUNK_CHARACTERS:
+                    break
             if not chunk:
                 return
             n_left -= len(chunk)
             yield Chunk(chunk, not n_left)
-
-
-def _next_chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:
-    chunk: list[Request | Unusable] = []
-    n_characters = 0
-    for request in itertools.islice(source, most):
-        chunk.append(request)
-        n_characters += len(_text(request))
-        if n_characters >= CHUNK_CHARACTERS:
-            break
-    return chunk
 
 
 def _text(request: Request | Unusable) -> str:

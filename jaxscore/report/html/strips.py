@@ -208,6 +208,7 @@ def tokens(texts: Sequence[TokenText | None], names: dict[int, str]) -> Tokens:
     for id, k in zip(distinct.tolist(), place.tolist(), strict=True):
         names.setdefault(id, token_names[k])
     greedy = _joined([text.greedy for text in known], np.float32)
+    ranks = [np.zeros(len(text.token_ids)) if text.rank is None else text.rank for text in known]
     return Tokens(
         length,
         sizes - length,
@@ -217,7 +218,7 @@ def tokens(texts: Sequence[TokenText | None], names: dict[int, str]) -> Tokens:
             for name in NUMBERS
         },
         np.nan_to_num(greedy, nan=NOT_KNOWN).astype(np.uint8),
-        _ranks(known),
+        np.nan_to_num(_joined(ranks, np.float64)).astype(np.uint32),
         {
             name: _joined([text.more[name] for text in known], np.float32)
             for name in (known[0].more if known else ())
@@ -254,11 +255,6 @@ def _ids_by_name(names: Mapping[int, str], token_names: Sequence[str]) -> np.nda
     """Ids below 0 in place of those that a server does not give: one for each name."""
     known = {name: id for id, name in names.items()}
     return np.array([known.setdefault(name, -1 - len(known)) for name in token_names], np.int32)
-
-
-def _ranks(texts: Sequence[TokenText]) -> np.ndarray:
-    parts = [np.zeros(len(text.token_ids)) if text.rank is None else text.rank for text in texts]
-    return np.nan_to_num(_joined(parts, np.float64)).astype(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from jaxscore.systems.entries import SHOWN, Entry, read_item, usable
 from jaxscore.systems.evaluation import (
     Evaluation,
     Failure,
+    failed_records,
     failures_of,
     flat,
     mark_noise,
@@ -318,11 +319,7 @@ def _found(
         details=details,
         long={"questions": records},
         headline=headline,
-        failures=[
-            Failure(_name_of_record(record, 0), record["error"])
-            for record in records
-            if "error" in record
-        ],
+        failures=failed_records(records, lambda record: _name_of_record(record, 0)),
     )
 
 

@@ -19,7 +19,7 @@ from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
 from jaxscore.systems.audits import Answers, Pair
 from jaxscore.systems.entries import Entry, read_item
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
     EXPECTED,
@@ -367,11 +367,7 @@ def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluatio
         },
         long={"contexts": records},
         headline=headline(**summary),
-        failures=[
-            Failure(f"context {record['context']}", record["error"])
-            for record in records
-            if "error" in record
-        ],
+        failures=failed_records(records, lambda record: f"context {record['context']}"),
     )
 
 

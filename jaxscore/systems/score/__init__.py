@@ -10,7 +10,7 @@ import numpy as np
 from jaxscore.errors import InputError, one_line
 from jaxscore.lm import Capabilities
 from jaxscore.systems.entries import SHOWN, Entry, read_entry, read_item, taken_field
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.prompt_settings import PLAIN, Example, Prompting, PromptSettings, remarks
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
@@ -187,12 +187,12 @@ def evaluate(
 
 def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
     """Evaluate the texts of all records as one run would; see `System.merge`."""
-    totals, failures, page_items = _Totals(), [], WorstRequests(settings.measures)
+    totals, page_items = _Totals(), WorstRequests(settings.measures)
+    failures: list[Failure] = []
     for record in records:
         totals.add(record)
         page_items.add(record, "")  # records have no context
-        if "error" in record:
-            failures.append(Failure(one_line(str(record["id"]), SHOWN), record["error"]))
+        failures += failed_records([record])
     summary = totals.summary()
     return Evaluation(
         summary=summary,
