@@ -5,7 +5,7 @@ https://platform.openai.com/docs/api-reference/chat; ollama:
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,7 +18,6 @@ from jaxscore.types.requests import ChatRequest, GenerationRequest
 from jaxscore.types.results import Generated, ScoredRequest
 
 Item = TypeVar("Item")
-Prompt = TypeVar("Prompt", GenerationRequest, ChatRequest)
 
 OPENAI_URL = "https://api.openai.com/v1"
 OLLAMA_URL = "http://localhost:11434"
@@ -42,6 +41,7 @@ class Endpoint:
     URL: ClassVar[str]
     NOT_FOUND: ClassVar[str]  # advice about HTTP 404
     TAKES_KEY: ClassVar[bool] = True
+    PROMPT: ClassVar[type[GenerationRequest | ChatRequest] | None] = None  # what `generate` takes
 
     def __init__(
         self,
@@ -86,9 +86,27 @@ class Endpoint:
         """See `LM.label`."""
         raise self._lacks("list probabilities of labels")
 
-    def generate(self, *_: Any, **__: Any) -> list[Generated]:
-        """See `LM.generate`."""
-        raise self._lacks("generate text")
+    def generate(self, requests: Iterable[Any], /) -> list[Generated]:
+        """Text of each request; `token_ids` is empty, and a failed one has `error` set.
+
+        Raises:
+            InputError: a request that is no `PROMPT`; for the very first request, what
+                `Client.map` raises.
+        """
+        if self.PROMPT is None:
+            raise self._lacks("generate text")
+        checked = self._check_type(requests, self.PROMPT)
+        return [
+            Generated(request.id, "", np.zeros(0, np.int32), None, str(outcome))
+            if isinstance(outcome, Failed)
+            else outcome
+            for request, outcome in zip(
+                checked, self.client.map(self._generate, checked), strict=True
+            )
+        ]
+
+    def _generate(self, request: Any) -> Generated:
+        raise NotImplementedError
 
     def _lacks(self, what: str) -> InputError:
         return InputError(f"a {type(self).__name__} does not {what}; use a Scorer")
@@ -107,21 +125,6 @@ class Endpoint:
                     f"{type(request).__name__}"
                 )
         return checked
-
-    def _generate_all(
-        self,
-        requests: Iterable[Prompt],
-        kind: type[Prompt],
-        generate: Callable[[Prompt], Generated],
-    ) -> list[Generated]:
-        """Generate the text of each request of a type; a failed one has `error` set."""
-        checked = self._check_type(requests, kind)
-        return [
-            Generated(request.id, "", np.zeros(0, np.int32), None, str(outcome))
-            if isinstance(outcome, Failed)
-            else outcome
-            for request, outcome in zip(checked, self.client.map(generate, checked), strict=True)
-        ]
 
 
 class BodyVariants:
@@ -170,6 +173,7 @@ class ChatEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    PROMPT = ChatRequest
     URL = OPENAI_URL
     NOT_FOUND = (
         "give the URL that /chat/completions comes after, often ending in /v1, and a model it "
@@ -179,14 +183,6 @@ class ChatEndpoint(Endpoint):
     def __init__(self, model: str, base_url: str | None = None, **options: Any) -> None:
         super().__init__(model, base_url, **options)
         self._chat = BodyVariants(self.client, "/chat/completions")
-
-    def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
-        """Answer each conversation; `token_ids` is empty.
-
-        Raises:
-            InputError: for the very first request, what `Client.map` raises.
-        """
-        return self._generate_all(requests, ChatRequest, self._generate)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -227,19 +223,12 @@ class OllamaEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    PROMPT = ChatRequest
     URL = OLLAMA_URL
     NOT_FOUND = (
         "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
     )
     TAKES_KEY = False
-
-    def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
-        """Answer each conversation; `token_ids` is empty.
-
-        Raises:
-            InputError: for the very first request, what `Client.map` raises.
-        """
-        return self._generate_all(requests, ChatRequest, self._generate)
 
     def _generate(self, request: ChatRequest) -> Generated:
         options: dict[str, Any] = {

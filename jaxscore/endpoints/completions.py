@@ -74,6 +74,7 @@ class CompletionsEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(scores=True, labels=True, generates=True, boundaries=BOUNDARIES)
+    PROMPT = GenerationRequest
     URL = DEFAULT_URL
     NOT_FOUND = (
         "give the URL that /completions comes after, often ending in /v1, and a model it serves"
@@ -161,14 +162,6 @@ class CompletionsEndpoint(Endpoint):
             else outcome
             for request, outcome in zip(checked, outcomes, strict=True)
         ]
-
-    def generate(self, requests: Iterable[GenerationRequest], /) -> list[Generated]:
-        """Text after each prompt; `token_ids` is empty, since the server's tokens are unknown.
-
-        Raises:
-            InputError: for the very first request, what `Client.map` raises.
-        """
-        return self._generate_all(requests, GenerationRequest, self._generate)
 
     def _echo(self, text: str) -> _Echo:
         """Request the log-probabilities of a text's tokens."""
