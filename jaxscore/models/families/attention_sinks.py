@@ -122,9 +122,7 @@ def _flint(config: Any) -> DecoderConfig:
 def _flint_sources(config: DecoderConfig) -> Table:
     mlp = "layers.{i}.mlp."
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | llama.qk_norm_sources(config)
         | {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.softmax_offset")}
         | mixtures.plain_mlp_sources(config)
@@ -159,9 +157,7 @@ def _gpt_oss_sources(config: DecoderConfig) -> Table:
     layer = "layers.{i}."
     gate_up, down = layer + "mlp.experts.gate_up_proj", layer + "mlp.experts.down_proj"
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | {("layers", "attention", "sinks"): Source(layer + "self_attn.sinks")}
         | mixtures.router_sources(config, layer + "mlp.router")
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=True, interleaved=True)

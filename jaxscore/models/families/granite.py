@@ -92,9 +92,7 @@ def _granitemoe_sources(
     layer = "layers.{i}.block_sparse_moe."
     gate_up, down = (layer + name for name in experts)
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | mixtures.router_sources(config, layer + router)
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
         | (fused if config.experts.shared_width else {})

@@ -154,9 +154,7 @@ def _starcoder2(config: Any) -> DecoderConfig:
 def _starcoder2_sources(config: DecoderConfig) -> Table:
     layer, at = "layers.{i}.mlp.", ("layers", "mlp")
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | linear((*at, "up"), layer + "c_fc", config.mlp_bias)
         | linear((*at, "down"), layer + "c_proj", config.mlp_bias)
     )

@@ -101,14 +101,14 @@ def pre_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
     return layer_norms(names, config.norm_bias, plus)
 
 
+def sources_without_mlp(config: DecoderConfig) -> Table:
+    """All tensors of a llama-like model but those of its MLP."""
+    return embedding_sources(config) | pre_norm_sources(config) | attention_sources(config)
+
+
 def sources(config: DecoderConfig) -> Table:
     """All tensors of a llama-like model."""
-    return (
-        embedding_sources(config)
-        | pre_norm_sources(config)
-        | attention_sources(config)
-        | mlp_sources(config)
-    )
+    return sources_without_mlp(config) | mlp_sources(config)
 
 
 def family(

@@ -126,12 +126,7 @@ def _glm(config: Any) -> DecoderConfig:
 
 
 def _glm_sources(config: DecoderConfig) -> Table:
-    return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
-        | llama.fused_mlp_sources()
-    )
+    return llama.sources_without_mlp(config) | llama.fused_mlp_sources()
 
 
 def _helium(config: Any) -> DecoderConfig:
@@ -245,9 +240,7 @@ def _glm4(config: Any) -> DecoderConfig:
 
 def _glm4_sources(config: DecoderConfig) -> Table:
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | llama.fused_mlp_sources()
         | layer_norms(
             {

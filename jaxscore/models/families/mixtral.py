@@ -48,9 +48,7 @@ def mixtral_sources(config: DecoderConfig) -> Table:
     """All tensors of mixtral."""
     layer = "layers.{i}.block_sparse_moe."
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | mixtures.router_sources(config, layer + "gate", layer + "e_score_correction_bias")
         | mixtures.expert_sources(config, layer, ("w1", "w3", "w2"))
     )

@@ -117,9 +117,7 @@ def _aria_sources(config: DecoderConfig) -> Table:
     layer = "layers.{i}.mlp."
     gate_up, down = (f"{layer}experts.{name}.weight" for name in ("fc1", "fc2"))
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | mixtures.router_sources(config, layer + "router")
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=True)
         | mixtures.shared_expert_sources(config, layer + "shared_experts.")
@@ -273,9 +271,7 @@ def _llama4_sources(config: DecoderConfig) -> Table:
     layer = "layers.{i}.feed_forward."
     gate_up, down = layer + "experts.gate_up_proj", layer + "experts.down_proj"
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | mixtures.plain_mlp_sources(config, "feed_forward")
         | mixtures.router_sources(config, layer + "router")
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=True)

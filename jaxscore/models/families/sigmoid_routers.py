@@ -76,9 +76,7 @@ def _hy_v3(config: Any) -> DecoderConfig:
 def _hy_v3_sources(config: DecoderConfig) -> Table:
     mlp = "layers.{i}.mlp."
     return (
-        llama.embedding_sources(config)
-        | llama.pre_norm_sources(config)
-        | llama.attention_sources(config)
+        llama.sources_without_mlp(config)
         | llama.qk_norm_sources(config)
         | mixtures.plain_mlp_sources(config)
         | mixtures.router_sources(config, mlp + "router.gate", mlp + "expert_bias")
