@@ -156,13 +156,12 @@ class DivergenceScorer(Scorer):
             )
         both = paired(p.model, q.model)
         about = _about(p, q)
+        # Without measures the compiler would remove all of q.
+        size = devices.BatchTokens(batch_tokens, reproducible=reproducible, measures=both.measures)
         scorer = cls(
             both,
             p.encoder,
-            # Without measures the compiler would remove all of q.
-            batch_tokens=devices.batch_tokens(
-                batch_tokens, both, reproducible=reproducible, measures=both.measures
-            ),
+            batch_tokens=size.choose(both),
             progress=progress,
             journal=None if journal is None else Journal(local_path(str(journal)), about),
             reproducible=reproducible,

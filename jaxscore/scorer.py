@@ -350,9 +350,8 @@ class Scorer:
         cls, loaded: Loaded, batch_tokens: int | str | None, options: dict[str, Any]
     ) -> "Scorer":
         """A scorer of weights without a name."""
-        tokens = devices.batch_tokens(
-            batch_tokens, loaded.model, reproducible=options["reproducible"]
-        )
+        size = devices.BatchTokens(batch_tokens, reproducible=options["reproducible"])
+        tokens = size.choose(loaded.model)
         scorer = cls(loaded.model, loaded.encoder, batch_tokens=tokens, **options)
         scorer.about = loaded.about
         return scorer

@@ -188,54 +188,49 @@ class BatchTokens:
     load.
     """
 
-    def __init__(self, requested: int | str | None, *, reproducible: bool) -> None:
-        """Args as of `batch_tokens`."""
-        self._requested, self._reproducible = requested, reproducible
+    def __init__(
+        self,
+        requested: int | str | None,
+        *,
+        reproducible: bool,
+        measures: tuple[str, ...] = (),
+    ) -> None:
+        """Nothing is measured yet.
+
+        Args:
+            requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an
+                accelerator, where small batches are limited by reading the weights.
+            reproducible: batches hold one sequence each, so the number has no effect.
+            measures: names of `Model.measures` that every batch computes.
+        """
+        self._requested, self._reproducible, self._measures = requested, reproducible, measures
         self._measured: Future[int] | None = None
 
     def measure(self, model: Model) -> None:
         """Start to compile for a model whose parameters are shapes, if the number needs it."""
-        if _by_memory(self._requested, model.platform, reproducible=self._reproducible):
+        if self._by_memory(model):
             pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
             free = free_bytes() - placed_bytes(model.params)
-            self._measured = pool.submit(_most_tokens, model, free, ())
+            self._measured = pool.submit(_most_tokens, model, free, self._measures)
             pool.shutdown(wait=False)
 
     def choose(self, model: Model) -> int:
-        """The number, for the loaded model; see `batch_tokens`."""
+        """The number, for the loaded model.
+
+        Raises:
+            InputError: see `auto_batch_tokens`.
+        """
         if self._measured is not None:
             return _of_first(self._measured.result())
-        return batch_tokens(self._requested, model, reproducible=self._reproducible)
+        if self._requested is not None and self._requested != AUTO:
+            return int(self._requested)
+        by_memory = self._by_memory(model)
+        return auto_batch_tokens(model, measures=self._measures) if by_memory else BATCH_TOKENS
 
-
-def batch_tokens(
-    requested: int | str | None,
-    model: Model,
-    *,
-    reproducible: bool,
-    measures: tuple[str, ...] = (),
-) -> int:
-    """Tokens in each batch.
-
-    Args:
-        requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an accelerator,
-            where small batches are limited by reading the weights.
-        reproducible: batches hold one sequence each, so the number has no effect.
-        measures: names of `Model.measures` that every batch computes.
-
-    Raises:
-        InputError: see `auto_batch_tokens`.
-    """
-    if requested is not None and requested != AUTO:
-        return int(requested)
-    if not _by_memory(requested, model.platform, reproducible=reproducible):
-        return BATCH_TOKENS
-    return auto_batch_tokens(model, measures=measures)
-
-
-def _by_memory(requested: int | str | None, platform: str, *, reproducible: bool) -> bool:
-    """Whether a batch takes what fits."""
-    return not reproducible and (requested == AUTO or (requested is None and platform != "cpu"))
+    def _by_memory(self, model: Model) -> bool:
+        """Whether a batch takes what fits."""
+        is_auto = self._requested == AUTO or (self._requested is None and model.platform != "cpu")
+        return is_auto and not self._reproducible
 
 
 def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str, ...] = ()) -> int:
@@ -246,7 +241,7 @@ def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str
     Args:
         model: loaded, so that its memory is in use already.
         free: bytes of the device that batches may use; None asks the device.
-        measures: as in `batch_tokens`.
+        measures: as of `BatchTokens`.
 
     Raises:
         InputError: the compiler of this device does not report memory.

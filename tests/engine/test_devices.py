@@ -339,7 +339,7 @@ def test_without_a_number_the_platform_decides(scorers, monkeypatch):
     monkeypatch.setattr(devices, "free_bytes", lambda: 1 << 40)
 
     def chosen(asked, model, reproducible=False):
-        return devices.batch_tokens(asked, model, reproducible=reproducible)
+        return devices.BatchTokens(asked, reproducible=reproducible).choose(model)
 
     assert [chosen(asked, here) for asked in (None, "auto", 700)] == [BATCH_TOKENS, MOST_CPU, 700]
     assert [chosen(asked, there) for asked in (None, 700)] == [MOST_ACCELERATOR, 700]
