@@ -136,16 +136,16 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             return read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
-        settings = read_settings(folder)
-        has_code = brings_code(folder, settings)
+        settings, config = read_settings(folder), _read_object(folder / "config.json")
+        has_code = brings_code(settings) or brings_code(config)
         if has_code and not trust_remote_code:
             raise InputError(
                 f"{folder}: its tokenizer brings code of its own (auto_map); read it, then give "
                 "--trust-remote-code to run it"
             )
-        name = class_name(folder, settings)
+        name = class_name(settings, config)
         if (folder / TRUTH).exists() and not has_code:
-            return read_tokenizer(folder)
+            return read_tokenizer(folder, settings, name)
         files = FROM_VOCABULARY.get(name, (TRUTH,))
         missing = [file for file in files if not (folder / file).is_file()]
         if missing and not has_code:
@@ -169,8 +169,12 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
         return tokenizer
 
 
-def read_tokenizer(folder: Path) -> CheckpointTokenizer:
+def read_tokenizer(folder: Path, settings: dict[str, Any], name: str) -> CheckpointTokenizer:
     """Read the tokenizer of a folder that has a tokenizer.json.
+
+    Args:
+        settings: content of tokenizer_config.json.
+        name: as of `class_name`.
 
     Returns:
         A tokenizer that knows the special tokens by role and the chat template, and whose
@@ -182,10 +186,10 @@ def read_tokenizer(folder: Path) -> CheckpointTokenizer:
         Exception: what `tokenizers` raises for an invalid tokenizer.json.
     """
     check_tokenizer_file(folder / TRUTH)
-    files = _Files(folder)
+    files = _Files(folder, settings, CLASSES.get(name, TokenizerClass()))
     names = files.add_tokens()
     files.apply_options(names)
-    clean_up = bool(files.settings.get("clean_up_tokenization_spaces"))
+    clean_up = bool(settings.get("clean_up_tokenization_spaces"))
     return _wrapped(folder, files.backend, names, files.chat_template(), clean_up)
 
 
@@ -254,22 +258,18 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return _read_object(folder / SETTINGS)
 
 
-def brings_code(folder: Path, settings: dict[str, Any]) -> bool:
-    """Whether the checkpoint names Python code of its own for its tokenizer."""
-    for declared in (settings, _read_object(folder / "config.json")):
-        named = declared.get("auto_map")
-        if isinstance(named, list) or (isinstance(named, dict) and named.get("AutoTokenizer")):
-            return True
-    return False
+def brings_code(declared: dict[str, Any]) -> bool:
+    """Whether a file of the checkpoint names Python code of its own for the tokenizer."""
+    named = declared.get("auto_map")
+    return isinstance(named, list) or (isinstance(named, dict) and bool(named.get("AutoTokenizer")))
 
 
-def class_name(folder: Path, settings: dict[str, Any]) -> str:
+def class_name(settings: dict[str, Any], config: dict[str, Any]) -> str:
     """Class of the tokenizer without "Fast": by its settings, the model's, or the model type."""
-    model = _read_object(folder / "config.json")
     name = (
         settings.get("tokenizer_class")
-        or model.get("tokenizer_class")
-        or OF_MODEL_TYPE.get(str(model.get("model_type")), "")
+        or config.get("tokenizer_class")
+        or OF_MODEL_TYPE.get(str(config.get("model_type")), "")
     )
     return str(name).removesuffix("Fast")
 
@@ -295,9 +295,8 @@ class _Files:
         InputError: its replacements multiply text.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.settings = read_settings(folder)
+    def __init__(self, folder: Path, settings: dict[str, Any], kind: TokenizerClass) -> None:
+        self.folder, self.settings, self._class = folder, settings, kind
         self.backend = Tokenizer.from_file(str(folder / TRUTH))
         for name in ("normalizer", "decoder"):
             times = tokenizer_limits.growth(getattr(self.backend, name))
@@ -310,7 +309,6 @@ class _Files:
                 )
         self.backend.no_padding()  # to a length that the file names
         self.backend.encode_special_tokens = bool(self.settings.get("split_special_tokens"))
-        self._class = CLASSES.get(class_name(folder, self.settings), TokenizerClass())
 
     def add_tokens(self) -> dict[str, str]:
         """Add tokens that the settings have beyond tokenizer.json, or with other flags.
