@@ -55,6 +55,7 @@ CONFIGS = {
         tie_word_embeddings=True, vocab_size=151936,
     ),
     "8B": MODELS["Llama-3.1-8B"].raw,
+    "70B": MODELS["Llama-3.1-70B"].raw,
     "MoE": MODELS["Qwen3-30B-A3B"].raw,
     "latent": published.DEEPSEEK_V2_LITE,
     "DeepSeek": plain_config(published.DEEPSEEK_V3),
