@@ -10,13 +10,13 @@ whole, which need no mask.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
@@ -60,36 +60,84 @@ def kernel_gpu(
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.
     """
-    R, L, N, H = q_RLNH.shape
-    K, T = k_RLKH.shape[2], R * L
-    group = math.gcd(N // K, HEADS)
+    N, H = q_RLNH.shape[2:]
+    per_key = N // k_RLKH.shape[2]
+    group = math.gcd(per_key, HEADS)
     width = max(NARROWEST, 1 << (H - 1).bit_length())
     block = block_size(width, dtype)
-    sizes = Sizes(group, N // K // group, block, width)
-
-    def by_head(x_RLXH: jax.Array) -> jax.Array:
-        x = x_RLXH.astype(dtype).reshape(T, -1, H).transpose(1, 0, 2)
-        return padded(padded(x, block, 1), width, 2)
-
-    end = padded(flat_ends(subtree_end_RL), block, 0)
-    position = padded(position_RL.reshape(-1).astype(jnp.int32), block, 0)
-    out, lse = _run(
-        (by_head(q_RLNH), by_head(k_RLKH), by_head(v_RLKH)),
-        (end, position, window),
-        rule.kernel_bias(position),
-        sizes,
-        rule,
-        interpret,
-    )
-    out = out.reshape(N, -1, width)[:, :T, :H].swapaxes(0, 1)
-    return out.reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(R, L, N)
+    sizes = Sizes(group, per_key // group, block, width)
+    arrays = q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window
+    inputs = by_head(*arrays, dtype=dtype, queries=block, keys=block, width=width)
+    out, lse = _run(inputs, window is not None, sizes, rule, interpret)
+    return by_row(out, lse, q_RLNH.shape)
 
 
-def lower_small() -> None:
-    """Lower the kernel of one block for JAX's device; what Pallas raises passes through."""
+class ByHead(NamedTuple):
+    """Rows as one row of T tokens, see `score_rule`; T is padded to whole blocks.
+
+    Attributes:
+        q, k, v: [heads, T, width].
+        end, position: [T].
+        window: [1]; 0 if there is none.
+        order: for each block of queries all blocks of keys: those that it sees whole, those that
+            need a mask, and those that it does not visit.
+        visits: the first number of these, and the first two together.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    end: Array
+    position: Array
+    window: Array
+    order: Array
+    visits: Array
+
+
+def by_head(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    dtype: Any,
+    queries: int,
+    keys: int,
+    width: int,
+) -> ByHead:
+    """Inputs of a kernel for blocks of `queries` and `keys`, which divides `queries`."""
+    H = q_RLNH.shape[-1]
+
+    def heads(x_RLXH: jax.Array) -> jax.Array:
+        x = x_RLXH.astype(dtype).reshape(-1, x_RLXH.shape[2], H).transpose(1, 0, 2)
+        return padded(padded(x, queries, 1), width, 2)
+
+    end = padded(flat_ends(subtree_end_RL), queries, 0)
+    position = padded(position_RL.reshape(-1).astype(jnp.int32), queries, 0)
+    some, every = block_pairs(end, position, window, queries, keys)
+    order = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=1, stable=True)
+    visits = jnp.stack([every.sum(axis=1), some.sum(axis=1)], axis=1)
+    at = jnp.zeros(1, jnp.int32) if window is None else window.reshape(1)
+    lists = order.astype(jnp.int32), visits.astype(jnp.int32)
+    return ByHead(heads(q_RLNH), heads(k_RLKH), heads(v_RLKH), end, position, at, *lists)
+
+
+def by_row(
+    out: Array, lse: Array, shape: tuple[int, ...]
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """A kernel's mixed values [..., T, width] and log-sum-exp [..., T] of N heads, by rows."""
+    R, L, N, H = shape
+    out = out.reshape(N, -1, out.shape[-1])[:, : R * L, :H].swapaxes(0, 1)
+    return out.reshape(R, L, N, H), lse.reshape(N, -1)[:, : R * L].T.reshape(R, L, N)
+
+
+def lower_small(kernel: Callable[..., Any] = kernel_gpu) -> None:
+    """Lower a kernel of one block for JAX's device; what Pallas raises passes through."""
     x = jax.ShapeDtypeStruct((1, BLOCKS[0], 1, NARROWEST), jnp.bfloat16)
     at = jax.ShapeDtypeStruct(x.shape[:2], jnp.int32)
-    run = functools.partial(kernel_gpu, window=None, rule=ScoreRule(1.0), dtype=x.dtype)
+    run = functools.partial(kernel, window=None, rule=ScoreRule(1.0), dtype=x.dtype)
     jax.jit(run).lower(x, x, x, at, at)
 
 
@@ -105,26 +153,16 @@ def _warps(width: int) -> int:
 
 
 def _run(
-    qkv: tuple[Array, Array, Array],
-    mask: tuple[Array, Array, Array | None],
-    bias: tuple[Array | None, Array | None] | None,
-    sizes: Sizes,
-    rule: ScoreRule,
-    interpret: bool,
+    inputs: ByHead, windowed: bool, sizes: Sizes, rule: ScoreRule, interpret: bool
 ) -> tuple[Array, Array]:
     """The kernel call: mixed values [groups, group, T, H] and log-sum-exp [groups, group, T]."""
-    q, k, v = qkv
-    end_T, position_T, window = mask
+    from jax.experimental.pallas import triton  # deferred: `kernel_sm90` does without it
+
+    q, k, v, *given = inputs
     group, per, block, width = sizes
-    T, n_groups = end_T.shape[0], q.shape[0] // group
-    some, every = block_pairs(end_T, position_T, window, block, block)
-    # Whole blocks first, then those with a mask, then those that are not visited.
-    order = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=1, stable=True)
-    visits = jnp.stack([every.sum(axis=1), some.sum(axis=1)], axis=1)
-    lists = order.astype(jnp.int32), visits.astype(jnp.int32)
-    at = jnp.zeros(1, jnp.int32) if window is None else window.reshape(1)
+    T, n_groups = q.shape[1], q.shape[0] // group
+    bias = rule.kernel_bias(inputs.position)
     slopes, penalties = bias or (None, None)
-    given = [end_T, position_T, at, *lists]
     for one in (slopes, penalties):
         if one is not None:
             given.append(one.reshape(n_groups, group, *one.shape[1:]))
@@ -140,7 +178,7 @@ def _run(
             sizes=sizes,
             scale=rule.scale,
             softcap=rule.softcap,
-            windowed=window is not None,
+            windowed=windowed,
             alibi=None if bias is None else "fine" if slopes is not None else "coarse",
         ),
         grid=(n_groups, T // block),
