@@ -307,9 +307,9 @@ def _remark_loaded(args: argparse.Namespace, scorer: "Scorer") -> None:
     for loaded_model in scorer.models:
         remark_model(args, loaded_model)
     remark_faster_dtype(args, scorer.model)
-    for without in dict.fromkeys(loaded.without_kernels for loaded in scorer.models):
-        if without is not None:
-            remark(args, f"no GPU kernel for {without}; slower instead")
+    for replaced in dict.fromkeys(loaded.replaced_kernels for loaded in scorer.models):
+        if replaced is not None:
+            remark(args, f"GPU kernels replaced: {replaced}")
     on_accelerator = scorer.model.platform != "cpu"
     if on_accelerator and (limit := limit_bytes()) is not None:
         remark(args, f"memory of each device that programs may use: {format_bytes(limit)}")

@@ -9,7 +9,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 from jax import Array, lax
@@ -18,8 +18,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MODEL
 
 Platform = Literal["cpu", "tpu", "gpu"]
-AttentionName = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
-
+AttentionName = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_sm90", "kernel_tpu"]
 ExpertsName = Literal["blocked", "kernel_gpu", "kernel_tpu"]
 LMHeadName = Literal["buckets", "kernel_tpu", "position_blocks"]
 
@@ -137,7 +136,7 @@ def current_platform(device: jax.Device | None = None) -> Platform:
 
 
 def current_backend(device: jax.Device | None = None) -> Backend:
-    """Backend of a device, without the kernels of `kernels_left_out`.
+    """Backend of a device, without the kernels of `replaced_kernels`.
 
     Args:
         device: present or absent; None is JAX's own.
@@ -145,12 +144,21 @@ def current_backend(device: jax.Device | None = None) -> Backend:
     Raises:
         ValueError: as `current_platform`.
     """
-    left_out: dict[str, Any] = dict.fromkeys(kernels_left_out(device), "blocked")
-    return dataclasses.replace(BACKENDS[current_platform(device)], **left_out)
+    instead: dict[str, Any] = {
+        field: one.instead for field, one in replaced_kernels(device).items()
+    }
+    return dataclasses.replace(BACKENDS[current_platform(device)], **instead)
 
 
-def kernels_left_out(device: jax.Device | None = None) -> dict[str, str]:
-    """Kernels that a GPU or JAX itself does not run: a field of `Backend`, and why.
+class Replaced(NamedTuple):
+    """The implementation that replaces a platform's kernel, and why."""
+
+    instead: str
+    why: str
+
+
+def replaced_kernels(device: jax.Device | None = None) -> dict[str, Replaced]:
+    """Fields of `Backend` whose kernel a GPU or JAX itself does not run.
 
     Args:
         device: as in `current_backend`.
@@ -159,31 +167,38 @@ def kernels_left_out(device: jax.Device | None = None) -> dict[str, str]:
         return {}
     device = device or jax.devices()[0]
     capability = getattr(device, "compute_capability", "")
+    old = None
     if not supports_kernels(capability):
-        return dict.fromkeys(LOWERED, f"compute capability {capability!r}, expected at least 8.0")
-    return lowering_failures(device)
+        old = f"compute capability {capability!r}, expected at least 8.0"
+    replaced = {}
+    for field, kernel in (("attention", "kernel_gpu"), ("experts", "grouped_gpu")):
+        if (why := old or lowering_failure(kernel, device)) is not None:
+            replaced[field] = Replaced("blocked", why)
+    hopper = "attention" in replaced and capability == "9.0"
+    if hopper and lowering_failure("kernel_sm90", device) is None:
+        replaced["attention"] = replaced["attention"]._replace(instead="kernel_sm90")
+    return replaced
 
 
-LOWERED: dict[str, Callable[[], None]] = {
-    "attention": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
-    "experts": lazy("jaxscore.device.grouped_matmul", "lower_small_gpu"),
+SMALL_CASES: dict[str, Callable[[], None]] = {
+    "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
+    "kernel_sm90": lazy("jaxscore.device.attention.kernel_sm90", "lower_small"),
+    "grouped_gpu": lazy("jaxscore.device.grouped_matmul", "lower_small_gpu"),
 }
 
 
 @functools.cache
-def lowering_failures(device: jax.Device) -> dict[str, str]:
-    """What a small case of each GPU kernel raises when it is lowered for a GPU.
+def lowering_failure(kernel: str, device: jax.Device) -> str | None:
+    """What a small case of a kernel raises when it is lowered for a GPU, or None.
 
     JAX 0.11 deprecates the Triton backend of Pallas, to remove it in a later version.
     """
-    failures = {}
-    for field, lower in LOWERED.items():
-        try:
-            with jax.default_device(device):
-                lower()
-        except Exception as problem:  # which one depends on the version
-            failures[field] = f"{type(problem).__name__}: {problem}".partition("\n")[0]
-    return failures
+    try:
+        with jax.default_device(device):
+            SMALL_CASES[kernel]()
+    except Exception as problem:  # which one depends on the version
+        return f"{type(problem).__name__}: {problem}".partition("\n")[0]
+    return None
 
 
 def supports_kernels(compute_capability: str) -> bool:

@@ -65,8 +65,8 @@ class Model:
         model_type: of the config.
         eos_ids: tokens that finish a generated text.
         longer: length, and the model over the same parameters for requests beyond it.
-        without_kernels: operations whose GPU kernels its device or JAX does not run, and why; None
-            if there are none.
+        replaced_kernels: what replaces kernels that its GPU or JAX does not run, and why; None if
+            there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.
         stored_share: share of all parameters that stay in the blocks of their file; None if none
             do.
@@ -105,7 +105,7 @@ class Model:
     eos_ids: tuple[int, ...]
     platform: Platform
     longer: tuple[int, "Model"] | None = None
-    without_kernels: str | None = None
+    replaced_kernels: str | None = None
     quantized: Quantize | None = None
     stored_share: float | None = None
     stored_as: str | None = None

@@ -20,7 +20,7 @@ from jaxscore.device.backends import (
     Build,
     current_backend,
     current_platform,
-    kernels_left_out,
+    replaced_kernels,
 )
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
@@ -237,9 +237,9 @@ def from_params(
         device: present or absent, that programs are compiled for; None for JAX's own.
         backend: None for the device's.
     """
-    without_kernels = None
+    replaced = None
     if backend is None:
-        backend, without_kernels = current_backend(device), _without_kernels(config, dtype, device)
+        backend, replaced = current_backend(device), _replaced_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
@@ -282,19 +282,20 @@ def from_params(
         mesh=mesh,
         gathered_bytes=0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1],
         platform=current_platform(device),
-        without_kernels=without_kernels,
+        replaced_kernels=replaced,
     )
 
 
-def _without_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
+def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
     """See `Model`. Attention in float32 takes no GPU kernel anyway."""
     uses = {
         "attention": dtype != "float32" and any(map(config.has_attention, range(config.n_layers))),
         "experts": config.experts is not None,
     }
-    left_out = {part: why for part, why in kernels_left_out(device).items() if uses[part]}
-    why = "; ".join(dict.fromkeys(left_out.values()))
-    return f"{' and '.join(left_out)} ({why})" if left_out else None
+    found = {field: one for field, one in replaced_kernels(device).items() if uses[field]}
+    why = "; ".join(dict.fromkeys(one.why for one in found.values()))
+    names = ", ".join(f"{field} by {one.instead!r}" for field, one in found.items())
+    return f"{names} ({why})" if found else None
 
 
 def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:

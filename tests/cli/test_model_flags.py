@@ -62,14 +62,14 @@ def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
     assert err.count("--dtype bfloat16") == remarks
 
 
-def test_kernels_that_are_left_out_are_one_remark(capsys):
+def test_kernels_that_are_replaced_are_one_remark(capsys):
     model = SimpleNamespace(platform="cpu", dtype="float32", stored_as=None, left_out=None)
     scorer = SimpleNamespace(models=(model, model), model=model)
     args = argparse.Namespace(dtype="float32", quiet=False, batch_tokens=64, reproducible=False)
-    for without, lines in (
+    for replaced, lines in (
         (None, ""),
-        ("attention (why)", "no GPU kernel for attention (why); slower instead\n"),
+        ("attention by 'blocked' (why)", "GPU kernels replaced: attention by 'blocked' (why)\n"),
     ):
-        model.without_kernels = without
+        model.replaced_kernels = replaced
         model_flags._remark_loaded(args, scorer)
         assert capsys.readouterr().err == lines

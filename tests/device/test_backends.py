@@ -18,7 +18,7 @@ from jaxscore.device.backends import (
     Platform,
     current_backend,
     current_platform,
-    kernels_left_out,
+    replaced_kernels,
     supports_kernels,
 )
 from jaxscore.models import native
@@ -32,18 +32,18 @@ def gpu(capability):
 @pytest.fixture
 def on_gpu(monkeypatch):
     """`on_gpu(capability)`: as if JAX ran on such a GPU; kernels count as lowered, or are tried."""
-    lowering_failures = backends.lowering_failures
+    lowering_failure = backends.lowering_failure
 
     def act(capability, lowers=True):
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
         monkeypatch.setattr(jax, "devices", lambda *_: [gpu(capability)])
         monkeypatch.setattr(jax, "default_device", lambda _: contextlib.nullcontext())
         if lowers:
-            monkeypatch.setattr(backends, "lowering_failures", lambda _: {})
+            monkeypatch.setattr(backends, "lowering_failure", lambda *_: None)
 
-    lowering_failures.cache_clear()
+    lowering_failure.cache_clear()
     yield act
-    lowering_failures.cache_clear()
+    lowering_failure.cache_clear()
 
 
 def test_every_platform_has_forms_that_exist():
@@ -66,35 +66,44 @@ def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(on_gpu, capability, 
     on_gpu(capability)
     assert current_backend().attention == attention
     assert supports_kernels(capability) == (attention == "kernel_gpu")
-    assert bool(kernels_left_out()) == (attention == "blocked")
+    assert bool(replaced_kernels()) == (attention == "blocked")
 
 
-def test_kernels_of_a_jax_without_triton_are_left_out(on_gpu, monkeypatch):
-    on_gpu("9.0", lowers=False)
+def test_kernels_of_a_jax_without_triton_are_replaced(on_gpu, monkeypatch):
+    on_gpu("8.0", lowers=False)
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
     monkeypatch.delattr(pallas, "triton", raising=False)
-    monkeypatch.delitem(sys.modules, "jaxscore.device.attention.kernel_gpu", raising=False)
     blocked = dataclasses.replace(BACKENDS["gpu"], attention="blocked", experts="blocked")
     assert current_backend() == blocked
-    assert all("pallas.triton" in why for why in kernels_left_out().values())
+    assert all("pallas.triton" in one.why for one in replaced_kernels().values())
 
 
-def test_a_kernel_that_fails_leaves_the_other(on_gpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("capability", "broken", "instead"),
+    [
+        ("9.0", {"kernel_gpu"}, {"attention": "kernel_sm90"}),
+        ("9.0", {"kernel_gpu", "kernel_sm90"}, {"attention": "blocked"}),
+        ("10.0", {"kernel_gpu"}, {"attention": "blocked"}),
+        ("9.0", {"grouped_gpu", "kernel_sm90"}, {"experts": "blocked"}),
+    ],
+)
+def test_a_kernel_that_fails_leaves_the_other(on_gpu, monkeypatch, capability, broken, instead):
     def fail():
         raise NotImplementedError("no rule\nfor this")
 
-    on_gpu("9.0", lowers=False)
-    for broken, other in (("attention", "experts"), ("experts", "attention")):
-        monkeypatch.setattr(backends, "LOWERED", {broken: fail, other: lambda: None})
-        backends.lowering_failures.cache_clear()
-        assert kernels_left_out() == {broken: "NotImplementedError: no rule"}
-        assert current_backend() == dataclasses.replace(BACKENDS["gpu"], **{broken: "blocked"})
+    on_gpu(capability, lowers=False)
+    cases = {name: fail if name in broken else lambda: None for name in backends.SMALL_CASES}
+    monkeypatch.setattr(backends, "SMALL_CASES", cases)
+    why = "NotImplementedError: no rule"
+    assert replaced_kernels() == {field: (name, why) for field, name in instead.items()}
+    assert current_backend() == dataclasses.replace(BACKENDS["gpu"], **instead)
 
 
-def test_tpu_kernels_need_no_triton():
+def test_other_kernels_need_no_triton():
     code = (
         "import sys; sys.modules['jax.experimental.pallas.triton'] = None\n"
-        "import jaxscore.device.grouped_matmul, jaxscore.device.attention.kernel_tpu\n"
+        "from jaxscore.device import grouped_matmul\n"
+        "from jaxscore.device.attention import kernel_sm90, kernel_tpu\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -110,14 +119,14 @@ def test_native_decoder_takes_the_backend_of_the_device(monkeypatch):
     builds = []
     monkeypatch.setattr(native, "Build", lambda *args: builds.append(args) or backends.Build(*args))
     old = gpu("7.5")
-    why = "attention (compute capability '7.5', expected at least 8.0)"
+    why = "attention by 'blocked' (compute capability '7.5', expected at least 8.0)"
     for dtype, device, told in (
         ("bfloat16", None, None),
         ("bfloat16", old, why),
         ("float32", old, None),  # which takes no kernel on any GPU
     ):
         model = native.from_params(llamalike(), {}, dtype, "llama", device=device)
-        assert model.without_kernels == told
+        assert model.replaced_kernels == told
         assert model.platform == ("cpu" if device is None else "gpu")
     blocked = dataclasses.replace(BACKENDS["gpu"], attention="blocked", experts="blocked")
     assert [used for used, _ in builds] == [BACKENDS["cpu"], blocked, blocked]

@@ -1,6 +1,7 @@
 """Run by test_gpu_compiler.py in a process of its own, which compiles for GPUs that are not here.
 
-stdin has a JSON list of cases: a GPU, the channels of a head, and fields of a `ScoreRule`.
+stdin has a JSON list of cases: a GPU, a kernel of `interval.ATTENTION`, the channels of a head, and
+fields of a `ScoreRule`.
 Answers with a JSON list on stdout: for each case registers and spilled bytes of the attention
 kernel, as NVIDIA's assembler reports them.
 """
@@ -20,12 +21,13 @@ DUMP = tempfile.TemporaryDirectory()
 # JAX 0.12 compiles each kernel by itself, and writes its PTX only if the emitter `ptx` is named.
 FLAGS = f"--xla_dump_to={DUMP.name} --xla_dump_emitter_re=ptx"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
+os.environ["MOSAIC_GPU_DUMP_TO"] = DUMP.name
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from jaxscore.device.attention.kernel_gpu import kernel_gpu
+from jaxscore.device.attention.interval import ATTENTION
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
 from jaxscore.engine import targets
 
@@ -40,7 +42,7 @@ def ptxas() -> Path:
     return found
 
 
-def compile_kernel(gpu: str, width: int, rule: ScoreRule) -> str:
+def compile_kernel(gpu: str, kernel: str, width: int, rule: ScoreRule) -> str:
     """PTX of the module with the kernel, for bfloat16."""
     device = targets.gpu(gpu, 1).devices[0]
     where = SingleDeviceSharding(device)
@@ -52,7 +54,7 @@ def compile_kernel(gpu: str, width: int, rule: ScoreRule) -> str:
     place, window = array((1, TOKENS), jnp.int32), array((), jnp.int32)
 
     def run(q, k, v, position, end, window):
-        return kernel_gpu(q, k, v, position, end, window, rule=rule, dtype=jnp.bfloat16)
+        return ATTENTION[kernel](q, k, v, position, end, window, rule=rule, dtype=jnp.bfloat16)
 
     for old in Path(DUMP.name).glob("*.ptx"):
         old.unlink()
@@ -73,16 +75,16 @@ def assembled(text: str) -> dict[str, int]:
     path.write_text(text, encoding="utf-8")
     words = [ptxas(), "-v", f"-arch={chip}", path, "-o", os.devnull]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    said = done.stderr.partition("Compiling entry function 'interval_attention'")[2]
+    said = done.stderr.partition("Compiling entry function 'interval_attention")[2]
     stores, loads = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", said)[0]
     registers = re.findall(r"Used (\d+) registers", said)[0]
     return {"spilled": max(int(stores), int(loads)), "registers": int(registers)}
 
 
 out = []
-for gpu, width, fields in json.load(sys.stdin):
+for gpu, kernel, width, fields in json.load(sys.stdin):
     alibi = Alibi(tuple(2.0**-n for n in range(1, HEADS + 1))) if fields.pop("alibi", 0) else None
-    text = compile_kernel(gpu, width, ScoreRule(width**-0.5, alibi=alibi, **fields))
+    text = compile_kernel(gpu, kernel, width, ScoreRule(width**-0.5, alibi=alibi, **fields))
     products = len(re.findall(r"\bmma|wgmma\.mma|tcgen05\.mma", text))
     out.append(assembled(text) | {"tensor_cores": products})
 print(json.dumps(out))

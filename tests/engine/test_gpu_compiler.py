@@ -23,20 +23,31 @@ pytestmark = [
     ),
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-MOST_SPILLED = 64  # bytes: a few registers at the kernel's ends cost nothing
+# Bytes: a few registers at a kernel's ends cost nothing. Mosaic's kernel has more for 256 channels.
+MOST_SPILLED, MOST_OF_WIDEST = 64, 256
 
 
-@pytest.mark.parametrize("gpu", ["a100", "h100", "b200"])
-def test_the_attention_kernel_keeps_its_sums_in_registers(gpu):
+@pytest.mark.parametrize(
+    ("gpu", "kernel"),
+    [
+        ("a100", "kernel_gpu"),
+        ("h100", "kernel_gpu"),
+        ("b200", "kernel_gpu"),
+        ("h100", "kernel_sm90"),
+    ],
+)
+def test_the_attention_kernel_keeps_its_sums_in_registers(gpu, kernel):
     """Heads of 65 to 128 channels have one kernel, and so do those of 129 to 256."""
-    cases = [(gpu, 64, {}), (gpu, 96, {"alibi": True}), (gpu, 128, {}), (gpu, 256, {"softcap": 50})]
+    heads = (64, {}), (96, {"alibi": True}), (128, {}), (256, {"softcap": 50})
+    cases = [(gpu, kernel, *one) for one in heads]
     done = subprocess.run(
         [sys.executable, "tests/engine/on_gpu_compiler.py"], input=json.dumps(cases),
         capture_output=True, text=True, check=False, timeout=600, cwd=ROOT, env=ENVIRONMENT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for case, found in zip(cases, json.loads(done.stdout), strict=True):
-        assert found["spilled"] <= MOST_SPILLED, case
+        widest = kernel == "kernel_sm90" and case[2] == 256
+        assert found["spilled"] <= (MOST_OF_WIDEST if widest else MOST_SPILLED), case
         assert found["tensor_cores"] > 0, case
 
 

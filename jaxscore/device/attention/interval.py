@@ -82,7 +82,7 @@ def attention(
         # Two positions are in one chunk if and only if their quotients are equal.
         chunk = jnp.maximum(window, 1)
         position_RL, window = position_RL // chunk, jnp.minimum(window, 1)
-    run = _implementation(backend, dtype, q_RLNH.shape[1])
+    run = _implementation(backend, dtype, *q_RLNH.shape[1:])
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     q = q_RLNH if cache_q is None else cache_q
     attend = functools.partial(attend_cache, rule=rule, backend=backend, chunk=chunk)
@@ -97,14 +97,22 @@ def attention(
     return out * jax.nn.sigmoid(lse - sinks_N)[..., None]
 
 
-def _implementation(backend: Backend, dtype: Any, n_tokens: int) -> Callable[..., Any]:
+WIDEST_SM90 = 256  # heads of `kernel_sm90`
+
+
+def _implementation(
+    backend: Backend, dtype: Any, n_tokens: int, _: int, width: int
+) -> Callable[..., Any]:
     """The backend's function in `ATTENTION`, or the one that suits a type or rows of one token."""
     if n_tokens == 1:
         return attend_self
     if backend.interpreted and backend.attention.startswith("kernel"):
         return functools.partial(ATTENTION[backend.attention], interpret=True)
-    if backend.attention == "kernel_gpu" and dtype == jnp.float32:
-        # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise.
+    if backend.attention in ("kernel_gpu", "kernel_sm90") and dtype == jnp.float32:
+        # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise;
+        # `wgmma` rounds it to TF32.
+        return blocked
+    if backend.attention == "kernel_sm90" and width > WIDEST_SM90:
         return blocked
     return ATTENTION[backend.attention]
 
@@ -340,5 +348,6 @@ ATTENTION: dict[AttentionName, Callable[..., Any]] = {
     "blocked": blocked,
     "blocked_cpu": blocked_cpu,
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
+    "kernel_sm90": lazy("jaxscore.device.attention.kernel_sm90", "kernel_sm90"),
     "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
 }

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.pallas.mosaic_gpu.interpret import params
+from jax.experimental.pallas import mosaic_gpu
 
 from jaxscore.device import decoder, reference
-from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
+from jaxscore.device.attention import interval, kernel_gpu, kernel_sm90, kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import (
     Alibi,
@@ -26,7 +28,7 @@ from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike, rules
 from tests.device.tries import random_rows
 
-KERNELS = [name for name in interval.ATTENTION if name.startswith("kernel")]
+KERNELS = [one.attention for one in BACKENDS.values() if one.attention.startswith("kernel")]
 R = 2
 
 
@@ -114,6 +116,55 @@ def test_a_broken_value_reaches_those_who_see_it_and_no_others(kernel):
     assert np.isnan(np.asarray(lse[0, sees])).all()
     assert np.isfinite(np.asarray(got[0, ~sees])).all()
     assert np.isfinite(np.asarray(got[1])).all()
+
+
+def run_sm90(*given, **how):
+    """`kernel_sm90` in an interpreter that raises for a race, and that JAX 0.10 does not export."""
+    name = "InterpretGPUParams"
+    module = mosaic_gpu if hasattr(mosaic_gpu, name) else params
+    return kernel_sm90.kernel_sm90(
+        *given, interpret=getattr(module, name)(detect_races=True), **how
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("length", "heads", "width", "kind", "window"),
+    [
+        (90, 2, 64, "alibi", 70),  # rows share a block; a ragged end
+        (90, 2, 80, "capped", 0),
+        (40, 1, 256, "coarse", None),
+    ],
+)
+def test_the_hopper_kernel(length, heads, width, kind, window):
+    """In float32, which a card would round to TF32. One key is NaN."""
+    q, k, v, position, end = arrays(length, length, heads, 1, width)
+    given = q, *interval.isolate_nonfinite(k.at[1, 20].set(jnp.nan), v), position, end
+    rule = rules(heads)[kind]
+    at = None if window is None else jnp.int32(window)
+    got, lse = run_sm90(*given, at, rule=rule, dtype=jnp.float32)
+    want, want_lse = whole(*given, window or 0, rule)
+    assert 0 < np.isnan(want_lse).sum() < want_lse.size / 2
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=2e-6)
+
+
+def test_the_hopper_kernel_in_bfloat16_reads_no_block_that_is_not_seen():
+    """The values of the first row are NaN, and times a weight of 0 they would be NaN."""
+    given = arrays(5, 128, 1, 1, 128)
+    q, k, v = (x.astype(jnp.bfloat16) for x in given[:3])
+    rule = ScoreRule(128**-0.5)
+    got, lse = run_sm90(q, k, v.at[0].set(jnp.nan), *given[3:], None, rule=rule, dtype=jnp.bfloat16)
+    want, want_lse = whole(*(x.astype(jnp.float32) for x in (q, k, v)), *given[3:], 0, rule)
+    # Weights are rounded to bfloat16; values of up to 4 are averaged.
+    np.testing.assert_allclose(got[1], want[1], atol=1e-2, rtol=0)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(257, jnp.bfloat16), (64, jnp.float32)])
+def test_what_the_hopper_kernel_does_not_take_is_left_to_the_blocked_form(width, dtype):
+    backend = dataclasses.replace(BACKENDS["gpu"], attention="kernel_sm90")
+    assert interval._implementation(backend, dtype, 8, 1, width) is interval.blocked
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(8, 16), (16, 16), (4, 32)])
