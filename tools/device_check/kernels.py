@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.device.attention.interval import ATTENTION, blocked
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
 from jaxscore.device.backends import BACKENDS, AttentionName, Backend, current_backend
-from jaxscore.device.experts import BLOCK, GROUPED
+from jaxscore.device.experts import BLOCK, GROUPED, SUMS
 from tools.device_check.checks import Options, report
 from tools.device_check.timing import time_call
 
@@ -41,7 +41,9 @@ def run(options: Options) -> bool:
     else:
         report(None, f"attention runs as {backend.attention!r} here, which is no kernel")
     if small or backend.experts in GROUPED:
-        verdicts.append(experts(backend, SMALL_EXPERTS if small else EXPERTS, small))
+        sizes = SMALL_EXPERTS if small else EXPERTS
+        verdicts.append(experts(backend, sizes, small))
+        verdicts += sums(backend, sizes, small)
     else:
         report(None, f"experts run as {backend.experts!r} here, which is no kernel")
     capability = getattr(jax.devices()[0], "compute_capability", "")
@@ -140,3 +142,30 @@ def experts(backend: Backend, sizes: tuple[int, ...], interpret: bool) -> bool:
             )
         )
     return all(good)
+
+
+def sums(backend: Backend, sizes: tuple[int, ...], interpret: bool) -> Iterator[bool]:
+    """Weighted sums of each token's rows, a quarter of its pairs', against a scatter."""
+    tokens, width, _, _, k = sizes
+    n = tokens * k // 4
+    keys = jax.random.split(jax.random.key(2), 4)
+    pair = jax.random.permutation(keys[0], tokens * k)[:n]
+    row = jnp.full(tokens * k, -1, jnp.int32).at[pair].set(jnp.arange(n, dtype=jnp.int32))
+    share = jax.random.uniform(keys[1], (tokens, k), jnp.float32)
+    y = jax.random.normal(keys[2], (n, width), jnp.float32)
+    before = jax.random.normal(keys[3], (tokens, width), jnp.float32)
+
+    def plain(y: Any, pair: Any, share: Any, before: Any) -> Any:
+        return before.at[pair // k].add(y * share.reshape(-1)[pair][:, None])
+
+    for name in SUMS if interpret else [backend.experts] if backend.experts in SUMS else []:
+        kernel = functools.partial(SUMS[name], is_first=jnp.bool_(False), interpret=interpret)
+        ours, ours_s, _ = time_call(kernel, y, row.reshape(tokens, k), share, before)
+        theirs, theirs_s, _ = time_call(plain, y, pair, share, before)
+        worst = float(np.abs(ours - theirs).max())
+        yield report(
+            worst < ALLOWED["float32"],
+            f"sums of experts' rows by {name}, {n} rows of {width} to {tokens} tokens: "
+            f"{1e3 * ours_s:.2f} ms, by a scatter {1e3 * theirs_s:.2f} ms; "
+            f"worst difference {worst:.1e}",
+        )
