@@ -319,10 +319,7 @@ def grouped(
     n_layers, count = own["weight"].shape[:2]
     dtype = jnp.dtype(quantized) if quantized else compute_dtype(own["weight"])
     matrix = layer * count + expert_B
-    weight = from_storage(own["weight"])
-    scale = own.get("channel_scale")
-    scale = None if scale is None else scale.reshape(n_layers * count, -1)
-    weight = weight.reshape(n_layers * count, *weight.shape[2:])
+    weight, scale = from_storage(own["weight"]), own.get("channel_scale")
     y = run(rows_BRD.astype(dtype), weight, scale, matrix, n_used)
     if "bias" not in own:
         return y

@@ -24,8 +24,8 @@ TPU_VMEM_BYTES = 2**25
 
 def grouped_tpu(
     x_BRD: Float[Array, "B R D"],
-    weights_MFD: Num[Array, "M F D"],
-    scale_MF: Float[Array, "M F"] | None,
+    weights_LMFD: Num[Array, "*L M F D"],
+    scale_LMF: Float[Array, "*L M F"] | None,
     matrix_B: Int[Array, " B"],
     n_blocks: Int[Array, ""],
     *,
@@ -37,12 +37,16 @@ def grouped_tpu(
 
     Args:
         x_BRD: B blocks of R rows, in the dtype of the products.
-        weights_MFD, scale_MF: M matrices [F, D] and, if they are int8, a scale per output.
-        matrix_B: index of each block's matrix.
+        weights_LMFD, scale_LMF: M matrices [F, D] of each layer and, if they are int8, a scale per
+            output. In estimates each matrix has a block that is half full.
+        matrix_B: index of each block's matrix among those of all layers.
         interpret: run the kernel's operations as JAX's own, on any platform.
     """
     B, R, D = x_BRD.shape
-    F, row = weights_MFD.shape[1], D * max(weights_MFD.dtype.itemsize, x_BRD.dtype.itemsize)
+    count, F = weights_LMFD.shape[-3:-1]
+    expected = B - count // 2 if count < B else B
+    weights_MFD = weights_LMFD.reshape(-1, F, D)
+    row = D * max(weights_MFD.dtype.itemsize, x_BRD.dtype.itemsize)
     most = min(TPU_COLUMNS, 1 << (max(TPU_LANES, TPU_TILE_BYTES // row).bit_length() - 1))
     columns = F if most >= F else most
     inputs: list[Any] = [x_BRD, weights_MFD]
@@ -50,8 +54,8 @@ def grouped_tpu(
         pl.BlockSpec((1, R, D), lambda f, b, matrix: (b, 0, 0)),
         pl.BlockSpec((1, columns, D), lambda f, b, matrix: (matrix[b], f, 0)),
     ]
-    if scale_MF is not None:
-        inputs.append(scale_MF[:, None])
+    if scale_LMF is not None:
+        inputs.append(scale_LMF.reshape(-1, 1, F))
         specs.append(pl.BlockSpec((1, 1, columns), lambda f, b, matrix: (matrix[b], 0, f)))
     return pl.pallas_call(
         _kernel_tpu,
@@ -66,10 +70,10 @@ def grouped_tpu(
             dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=TPU_VMEM_BYTES
         ),
         cost_estimate=pl.CostEstimate(
-            flops=2 * B * R * D * F,
+            flops=2 * expected * R * D * F,
             transcendentals=0,
-            bytes_accessed=B * R * (D * x_BRD.dtype.itemsize * pl.cdiv(F, columns) + 4 * F)
-            + min(B, weights_MFD.shape[0]) * F * D * weights_MFD.dtype.itemsize,
+            bytes_accessed=expected * R * (D * x_BRD.dtype.itemsize * pl.cdiv(F, columns) + 4 * F)
+            + min(B, count) * F * D * weights_MFD.dtype.itemsize,
         ),
         interpret=interpret,
         name="grouped_products",
@@ -219,8 +223,8 @@ GPU_WARPS, GPU_STAGES = 4, 3
 
 def grouped_gpu(
     x_BRD: Float[Array, "B R D"],
-    weights_MFD: Num[Array, "M F D"],
-    scale_MF: Float[Array, "M F"] | None,
+    weights_LMFD: Num[Array, "*L M F D"],
+    scale_LMF: Float[Array, "*L M F"] | None,
     matrix_B: Int[Array, " B"],
     n_blocks: Int[Array, ""],
     *,
@@ -233,11 +237,12 @@ def grouped_gpu(
     from jax.experimental.pallas import triton  # deferred: a TPU does without it
 
     B, R, D = x_BRD.shape
-    F = weights_MFD.shape[1]
+    F = weights_LMFD.shape[-2]
     columns, depth = math.gcd(F, GPU_COLUMNS), math.gcd(D, GPU_DEPTH)
+    weights_MFD = weights_LMFD.reshape(-1, F, D)
     inputs: list[Any] = [x_BRD, weights_MFD, matrix_B, n_blocks.reshape(1)]
-    if scale_MF is not None:
-        inputs.append(scale_MF)
+    if scale_LMF is not None:
+        inputs.append(scale_LMF.reshape(-1, F))
     whole = [pl.BlockSpec(x.shape, functools.partial(_zeros, x.ndim)) for x in inputs]
     whole[0] = pl.BlockSpec((None, R, D), lambda b, f: (b, 0, 0))
     return pl.pallas_call(
