@@ -8,9 +8,7 @@ from typing import Any
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
 from jaxscore.errors import one_line
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io.atomic import atomic
 from jaxscore.io.run_files import file_digest, shorten_name
-from jaxscore.io.streams import is_stream
 from jaxscore.systems.compare import SYSTEM
 from jaxscore.systems.compare.open_run import find_manifest
 from jaxscore.systems.entries import read_objects
@@ -45,28 +43,17 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     output = args.output or args.a.with_name(_name(args.a, args.b))
-    page_path, data_path = outputs.report_paths(output)
-    if is_stream(output):
-        data_path = output
     inputs = [args.a, args.b, *map(find_manifest, (args.a, args.b))]
-    browser = outputs.page_paths(args, page_path, *inputs)
-    outputs.check_outputs([output, page_path, data_path, *browser], *inputs)
+    files = outputs.ReportFiles(args, *inputs, output=output, has_records=False)
     settings = SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings), limit=args.limit)
-    with (
-        atomic(page_path) as page,
-        atomic(data_path) as data,
-        outputs.open_page(browser) as html,
-    ):
+    with files.opened() as write:
         runs = read_objects(SYSTEM, (args.a, args.b), settings)
         report = run_declared(SYSTEM, None, runs, settings, about=_about(args))
-        page.write(report.markdown())
-        data.write(report.json())
-        if html:
-            html.write(report.html())
+        write(report)
     manifest = outputs.write_manifest(args, None, output, report)
     for line in summary_lines(report):
         print(one_line(line))
-    return messages.close_run(args, report, SYSTEM.what, [page_path, data_path, *browser, manifest])
+    return messages.close_run(args, report, SYSTEM.what, [*files.paths, manifest])
 
 
 def _about(args: argparse.Namespace) -> dict[str, str | None]:

@@ -173,18 +173,22 @@ class ReportFiles:
         output: Path | None = None,
         has_page: bool = True,
         has_files: bool = True,
+        has_records: bool = True,
     ) -> None:
         """Args:
             inputs: files that the run reads.
             output: None for --output.
             has_page: whether there is a page, unless --no-html is given.
             has_files: whether there are Markdown and JSON.
+            has_records: whether the output has records; otherwise the JSON goes to an output that
+                is a stream.
 
         Raises:
             InputError: an output is an input, another output, or has a reserved name.
         """
         output = output or args.output
         markdown, data = report_paths(output)
+        data = data if has_records or not is_stream(output) else output
         self._markdown, self._data = (markdown, data) if has_files else (NOWHERE, NOWHERE)
         self._pages = page_paths(args, markdown, *inputs) if has_page else []
         self.has_page = bool(self._pages)
@@ -207,6 +211,7 @@ class ReportFiles:
             def write(report: Report) -> None:
                 if self._markdown != NOWHERE:
                     markdown.write(report.markdown())
+                if self._data != NOWHERE:
                     data.writelines(report.json_parts())
                 if page:
                     page.write(report.html())
