@@ -76,9 +76,10 @@ def test_only_the_worst_requests_are_retained(small, digits):
 
 def test_counts_are_of_all_requests(small):
     items, every = taken()
+    surprisal, entropy = items.histograms()
     for found, values in (
-        (items.surprisal(), [-one["mean_logprob"] for _, one in every]),
-        (items.entropy(), [one["mean_entropy"] for _, one in every]),
+        (surprisal, [-one["mean_logprob"] for _, one in every]),
+        (entropy, [one["mean_entropy"] for _, one in every]),
     ):
         assert sum(found.n) == len(every)
         edges = np.array(found.edges)
@@ -155,7 +156,7 @@ def test_few(n):
     items, _ = taken(n)
     page = report(score_source(items))
     assert page.items.n == n
-    assert items.surprisal() is None  # nothing is drawn below two
+    assert items.histograms() == (None, None)  # nothing is drawn below two
     assert page.charts == []
     assert items.lengths() == {} or n == 1
 
@@ -166,7 +167,7 @@ def test_extremes():
     for k in range(3):
         one = record(k, 4, rng)
         items.add({**one, "mean_logprob": -800.0, "perplexity": math.inf}, "x" * 5000)
-    found = items.surprisal()
+    found, _ = items.histograms()
     assert sum(found.n) == 3
     assert found.edges[-1] > module.LONGEST
     retained = items.retained()
