@@ -28,6 +28,12 @@ class Estimate:
     low: float | None
     high: float | None
 
+    def span(self, form: str = ".4g", before: str = ", ", after: str = "") -> str:
+        """The interval in a sentence, such as `, 95% interval 0.1 to 0.2`; empty without one."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{before}95% interval {self.low:{form}} to {self.high:{form}}{after}"
+
 
 def estimate(
     values: Sequence[float] | np.ndarray,

@@ -253,8 +253,8 @@ def summary_text(accuracy: Estimate | None, n_without_answer: int = 0) -> str:
     lines = [RULE, f"TEST SUITE ACCURACY:\t{mean:.3f}"]
     if accuracy is None:
         lines.append(DISABLED)
-    elif accuracy.low is not None and accuracy.high is not None:
-        lines.append(f"95% interval {accuracy.low:.3f} to {accuracy.high:.3f}, n {accuracy.n}")
+    elif span := accuracy.span(".3f", ""):
+        lines.append(f"{span}, n {accuracy.n}")
     if accuracy is not None and n_without_answer:
         lines.append(f"contexts that expect -1, in no accuracy: {n_without_answer}")
     return "\n".join([*lines, RULE])

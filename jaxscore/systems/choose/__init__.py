@@ -469,9 +469,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     acc, chance = means["acc"], means["chance"]
     if acc.mean is None or chance.mean is None:
         return f"{summary['n_scored']} items scored, none with a gold option"
-    span = ""
-    if acc.low is not None and acc.high is not None:
-        span = f" (95% interval {acc.low:.4f} to {acc.high:.4f})"
+    span = acc.span(".4f", " (", ")")
     others = "".join(
         f", {name} {mean:.4f}"
         for name in ("acc_norm", "acc_pmi")

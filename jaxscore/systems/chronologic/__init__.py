@@ -518,7 +518,7 @@ def score_headline(means: Mapping[str, Estimate]) -> str:
     if brier.mean is None:
         return "no question was scored"
     return (
-        f"overall Brier {_with_interval(brier, 5)}, {brier.n} questions "
+        f"overall Brier {brier.mean:.5f}{brier.span('.5f')}, {brier.n} questions "
         f"(equal probabilities would get {uniform.mean:.5f})"
     )
 
@@ -529,16 +529,10 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
     if accuracy.mean is None:
         return "no question was answered"
     return (
-        f"overall accuracy {_with_interval(accuracy, 4)}, skill {_with_interval(skill, 4)}, "
+        f"overall accuracy {accuracy.mean:.4f}{accuracy.span('.4f')}, "
+        f"skill {skill.mean:.4f}{skill.span('.4f')}, "
         f"{accuracy.n} questions, {no_letter} responses without a letter"
     )
-
-
-def _with_interval(found: Estimate, digits: int) -> str:
-    span = ""
-    if found.low is not None and found.high is not None:
-        span = f", 95% interval {found.low:.{digits}f} to {found.high:.{digits}f}"
-    return f"{found.mean:.{digits}f}{span}"
 
 
 def _name_of_record(record: Mapping[str, Any], place: int) -> str:

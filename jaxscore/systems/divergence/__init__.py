@@ -257,9 +257,8 @@ def headline(kl: Estimate, same_argmax: Estimate) -> str:
     """The mean KL divergence with its interval, and the share of equal argmaxes."""
     if kl.mean is None or same_argmax.mean is None:
         return "no token was scored"
-    span = "" if kl.low is None else f", 95% interval {kl.low:.4g} to {kl.high:.4g}"
     return (
-        f"mean KL divergence {kl.mean:.4g} nats per token{span}; same argmax at "
+        f"mean KL divergence {kl.mean:.4g} nats per token{kl.span()}; same argmax at "
         f"{100 * same_argmax.mean:.2f} % of {kl.n:,} tokens"
     )
 

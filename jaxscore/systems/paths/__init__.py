@@ -544,8 +544,7 @@ def headline(gain: Estimate) -> str:
     """The mean absolute improvement, with its interval."""
     if gain.mean is None:
         return "no path was scored"
-    span = "" if gain.low is None else f", 95% interval {gain.low:.4g} to {gain.high:.4g}"
-    return f"mean improvement of the probability {gain.mean:.4g}{span}, {gain.n} paths"
+    return f"mean improvement of the probability {gain.mean:.4g}{gain.span()}, {gain.n} paths"
 
 
 def averages(means: Mapping[str, Estimate]) -> list[str]:

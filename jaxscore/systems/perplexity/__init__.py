@@ -316,9 +316,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     per_byte: Estimate = summary["bits_per_byte"]
     if per_byte.mean is None:
         return "no document was scored"
-    span = ""
-    if per_byte.low is not None and per_byte.high is not None:
-        span = f" (95% interval {per_byte.low:.4f} to {per_byte.high:.4f})"
+    span = per_byte.span(".4f", " (", ")")
     return (
         f"bits per byte {per_byte.mean:.4f}{span}, perplexity per token "
         f"{summary['perplexity'].mean:.6g}, per word {summary['word_perplexity'].mean:.6g}, "

@@ -518,11 +518,8 @@ def headline(accuracy: Estimate | None, n_scored: int, n_without_answer: int = 0
         return f"{n_scored} contexts scored; {DISABLED}"
     if accuracy.mean is None:
         return f"{n_scored} contexts scored, none of those that say which query is expected"
-    span = ""
-    if accuracy.low is not None and accuracy.high is not None:
-        span = f", 95% interval {accuracy.low:.3f} to {accuracy.high:.3f}"
     left_out = f"; {n_without_answer} expect -1 and are left out" if n_without_answer else ""
-    return f"accuracy {accuracy.mean:.3f}{span}, {accuracy.n} contexts{left_out}"
+    return f"accuracy {accuracy.mean:.3f}{accuracy.span('.3f')}, {accuracy.n} contexts{left_out}"
 
 
 SYSTEM = System(

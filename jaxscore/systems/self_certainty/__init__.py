@@ -394,10 +394,9 @@ def _headline(summary: Mapping[str, Any]) -> str:
     n_outputs, n_scored = summary["n_outputs"], summary["n_scored"]
     if mean.mean is None:
         return f"no confidence: none of {n_outputs} outputs was scored"
-    span = "" if mean.low is None else f", 95% interval {mean.low:.6g} to {mean.high:.6g}"
     return (
-        f"mean self-certainty {mean.mean:.6g} nats per token{span}, {n_scored} of {n_outputs} "
-        "outputs"
+        f"mean self-certainty {mean.mean:.6g} nats per token{mean.span('.6g')}, {n_scored} of "
+        f"{n_outputs} outputs"
     )
 
 
