@@ -34,7 +34,7 @@ from jaxscore.systems.system import Metric, System
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
-from jaxscore.text.tokenize_requests import INVALID_UNICODE
+from jaxscore.text.tokenize_requests import INVALID_UNICODE, text_chunks
 
 HELP = """\
 Log-probabilities of preferred and rejected completions under a reference
@@ -66,7 +66,6 @@ exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
 # Fields of TRL's data sets that change what the chat template writes, or are no text.
 NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
 MESSAGE_FIELDS = ("role", "content")
-CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # pairs that are tokenized together, and their characters
 NO_EOS = "its tokenizer has no EOS token, which TRL puts after a completion; give messages"
 
 Part = str | list[Any]  # a text, or messages
@@ -319,7 +318,7 @@ def _sum(pair: _Tokenized, scores: Sequence[SequenceScores]) -> Scored:
 
 
 def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> Iterator[_Tokenized]:
-    for chunk in _chunks(entries):
+    for chunk in text_chunks(entries, _n_characters):
         texts = [_texts(lm, entry) for entry in chunk]
         plain = [entry.item is not None and isinstance(entry.item.chosen, str) for entry in chunk]
         encoded: dict[int, Any] = {}
@@ -338,19 +337,8 @@ def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> It
                 yield _sequences(lm, entry, encoded[k], max_length)
 
 
-def _chunks(entries: Iterable[Entry[Any]]) -> Iterator[list[Entry[Any]]]:
-    """Neighbours that are tokenized together."""
-    chunk: list[Entry[Any]] = []
-    n_characters = 0
-    for entry in entries:
-        chunk.append(entry)
-        if entry.item is not None:
-            n_characters += len(str(entry.item.prompt)) + len(str(entry.item.chosen))
-        if len(chunk) == CHUNK or n_characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, n_characters = [], 0
-    if chunk:
-        yield chunk
+def _n_characters(entry: Entry[Any]) -> int:
+    return 0 if entry.item is None else len(str(entry.item.prompt)) + len(str(entry.item.chosen))
 
 
 def _texts(lm: LocalLM, entry: Entry[Any]) -> tuple[str, str, str] | str:

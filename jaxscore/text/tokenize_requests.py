@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
+
+Item = TypeVar("Item")
 
 # Most requests and characters encoded at a time: the tokenizer's results take 50 bytes per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
@@ -183,6 +185,20 @@ class Chunk(NamedTuple):
     last: bool
 
 
+def text_chunks(items: Iterable[Item], n_characters: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Neighbours that are tokenized together: `CHUNK`, or fewer with `CHUNK_CHARACTERS`."""
+    chunk: list[Item] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += n_characters(item)
+        if len(chunk) == CHUNK or total >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
+
+
 def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
     """Split requests into chunks, in order.
 
@@ -190,20 +206,12 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
         sizes: number of requests of each window; their sum is at least that of `requests`.
     """
     source = iter(requests)
-    for size in sizes:
-        n_left = size
-        while n_left:
-            chunk: list[Request | Unusable] = []
-            n_characters = 0
-            for request in itertools.islice(source, min(CHUNK, n_left)):
-                chunk.append(request)
-                n_characters += len(_text(request))
-                if n_characters >= CHUNK_CHARACTERS:
-                    break
-            if not chunk:
-                return
+    for n_left in sizes:
+        for chunk in text_chunks(itertools.islice(source, n_left), lambda one: len(_text(one))):
             n_left -= len(chunk)
             yield Chunk(chunk, not n_left)
+        if n_left:
+            return
 
 
 def _text(request: Request | Unusable) -> str:

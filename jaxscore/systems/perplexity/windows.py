@@ -22,9 +22,9 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_window
 from jaxscore.systems.entries import Entry
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
+from jaxscore.text.tokenize_requests import text_chunks
 from jaxscore.types.requests import Request
 
-CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # documents that are tokenized together
 BEGIN = 100  # characters of a document in its record
 BLANKS = re.compile(r"\s+")
 
@@ -139,10 +139,10 @@ def _cut(
 ) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
     """Each document with its windows; one that cannot be scored has an error and no window."""
     encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
-    for chunk in _chunks(entries):
-        requests = [Request(0, "", text) for _, text in chunk]
-        for (entry, text), encoded in zip(chunk, encode_each(encode, requests), strict=True):
-            document = ScoredDocument.from_entry(entry, text)
+    for chunk in text_chunks(entries, lambda entry: len(_text(entry))):
+        requests = [Request(0, "", _text(entry)) for entry in chunk]
+        for entry, encoded in zip(chunk, encode_each(encode, requests), strict=True):
+            document = ScoredDocument.from_entry(entry, _text(entry))
             if isinstance(encoded, TextError):
                 document.error = document.error or str(encoded)
                 yield document, []
@@ -168,16 +168,5 @@ def _cut(
             yield document, windows
 
 
-def _chunks(entries: Iterable[Entry[Any]]) -> Iterator[list[tuple[Entry[Any], str]]]:
-    """Neighbours that are tokenized together, with their texts."""
-    chunk: list[tuple[Entry[Any], str]] = []
-    n_characters = 0
-    for entry in entries:
-        text = "" if entry.item is None else entry.item.text
-        chunk.append((entry, text))
-        n_characters += len(text)
-        if len(chunk) == CHUNK or n_characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, n_characters = [], 0
-    if chunk:
-        yield chunk
+def _text(entry: Entry[Any]) -> str:
+    return "" if entry.item is None else entry.item.text
