@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,45 @@ class ChildProcess:
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+class RestartedProcess:
+    """A process that starts with the first question, and anew after one without a reply.
+
+    Threads may share it.
+
+    Attributes:
+        process: None before the first question and after one without a reply.
+    """
+
+    def __init__(self, make: Callable[[], ChildProcess]) -> None:
+        """`make` starts a process, or raises if that fails."""
+        self._make, self._lock = make, threading.RLock()
+        self.process: ChildProcess | None = None
+
+    def start(self) -> ChildProcess:
+        """Start the process unless it runs, and return it."""
+        with self._lock:
+            self.process = self.process or self._make()
+            return self.process
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> Reply | None:
+        """See `ChildProcess.ask`."""
+        with self._lock:
+            process, reply = self.start(), None
+            try:
+                reply = process.ask(question, seconds)
+            finally:
+                if reply is None:
+                    self.end()
+            return reply
+
+    def end(self) -> None:
+        """End the process if it runs."""
+        with self._lock:
+            process, self.process = self.process, None
+            if process is not None:
+                process.end()
 
 
 def confine(memory: int) -> None:

@@ -6,13 +6,12 @@ renders all, and one that reads a tokenizer before this process does.
 """
 
 import atexit
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.child_process import ChildProcess, Reply
+from jaxscore.io.child_process import ChildProcess, RestartedProcess
 from jaxscore.text.checkpoint_worker import MEMORY
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
@@ -25,36 +24,7 @@ class TemplateError(InputError):
     """A chat template refuses a conversation."""
 
 
-class _Renderer:
-    """The rendering process. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: ChildProcess | None = None
-
-    def ask(self, question: Mapping[str, Any]) -> Reply | None:
-        with self._lock:
-            if self._process is None:
-                self._process = _start("render", RENDER_LIMIT)
-            reply = None
-            try:
-                reply = self._process.ask(question, RENDER_LIMIT)
-            finally:
-                if reply is None:
-                    self._end()
-            return reply
-
-    def end(self) -> None:
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
-
-
-_RENDERER = _Renderer()
+_RENDERER = RestartedProcess(lambda: _start("render", RENDER_LIMIT))
 atexit.register(_RENDERER.end)
 
 
@@ -72,7 +42,7 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **more: Any) -
         "messages": list(messages),
         "more": {**tokenizer.special_tokens_map, **more},
     }
-    reply = _RENDERER.ask(question)
+    reply = _RENDERER.ask(question, RENDER_LIMIT)
     if reply is None:
         raise InputError(
             f"it takes more than {RENDER_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"

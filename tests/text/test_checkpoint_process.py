@@ -13,7 +13,7 @@ import pytest
 from tokenizers import normalizers
 
 from jaxscore.errors import InputError
-from jaxscore.io.child_process import ChildProcess
+from jaxscore.io.child_process import ChildProcess, RestartedProcess
 from jaxscore.text import chat_template, checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
@@ -76,10 +76,10 @@ def test_a_template_that_never_ends_is_refused_by_name(tokenizer, monkeypatch, t
 def test_imports_are_no_part_of_a_conversations_time(tokenizer, monkeypatch, tmp_path):
     (tmp_path / "jinja2.py").write_text("raise ImportError('imported')")
     monkeypatch.setitem(checkpoint_process.ENVIRONMENT, "PYTHONPATH", str(tmp_path))
-    renderer = checkpoint_process._Renderer()
+    renderer = RestartedProcess(lambda: checkpoint_process._start("render", 10))
     with pytest.raises(InputError, match="does not start"):
-        renderer.ask({"template": "", "messages": [], "more": {}})
-    assert renderer._process is None
+        renderer.ask({"template": "", "messages": [], "more": {}}, 10)
+    assert renderer.process is None
 
 
 def interrupt_next_reply(monkeypatch):
@@ -123,7 +123,7 @@ def test_no_process_is_left_at_the_end():
         "from jaxscore.text.tokenizer_files import load_tokenizer;"
         "from pathlib import Path; import sys;"
         "c.render(load_tokenizer(Path(sys.argv[1])), [{'role': 'user', 'content': 'a'}]);"
-        "print(c._RENDERER._process._process.pid)"
+        "print(c._RENDERER.process._process.pid)"
     )
     command = [sys.executable, "-W", "error", "-c", code, CASES / "models/tiny-qwen2"]
     run = subprocess.run(command, capture_output=True, text=True, check=True)

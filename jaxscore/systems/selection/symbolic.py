@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.child_process import ChildProcess
+from jaxscore.io.child_process import ChildProcess, RestartedProcess
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
 TIME_LIMIT = 5.0  # seconds, as published
@@ -32,12 +32,12 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
     def __init__(self, time_limit: float = TIME_LIMIT) -> None:
         self.time_limit = time_limit
         self.timeouts, self._seconds = 0, 0.0  # of this item
-        self._worker: ChildProcess | None = None
+        self._worker = RestartedProcess(lambda: _started(time_limit))
         self._known: dict[str, bool] = {}  # whether SymPy can work with a text
         self._equal: dict[tuple[str, str], bool] = {}
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._worker.end()
 
     def next_item(self) -> None:
         """Forget how much time the last item took."""
@@ -77,22 +77,12 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """The reply; None when there was none in time, or the process died of the question."""
-        if self._worker is None:
-            self._worker = _started(self.time_limit)
-        started, reply = time.monotonic(), None
-        try:
-            reply = self._worker.ask(question, self.time_limit)
-        finally:
-            if reply is None:
-                self._end()
+        self._worker.start()
+        started = time.monotonic()
+        reply = self._worker.ask(question, self.time_limit)
         self._seconds += time.monotonic() - started
         self.timeouts += reply is None
         return reply
-
-    def _end(self) -> None:
-        process, self._worker = self._worker, None
-        if process is not None:
-            process.end()
 
 
 def _started(time_limit: float) -> ChildProcess:

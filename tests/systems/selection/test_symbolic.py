@@ -77,7 +77,7 @@ def test_a_comparison_after_an_interrupt_has_its_own_reply(patient, monkeypatch)
 def test_the_same_text_needs_no_process():
     with SymbolicComparison() as comparison:
         assert comparison.equal("a=9^{9^{9^9}}", "9^{9^{9^9}}")
-        assert comparison._worker is None
+        assert comparison._worker.process is None
 
 
 @pytest.mark.slow
@@ -149,8 +149,8 @@ def test_text_is_never_run(tmp_path, monkeypatch):
 def test_a_process_that_died_is_replaced():
     with SymbolicComparison(PATIENT) as comparison:
         assert comparison.equal("x+x", "2*x")
-        comparison._worker._process.kill()
-        comparison._worker._process.wait()
+        comparison._worker.process._process.kill()
+        comparison._worker.process._process.wait()
         assert not comparison.equal("y+y", "2*y")
         assert comparison.timeouts == 1
         assert comparison.equal("z+z", "2*z")
@@ -159,7 +159,7 @@ def test_a_process_that_died_is_replaced():
 def test_no_process_is_left():
     with SymbolicComparison(PATIENT) as comparison:
         comparison.equal("x+x", "2*x")
-        process = comparison._worker._process
+        process = comparison._worker.process._process
     assert process.poll() is not None
 
 
