@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import params
 from jax.experimental.pallas import mosaic_gpu
 
 from jaxscore.device import decoder, reference
@@ -120,11 +119,10 @@ def test_a_broken_value_reaches_those_who_see_it_and_no_others(kernel):
 
 def run_sm90(*given, **how):
     """`kernel_sm90` in an interpreter that raises for a race, and that JAX 0.10 does not export."""
-    name = "InterpretGPUParams"
-    module = mosaic_gpu if hasattr(mosaic_gpu, name) else params
-    return kernel_sm90.kernel_sm90(
-        *given, interpret=getattr(module, name)(detect_races=True), **how
-    )
+    found = getattr(mosaic_gpu, "InterpretGPUParams", None)
+    if found is None:
+        from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams as found
+    return kernel_sm90.kernel_sm90(*given, interpret=found(detect_races=True), **how)
 
 
 @pytest.mark.slow
