@@ -54,14 +54,14 @@ def covered() -> Iterator[Covered]:
     """Every model type that loads, by name."""
     from jaxscore.models.families import FAMILIES
     from jaxscore.models.transformers_flax import GUARDS
-    from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS
+    from jaxscore.models.wrappers import FAMILY_OF, RENAMED, WRAPPERS
 
     texts_of = {
         kind: tuple(
             family for text in wrapper.texts if (family := FAMILY_OF.get(text, text)) in FAMILIES
         )
         for kind, wrapper in WRAPPERS.items()
-    }
+    } | {kind: (family,) for kind, family in RENAMED.items()}
     for kind in sorted({*FAMILIES, *(kind for kind, texts in texts_of.items() if texts)}):
         flax = ("transformers",) if kind in GUARDS else ()
         texts = texts_of.get(kind, ())

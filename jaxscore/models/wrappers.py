@@ -37,7 +37,7 @@ FAMILY_OF = {
 RENAMED = {
     "exaone4_5_text": "exaone4",
     "kimi_k2": "deepseek_v3",
-}  # model types of texts in released files alone
+}  # model types in released files alone
 OF_ENDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 
 
@@ -304,7 +304,11 @@ WRAPPERS: dict[str, Wrapper] = {
         ("minimax_m3_vl_text",),
         PROJECTED | {"mtp", "patch_merge_mlp"},
         {"image_token_index": 200025, "video_token_index": 200026},
-        frozenset({"merged_hidden_size", "projector_hidden_size"}),
+        LLAVA
+        | frozenset(
+            "img_token_compression_config merged_hidden_size num_reward_heads process_image_mode "
+            "projector_hidden_size".split()
+        ),
         {"image_token_id": "image_token_index", "video_token_id": "video_token_index"},
     ),
     "moss_transcribe_diarize": Wrapper(
@@ -366,7 +370,8 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
     kind = raw["model_type"]
     wrapper = WRAPPERS.get(kind)
     if wrapper is None:
-        return Text(raw, kind)
+        own = RENAMED.get(kind, kind)
+        return Text(raw | {"model_type": own}, own)
     check_sizes(raw, where)
     given: dict[str, Any] = {}
     for name, value in raw.items():

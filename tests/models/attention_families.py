@@ -483,6 +483,8 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("glm_moe_dsa", {"moe_router_dtype": "bfloat16"}, "moe_router_dtype is 'bfloat16'"),
+    ("glm_moe_dsa", {"rope_interleave": False}, "rope_interleave is False"),
     ("afmoe", {"attention_bias": True}, "attention_bias is True"),
     ("afmoe", {"n_group": 2}, "n_group is 2"),
     ("afmoe", {"num_expert_groups": 2}, "num_expert_groups is 2"),
@@ -638,7 +640,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     "glm_moe_dsa": OF_INDEXED
     | dict.fromkeys("index_topk_pattern index_topk_freq index_skip_topk_offset".split(), CHOICE)
-    | {"indexer_rope_interleave": NOT_READ},
+    | {"indexer_rope_interleave": NOT_READ, "index_share_for_mtp_iteration": OF_NEXT_TOKENS},
     "afmoe": {
         "load_balance_coeff": NOT_READ,
         "output_router_logits": TRAINING,

@@ -537,6 +537,8 @@ CASES = [
 
 # kind, attributes that torch's class would take, what the refusal says of them
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen3_moe", {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size is 8"),
+    ("qwen3_moe", {"use_qk_norm": False}, "use_qk_norm is False"),
     (
         "bloom",
         {"apply_residual_connection_post_layernorm": True},

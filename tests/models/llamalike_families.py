@@ -23,6 +23,7 @@ from tests.models.case_parts import (
     case,
     scaled,
 )
+from tests.releases import TRANSFORMERS_4
 
 SLIDING_IN_FOUR = {**GATED, "num_hidden_layers": 4, "sliding_window": 5}
 MIXTURE = {**GATED, "num_local_experts": 5, "num_experts_per_tok": 2}
@@ -229,6 +230,7 @@ CASES = [
     ),
     case("olmoe", "rope_scaling", num_experts=3, **scaled(LINEAR)),
     case("phimoe", {"router_jitter_noise": 0.3}),
+    *([] if TRANSFORMERS_4 else [case("phimoe", head_dim=12)]),  # 4.57 takes the quotient
     case(
         "phimoe",
         LLAMALIKE_NAMES,
@@ -314,6 +316,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron", {"layer_norm_eps": 0.1}, "layer_norm_eps is 0.1"),
     # transformers 4.57 does not scale.
     ("nemotron", scaled(LINEAR), "rope_type is 'linear'"),
+    ("phimoe", {"head_dim": 7}, "rotary channels of a head come out as 7"),
     ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
     ("phimoe", scaled(LINEAR, short_mscale=1.0, long_mscale=1.0), "rope_type is 'linear'"),
     # torch's class has zeros at the position of that number.

@@ -727,6 +727,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("falcon_h1", {"attn_layer_indices": [1]}, "attn_layer_indices is [1]"),
     ("falcon_h1", {"mamba_use_mlp": False}, "mamba_use_mlp is False"),
     ("granitemoehybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
+    ("granitemoehybrid", {"normalization_function": "layernorm"}, "function is 'layernorm'"),
     (
         "granitemoehybrid",
         {"position_embedding_type": "alibi"},
@@ -801,6 +802,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("zamba", {"layers_block_type": [LINEAR] * 9}, "layers_block_type has no 'hybrid'"),
     ("zamba2", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ("zamba2", {"use_conv_bias": False}, "use_conv_bias is False"),
+    ("zamba2", {"use_shared_mlp_adapter": False}, "use_shared_mlp_adapter is False"),
+    ("zamba2", {"ffn_hidden_size": 9}, "ffn_hidden_size is 9"),
     (
         "zamba2",
         {"use_long_context": True, "rope_scaling": DYNAMIC},
@@ -907,6 +910,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     "falcon_mamba": {**OF_SCANS, "use_falcon_mambapy": SCANS},
     "granitemoehybrid": {
+        **dict.fromkeys("time_step_max time_step_min".split(), NOT_READ),
         "mamba_chunk_size": CHUNKS,
         "output_router_logits": TRAINING,
         "router_aux_loss_coef": TRAINING,

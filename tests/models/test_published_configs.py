@@ -1575,6 +1575,16 @@ def test_an_apertus_without_its_scaling_differs_between_lines(attributes):
 
 # Attributes of released configs that transformers' classes do not read
 UNREAD = {
+    "deepseek_v3": {"model_type": "kimi_k2"},  # of Kimi K2
+    "glm_moe_dsa": {"head_dim": 6, "index_share_for_mtp_iteration": True}
+    | {"moe_router_dtype": "float32", "rope_interleave": True},  # of GLM-5.2
+    "granitemoehybrid": {"normalization_function": "rmsnorm"}
+    | {"time_step_max": 0.1, "time_step_min": 0.001},
+    "hunyuan_v1_moe": {"anyres_pooling_size": 2, "image_token_id": 9, "video_end_id": 11}
+    | {"vit_mapping_type": "resampler", "vit_patch": 1, "vit_token": 64},
+    "nemotron_h": {"time_step_limit": [0.0, 1e308]},  # of Nemotron 3 Ultra
+    "qwen3_moe": {"shared_expert_intermediate_size": 0, "use_qk_norm": True},  # of Qwen3-Coder
+    "zamba2": {"use_shared_mlp_adapter": True},
     "axk1": {"aux_loss_alpha": 0.0001, "ep_size": 1, "num_nextn_predict_layers": 1, "seq_aux": True}
     | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
     "hyperclovax": {"activation_function": "silu", "end_token_id": 3},

@@ -329,7 +329,12 @@ def _axk2(config: Any) -> None:
 
 
 def _glm_moe_dsa(config: Any) -> None:
-    """Layers share the choice of an indexer by a pattern, or by a frequency."""
+    """Layers share the choice of an indexer by a pattern, or by a frequency.
+
+    GLM-5.2 has the width without rotation under `head_dim`, which transformers' class replaces.
+    """
+    if config.head_dim == config.qk_nope_head_dim:
+        config.head_dim = None
     if config.indexer_types is None:
         pattern = getattr(config, "index_topk_pattern", None)
         frequency = max(getattr(config, "index_topk_freq", 1), 1)

@@ -108,6 +108,7 @@ def sigmoid_mixture(config: Any, of_experts: Any, **own: Any) -> DecoderConfig:
     decoder."""
     # DeepSeek-V3.2 and GLM-5 have these; PyTorch's class reads none of them.
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
+    fields.require(config, rope_interleave=True, moe_router_dtype="float32")
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts, **of_experts)
     return _deepseek(config, experts, mixtures.dense_layers(config), interleaved=True, **own)
 
@@ -374,7 +375,7 @@ FAMILIES = {
         _glm_moe_dsa,
         INDEXED_READS,
         SHARED,
-        "indexer_rope_interleave",
+        "indexer_rope_interleave index_share_for_mtp_iteration moe_router_dtype rope_interleave",
         mixtures.NEXT_TOKENS,
         **NAMES,
     ),

@@ -57,8 +57,10 @@ def _mixer(
 
 def _nemotron_h(config: Any) -> DecoderConfig:
     # PyTorch's class reads neither: its embeddings are never tied, and its least step is
-    # time_step_min.
-    fields.require(config, tie_word_embeddings=False, time_step_limit=[0.0, math.inf])
+    # time_step_min. Nemotron 3 Ultra has 1e308 for no limit.
+    if config.time_step_limit != [0.0, 1e308]:
+        fields.require(config, time_step_limit=[0.0, math.inf])
+    fields.require(config, tie_word_embeddings=False)
     mamba = hybrid.layers_of_type(config, LINEAR, FULL, MLP, MOE)
     plain, moe = (
         hybrid.layers_of_type(config, kind, LINEAR, FULL, MLP, MOE) for kind in (MLP, MOE)
@@ -171,6 +173,7 @@ def _bamba(config: Any) -> DecoderConfig:
 
 def _granitemoehybrid(config: Any) -> DecoderConfig:
     """Experts beside an MLP, or that MLP alone."""
+    fields.require(config, normalization_function="rmsnorm")  # Granite 4's, which no class reads
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     fields.require_one_of(config, "position_embedding_type", None, "nope", "rope")
     own: dict[str, Any] = {"rotary": (), "rotary_of": ()}
@@ -326,7 +329,7 @@ FAMILIES = {
         _granitemoehybrid,
         MIXER_READS,
         "layer_types num_local_experts num_experts_per_tok position_embedding_type",
-        "shared_intermediate_size",
+        "normalization_function shared_intermediate_size time_step_max time_step_min",
         granite.MULTIPLIERS,
         mixtures.TRAINING,
         sources=_granite_sources,

@@ -113,7 +113,7 @@ FAMILIES = {
     ),
     "phimoe": llama.family(
         _phimoe,
-        "attention_bias lm_head_bias sliding_window num_local_experts num_experts_per_tok",
+        "attention_bias head_dim lm_head_bias sliding_window num_local_experts num_experts_per_tok",
         "router_jitter_noise hidden_dropout input_jitter_noise",
         mixtures.TRAINING,
         sources=mixtral.mixtral_sources,

@@ -43,6 +43,8 @@ def _qwen2_moe(config: Any) -> DecoderConfig:
 
 
 def _qwen3_moe(config: Any) -> DecoderConfig:
+    # Qwen3-Coder-480B has these; PyTorch's class reads neither.
+    fields.require(config, shared_expert_intermediate_size=0, use_qk_norm=True)
     windows = fields.uniform_window(config)
     return _mixture(config, 0, qk_norm="head", windows=windows, **fields.biases(config))
 
@@ -165,7 +167,11 @@ MIXTURE = (
 # Attributes of Hunyuan's published configs that PyTorch's class does not read
 HUNYUAN_UNREAD = (
     "cla_share_factor class_num dense_list eod_token_id im_end_id im_newline_id im_start_id "
-    "mask_init_id num_media_embeds org_vocab_size pad_id pool_type text_end_id text_start_id"
+    "mask_init_id num_media_embeds org_vocab_size pad_id pool_type text_end_id text_start_id "
+    # of a tower for images, which the released files lack
+    "anyres_pooling_size anyres_vit_max_image_size image_token_id video_end_id video_start_id "
+    "vit_add_patchemb_bias vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_path "
+    "vit_remove_prenorm vit_token vit_type vit_used_rms_norm"
 )
 HUNYUAN_READS = (
     "head_dim attention_bias attention_head_dim norm_type use_qk_norm use_rotary_pos_emb"
@@ -207,6 +213,10 @@ FAMILIES = {
         sources=_sources,
     ),
     "qwen3_moe": llama.family(
-        _qwen3_moe, WINDOWS, MIXTURE, "head_dim attention_bias", sources=_sources
+        _qwen3_moe,
+        WINDOWS,
+        MIXTURE,
+        "head_dim attention_bias shared_expert_intermediate_size use_qk_norm",
+        sources=_sources,
     ),
 }

@@ -19,7 +19,13 @@ BLOCK, ADAPTER = "layers.{i}.shared_transformer.", "layers.{owner}.shared_transf
 
 
 def _zamba2(config: Any) -> DecoderConfig:
-    fields.require(config, use_conv_bias=True)  # which transformers' class does not read
+    # Released files have these; transformers' class reads none of them.
+    fields.require(
+        config,
+        ffn_hidden_size=config.intermediate_size,
+        use_conv_bias=True,
+        use_shared_mlp_adapter=True,
+    )
     if config.use_long_context and (kind := config.rope_parameters["rope_type"]) != "default":
         raise InputError(f"rope_type is {kind!r}, which is not handled with use_long_context")
     inner, n_heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
@@ -168,7 +174,7 @@ FAMILIES = {
         "time_step_floor time_step_max time_step_min use_conv_bias use_long_context "
         "use_mamba_kernels use_mem_eff_path use_mem_rope use_shared_attention_adapter",
         "attention_hidden_size attention_head_dim hybrid_layer_ids kv_channels mamba_headdim "
-        "num_query_groups",
+        "num_query_groups ffn_hidden_size use_shared_mlp_adapter",
         sources=_sources,
     ),
 }
