@@ -34,7 +34,12 @@ from jaxscore.systems.system import Metric, System
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
-from jaxscore.text.tokenize_requests import INVALID_UNICODE, text_chunks
+from jaxscore.text.tokenize_requests import (
+    CHUNK,
+    CHUNK_CHARACTERS,
+    INVALID_UNICODE,
+    bounded_groups,
+)
 
 HELP = """\
 Log-probabilities of preferred and rejected completions under a reference
@@ -289,16 +294,8 @@ def score_pairs(
     waiting: deque[list[_Tokenized]] = deque()
 
     def groups() -> Iterator[list[TokenSequence]]:
-        group: list[_Tokenized] = []
-        n_tokens = 0
-        for pair in _tokenize(lm, entries, max_length):
-            group.append(pair)
-            n_tokens += sum(sequence.n_input_tokens for sequence in pair.sequences)
-            if len(group) == WINDOW // 2 or n_tokens >= WINDOW_TOKENS:
-                waiting.append(group)
-                yield [sequence for pair in group for sequence in pair.sequences]
-                group, n_tokens = [], 0
-        if group:
+        pairs = _tokenize(lm, entries, max_length)
+        for group in bounded_groups(pairs, _n_tokens, WINDOW // 2, WINDOW_TOKENS):
             waiting.append(group)
             yield [sequence for pair in group for sequence in pair.sequences]
 
@@ -318,7 +315,7 @@ def _sum(pair: _Tokenized, scores: Sequence[SequenceScores]) -> Scored:
 
 
 def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> Iterator[_Tokenized]:
-    for chunk in text_chunks(entries, _n_characters):
+    for chunk in bounded_groups(entries, _n_characters, CHUNK, CHUNK_CHARACTERS):
         texts = [_texts(lm, entry) for entry in chunk]
         plain = [entry.item is not None and isinstance(entry.item.chosen, str) for entry in chunk]
         encoded: dict[int, Any] = {}
@@ -335,6 +332,10 @@ def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> It
                 yield _Tokenized(entry, Scored(error=found))
             else:
                 yield _sequences(lm, entry, encoded[k], max_length)
+
+
+def _n_tokens(pair: _Tokenized) -> int:
+    return sum(sequence.n_input_tokens for sequence in pair.sequences)
 
 
 def _n_characters(entry: Entry[Any]) -> int:

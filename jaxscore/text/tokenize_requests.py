@@ -185,18 +185,20 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def text_chunks(items: Iterable[Item], n_characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Neighbours that are tokenized together: `CHUNK`, or fewer with `CHUNK_CHARACTERS`."""
-    chunk: list[Item] = []
+def bounded_groups(
+    items: Iterable[Item], size: Callable[[Item], int], most: int, most_size: int
+) -> Iterator[list[Item]]:
+    """Neighbours in lists of `most` items, or of fewer whose sizes reach `most_size`."""
+    group: list[Item] = []
     total = 0
     for item in items:
-        chunk.append(item)
-        total += n_characters(item)
-        if len(chunk) == CHUNK or total >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
+        group.append(item)
+        total += size(item)
+        if len(group) == most or total >= most_size:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
@@ -207,7 +209,8 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
     """
     source = iter(requests)
     for n_left in sizes:
-        for chunk in text_chunks(itertools.islice(source, n_left), lambda one: len(_text(one))):
+        window = itertools.islice(source, n_left)
+        for chunk in bounded_groups(window, lambda one: len(_text(one)), CHUNK, CHUNK_CHARACTERS):
             n_left -= len(chunk)
             yield Chunk(chunk, not n_left)
         if n_left:

@@ -22,7 +22,7 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_window
 from jaxscore.systems.entries import Entry
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
-from jaxscore.text.tokenize_requests import text_chunks
+from jaxscore.text.tokenize_requests import CHUNK, CHUNK_CHARACTERS, bounded_groups
 from jaxscore.types.requests import Request
 
 BEGIN = 100  # characters of a document in its record
@@ -105,22 +105,17 @@ def score_documents(
     pending: deque[ScoredDocument] = deque()
     owners: deque[list[ScoredDocument]] = deque()
 
-    def groups() -> Iterator[list[TokenSequence]]:
-        group: list[TokenSequence] = []
-        n_tokens = 0
-        for document, windows in _cut(lm, entries, max_length, stride, prefix_token_id):
+    def windows() -> Iterator[tuple[ScoredDocument, TokenSequence]]:
+        for document, own in _cut(lm, entries, max_length, stride, prefix_token_id):
             pending.append(document)
-            for window in windows:
-                if not group:
-                    owners.append([])
-                owners[-1].append(document)
-                group.append(window)
-                n_tokens += window.n_input_tokens
-                if len(group) == most or n_tokens >= most_tokens:
-                    yield group
-                    group, n_tokens = [], 0
-        if group:
-            yield group
+            yield from ((document, window) for window in own)
+
+    def groups() -> Iterator[list[TokenSequence]]:
+        for group in bounded_groups(
+            windows(), lambda pair: pair[1].n_input_tokens, most, most_tokens
+        ):
+            owners.append([document for document, _ in group])
+            yield [window for _, window in group]
 
     for group_scores in lm.engine.run(groups()):
         for document, scores in zip(owners.popleft(), group_scores, strict=True):
@@ -139,7 +134,7 @@ def _cut(
 ) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
     """Each document with its windows; one that cannot be scored has an error and no window."""
     encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
-    for chunk in text_chunks(entries, lambda entry: len(_text(entry))):
+    for chunk in bounded_groups(entries, lambda entry: len(_text(entry)), CHUNK, CHUNK_CHARACTERS):
         requests = [Request(0, "", _text(entry)) for entry in chunk]
         for entry, encoded in zip(chunk, encode_each(encode, requests), strict=True):
             document = ScoredDocument.from_entry(entry, _text(entry))
