@@ -139,13 +139,15 @@ def mixture(
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
-    product, of_chunk, sums = one_block, None, None
+    product, chunk_shards, sums = one_block, None, None
     if form != "blocked":
         interpreted = build.backend.interpreted
         run = functools.partial(GROUPED[form], interpret=interpreted)
-        product, of_chunk = functools.partial(grouped, run), shards
+        product, chunk_shards = functools.partial(grouped, run), shards
         sums = functools.partial(SUMS[form], interpret=interpreted) if form in SUMS else None
-    out = in_chunks(product, of_chunk, sums, experts, layer, gate, *flat, quantized, weighs_input)
+    out = in_chunks(
+        product, chunk_shards, sums, experts, layer, gate, *flat, quantized, weighs_input
+    )
     return build.summed(out.reshape(x.shape))
 
 
@@ -213,8 +215,8 @@ def _inward(experts: Any) -> list[str]:
 def chunk_blocks(n_pairs: int, count: int, shards: int) -> tuple[int, int]:
     """Blocks of a chunk, and most blocks that the pairs can fill.
 
-    A chunk holds the pairs that a shard expects, and an incomplete block per expert. One device
-    has one chunk.
+    A chunk holds the pairs that a shard expects, and an incomplete block per expert. There is one
+    chunk if a shard has all experts, on one device or some channels of each.
     """
     most = min(n_pairs, n_pairs // BLOCK + count)
     return min(most, -(-n_pairs // (shards * BLOCK)) + count), most
@@ -251,7 +253,6 @@ def in_chunks(
     k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
     blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
     size, most = (1, None) if shards is None else chunk_blocks(T * k, count, shards)
-
     places = blocks.places().reshape(T, k) if sums is not None else jnp.zeros((0, k), jnp.int32)
 
     def step(n: Array, out: Array) -> Array:

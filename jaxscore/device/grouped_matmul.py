@@ -100,8 +100,8 @@ SUM_COPIES = 16  # rows that are copied at once
 
 def weighted_sums_tpu(
     y_RD: Float[Array, "R D"],
-    row_TK: Int[Array, "T k"],
-    share_TK: Float[Array, "T k"],
+    row_Tk: Int[Array, "T k"],
+    share_Tk: Float[Array, "T k"],
     before_TD: Float[Array, "T D"],
     is_first: Array,
     *,
@@ -114,17 +114,17 @@ def weighted_sums_tpu(
 
     Args:
         y_RD: float32; rows that no pair names are not read.
-        row_TK: negative for pairs that add nothing.
+        row_Tk: negative for pairs that add nothing.
         before_TD: ignored if `is_first`; its memory is the result's.
         interpret: see `grouped_tpu`.
     """
-    (T, D), k = before_TD.shape, row_TK.shape[1]
+    (T, D), k = before_TD.shape, row_Tk.shape[1]
     fitting = 1 << (max(8, SUM_BYTES // (4 * D)).bit_length() - 1)
     tokens = min(T, SUM_TOKENS, fitting)
     n, pairs = pl.cdiv(T, tokens), tokens * k
     padding = (0, n * tokens - T), (0, 0)
-    row = jnp.pad(row_TK, padding, constant_values=-1).reshape(n, pairs)
-    share = jnp.pad(share_TK, padding).reshape(n, pairs)
+    row = jnp.pad(row_Tk, padding, constant_values=-1).reshape(n, pairs)
+    share = jnp.pad(share_Tk, padding).reshape(n, pairs)
     # The pairs with a row first, in order.
     slot = jnp.where(row >= 0, jnp.arange(pairs), pairs)
     lists = [x[:, None] for x in lax.sort((slot, row, share), num_keys=1)]
