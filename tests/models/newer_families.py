@@ -571,6 +571,19 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("dots1", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
+    ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    *(
+        ("hy_v3", {name: value}, f"{name} is {value!r}")
+        for name, value in {
+            "expert_hidden_dim": 9,
+            "first_k_dense_replace": 2,
+            "moe_router_enable_expert_bias": False,
+            "moe_router_use_sigmoid": False,
+            "qk_norm": False,
+            "route_norm": False,
+        }.items()
+    ),
     ("flint", {"layer_types": [FULL, "conv", FULL, FULL]}, "layer_types has ['conv']"),
     ("iquestcoder", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
     ("iquestcoder", {"clip_qkv": None, "use_sliding_window": True}, "use_sliding_window is True"),
@@ -701,6 +714,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     | dict.fromkeys(qwen.HUNYUAN_UNREAD.split(), NOT_READ),
     "hy_v3": {
         "output_router_logits": TRAINING,
+        "enable_lm_head_fp32": HALF,
         "enable_moe_fp32_combine": HALF,
         **NEXT,
     },

@@ -720,6 +720,26 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *(
+        ("bailing_hybrid", {name: value}, f"{name} is {value!r}")
+        for name, value in {
+            "gated_attention_proj_granularity_type": "element_wise",
+            "group_norm_size": 2,
+            "linear_silu": False,
+            "moe_router_enable_expert_bias": False,
+            "moe_shared_expert_intermediate_size": 9,
+            "no_kda_lora": False,
+            "num_kv_heads_for_linear_attn": 2,
+            "partial_rotary_factor": 0.125,
+            "rope_interleave": False,
+            "rotary_dim": 2,
+            "router_dtype": "bf16",
+            "score_function": "softmax",
+            "scoring_func": "softmax",
+            "topk_method": "greedy",
+            "use_qk_norm": False,
+        }.items()
+    ),
     ("bailing_hybrid", {"qk_head_dim": 9}, "qk_head_dim is 9"),
     ("bailing_hybrid", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("bailing_hybrid", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
@@ -889,6 +909,7 @@ OF_SCANS = {
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "bailing_hybrid": {
+        **dict.fromkeys("max_window_layers seq_aux".split(), NOT_READ),
         "mtp_loss_scaling_factor": TRAINING,
         "num_nextn_predict_layers": NOT_READ,
         "output_router_logits": TRAINING,

@@ -16,6 +16,7 @@ from jaxscore.device.decoder_config import (
 )
 from jaxscore.errors import InputError
 from jaxscore.models import costs
+from jaxscore.models.families import kimi, sigmoid_routers
 from jaxscore.models.native import translate
 from jaxscore.models.weights.params import shapes_of
 from tests.models.families import BASE
@@ -1575,6 +1576,13 @@ def test_an_apertus_without_its_scaling_differs_between_lines(attributes):
 
 # Attributes of released configs that transformers' classes do not read
 UNREAD = {
+    "bailing_hybrid": kimi.LING
+    | {"max_window_layers": 20, "moe_shared_expert_intermediate_size": 24, "seq_aux": True}
+    | {"partial_rotary_factor": 4 / 6, "rotary_dim": 4}
+    | {"rope_parameters": {"partial_rotary_factor": 4 / 6, "rope_theta": 6000000.0}},  # of Ling 3.0
+    "dots1": {"scoring_func": "noaux_tc"},
+    "glm4_moe_lite": {"partial_rotary_factor": 1.0},  # of GLM-4.7-Flash
+    "hy_v3": sigmoid_routers.HY3 | {"enable_lm_head_fp32": True, "expert_hidden_dim": 24},
     "deepseek_v3": {"model_type": "kimi_k2"},  # of Kimi K2
     "glm_moe_dsa": {"head_dim": 6, "index_share_for_mtp_iteration": True}
     | {"moe_router_dtype": "float32", "rope_interleave": True},  # of GLM-5.2

@@ -242,6 +242,10 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
         original = sizes.get(ORIGINAL)
         _fill(out, ORIGINAL, [] if original is None else [(ORIGINAL, original)])
         out.setdefault(ORIGINAL, sizes["max_position_embeddings"])
+    if kind == "bailing_hybrid":  # whose object repeats the width that is rotated as a share
+        share = sizes["qk_rope_head_dim"] / max(sizes["head_dim"], 1)
+        if out.get("partial_rotary_factor") == share:
+            del out["partial_rotary_factor"]
     if kind == "ministral3":  # whose object repeats it
         longest = "max_position_embeddings"
         _fill(out, longest, [(longest, sizes[longest])])

@@ -116,8 +116,9 @@ def sigmoid_mixture(config: Any, of_experts: Any, **own: Any) -> DecoderConfig:
 def _glm4_moe_lite(config: Any) -> DecoderConfig:
     """deepseek_v3 with a type of MLP for each layer."""
     plain = mixtures.dense_layers(config)
-    # GLM-4.7-Flash has these; PyTorch's class reads neither.
+    # GLM-4.7-Flash has these; PyTorch's class reads none of them.
     fields.require(config, first_k_dense_replace=len(plain), topk_method="noaux_tc")
+    fields.require(config, partial_rotary_factor=1.0)
     experts = mixtures.sigmoid_experts(config, config.n_routed_experts)
     return _deepseek(config, experts, plain, interleaved=config.rope_interleave)
 
@@ -365,7 +366,7 @@ FAMILIES = {
         "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim",
         "mlp_layer_types moe_intermediate_size n_routed_experts n_shared_experts n_group",
         "topk_group num_experts_per_tok norm_topk_prob routed_scaling_factor rope_interleave",
-        "first_k_dense_replace topk_method qk_head_dim output_router_logits",
+        "first_k_dense_replace topk_method qk_head_dim output_router_logits partial_rotary_factor",
         mixtures.NEXT_TOKENS,
         sources=sources,
         next_tokens=True,

@@ -74,7 +74,31 @@ def _kimi_linear(config: Any) -> DecoderConfig:
     )
 
 
+# Attributes of Ling 3.0's configs, at the values that PyTorch's class computes
+LING: dict[str, Any] = {
+    "gated_attention_proj_granularity_type": "head_wise",
+    "group_norm_size": 1,
+    "linear_silu": True,
+    "moe_router_enable_expert_bias": True,
+    "no_kda_lora": True,
+    "num_kv_heads_for_linear_attn": 0,
+    "rope_interleave": True,
+    "router_dtype": "fp32",
+    "score_function": "sigmoid",
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "use_qk_norm": True,
+}
+
+
 def _bailing_hybrid(config: Any) -> DecoderConfig:
+    fields.require(
+        config,
+        **LING,
+        moe_shared_expert_intermediate_size=config.moe_intermediate_size,
+        partial_rotary_factor=config.qk_rope_head_dim / max(config.linear_head_dim, 1),
+        rotary_dim=config.qk_rope_head_dim,
+    )
     bound = config.kda_lower_bound if config.kda_safe_gate else None
     return _decoder(
         config, {"least_decay": bound}, interleaved=True, query_gate=True, gate_per_head=True
@@ -134,7 +158,9 @@ FAMILIES = {
         _bailing_hybrid,
         READS,
         "kda_lower_bound kda_safe_gate layer_group_size mtp_loss_scaling_factor",
-        "short_conv_kernel_size",
+        "short_conv_kernel_size moe_shared_expert_intermediate_size partial_rotary_factor",
+        "max_window_layers rotary_dim seq_aux",
+        *LING,
         mixtures.NEXT_TOKENS,
         sources=_sources,
         lacks="max_position_embeddings",

@@ -11,6 +11,9 @@ from jaxscore.models.families.family import Table, layer_norms
 
 def _dots1(config: Any) -> DecoderConfig:
     """Norms of each head's queries and keys; windows in some layers."""
+    # dots.llm1 has the name of a choice for it, which no class reads.
+    if getattr(config, "scoring_func", "noaux_tc") != "noaux_tc":
+        fields.require(config, scoring_func="sigmoid")
     fields.require_counts(config, "n_routed_experts", "num_experts_per_tok")
     width = config.moe_intermediate_size
     shared_width = (config.n_shared_experts or 0) * width
@@ -53,9 +56,19 @@ def _normed_sources(config: DecoderConfig, correction: str = mixtures.CORRECTION
     return mixtures.sources(config, attention, correction)
 
 
+# Attributes of Hy3's configs, at the values that PyTorch's class computes
+HY3: dict[str, Any] = {
+    "moe_router_enable_expert_bias": True,
+    "moe_router_use_sigmoid": True,
+    "qk_norm": True,
+    "route_norm": True,
+}
+
+
 def _hy_v3(config: Any) -> DecoderConfig:
     """Norms of each head's queries and keys; weights of experts always sum to the scale."""
-    width = config.moe_intermediate_size
+    width, plain = config.moe_intermediate_size, mixtures.dense_layers(config)
+    fields.require(config, **HY3, expert_hidden_dim=width, first_k_dense_replace=len(plain))
     experts = mixtures.sigmoid_experts(
         config,
         config.num_experts,
@@ -64,7 +77,6 @@ def _hy_v3(config: Any) -> DecoderConfig:
         scale=config.router_scaling_factor,
         shared_width=config.num_shared_experts * width,
     )
-    plain = mixtures.dense_layers(config)
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
@@ -143,7 +155,7 @@ FAMILIES = {
         CHOICE,
         DEEPSEEK,
         "head_dim attention_bias layer_types sliding_window max_window_layers",
-        "n_routed_experts n_shared_experts first_k_dense_replace",
+        "n_routed_experts n_shared_experts first_k_dense_replace scoring_func",
         sources=_normed_sources,
     ),
     "exaone_moe": llama.family(
@@ -161,7 +173,9 @@ FAMILIES = {
         _hy_v3,
         CHOICE,
         "head_dim attention_bias mlp_bias mlp_layer_types num_experts num_shared_experts",
-        "router_scaling_factor enable_moe_fp32_combine",
+        "router_scaling_factor enable_moe_fp32_combine enable_lm_head_fp32 expert_hidden_dim",
+        "first_k_dense_replace",
+        *HY3,
         mixtures.NEXT_TOKENS,
         sources=_hy_v3_sources,
         renamed={  # as transformers' class has them
