@@ -154,7 +154,7 @@ def _new_params(
         return copied_tree(values, current)
     if config.stored:
         raise InputError(
-            f"{MEMORY}: the model's weights are in the blocks of a GGUF file; load it without "
+            f"{MEMORY}: the model's weights are in the blocks of their file; load it without "
             "quantize to give it other tensors"
         )
     tensors = array_tensors(values)

@@ -6,6 +6,9 @@ wider, and norms and biases, which start at one and zero, are moved away from th
 
 import contextlib
 import copy
+import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from jaxscore import Scorer
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import WITHOUT_4
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import POSITIONS, VOCABULARY
 from tests.models.families import BASE
 
@@ -184,6 +189,19 @@ def loaded(folder: Path, *, dtype: str = "float32", implementation: str = "nativ
         # Flax's own modules, where transformers' classes are built on them.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="flax")
         return load(folder, dtype=dtype, implementation=implementation)
+
+
+def scores_on_devices(folder: Path, mesh: str, *quantize: str) -> list[SequenceScores]:
+    """Scores of a checkpoint whose layers are split over devices."""
+    shape = MeshShape.parse(mesh)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.models.on_devices", str(folder), mesh, *quantize],
+        capture_output=True, text=True, cwd=ROOT, env=with_devices(shape.size), check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["shards"] == shape.model
+    return [SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]]
 
 
 def distances(got: list[SequenceScores], want: list[SequenceScores]) -> np.ndarray:

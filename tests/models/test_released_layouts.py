@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -16,8 +14,6 @@ from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.weights.quantization import mxfp4
 from jaxscore.models.weights.tensor_files import map_file
-from jaxscore.plan.requests import SequenceScores
-from tests.conftest import ROOT, with_devices
 from tests.models import released
 from tests.models.checkpoints import (
     FIFTH,
@@ -27,6 +23,7 @@ from tests.models.checkpoints import (
     ragged,
     saved,
     scorer,
+    scores_on_devices,
     torch_scores,
 )
 from tests.models.weights.quantization.checkpoints import FP8
@@ -153,23 +150,11 @@ def test_an_adapter_of_stacked_experts_is_refused(made, tmp_path):
         with_adapter(folder, adapter)
 
 
-def on_two_devices(folder):
-    """Scores of a checkpoint whose layers are split over two devices."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.models.on_two_devices", str(folder)],
-        capture_output=True, text=True, cwd=ROOT, env=with_devices(2), check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout)
-    assert report["shards"] == 2
-    return [SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_two_devices(made, kind):
+def test_several_devices(made, kind):
     folder, _, model = made(kind)
-    got = on_two_devices(folder)
+    got = scores_on_devices(folder, "model=2")
     assert_agree(got, torch_scores(model, ragged()))
     assert distance(got, scores(loaded(folder))) < 1e-5
 
@@ -186,7 +171,7 @@ EVEN = {
 def test_mixtures_on_two_devices(tmp_path, kind):
     """Sinks, a delta rule beside windows, and clamped gates."""
     model = saved(tmp_path, kind, **{EVEN[kind]: 6})
-    assert_agree(on_two_devices(tmp_path), torch_scores(model, ragged()))
+    assert_agree(scores_on_devices(tmp_path, "model=2"), torch_scores(model, ragged()))
 
 
 MORE_TOKENS = {

@@ -5,12 +5,12 @@ layers are one parameter and have one form; it is the smallest that is exact for
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.device.dots import PACKED, Form
+from jaxscore.device.dots import FLOAT16, INT4, INT8, NESTED, PACKED, Form
 from jaxscore.errors import InputError
 
 IQ4_VALUES = np.array(
@@ -181,21 +181,13 @@ LAYOUTS = {
 }
 
 
-def common_form(types: Collection[str], columns: int) -> Form | None:
-    """The smallest form that holds all of these types exactly, or None if there is none."""
-    if not set(types) <= LAYOUTS.keys():
+def form_of(type_name: str, columns: int) -> Form | None:
+    """The smallest form that holds a type exactly, or None if there is none."""
+    if (layout := LAYOUTS.get(type_name)) is None:
         return None
-    layouts = [LAYOUTS[name] for name in set(types)]
-    nested = {layout.outer is not None for layout in layouts}
-    if len(nested) > 1:
-        return None
-    return Form(
-        bits=max(layout.bits for layout in layouts),
-        size=min(layout.size for layout in layouts),
-        has_minimum=any(layout.minimum is not None for layout in layouts),
-        is_nested=nested == {True},
-        columns=columns,
-    )
+    kind = INT4 if layout.bits == 4 else INT8
+    scale = FLOAT16 if layout.outer is None else NESTED
+    return Form(kind, layout.size, layout.minimum is not None, scale, columns)
 
 
 def block_weights(rows: np.ndarray, type_name: str) -> np.ndarray:
@@ -224,12 +216,16 @@ def block_values(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
     """int8 [rows, columns], or uint8 [rows, columns / 2] if the form has 4 bits."""
     layout = LAYOUTS[type_name]
     values = layout.values(rows.reshape(-1, layout.n_bytes))
-    if form.bits == 8:
+    if form.kind == INT8:
         return values.view(np.int8).reshape(len(rows), -1)
-    halves = values.view(np.uint8).reshape(-1, 2, PACKED // 2) & np.uint8(15)
-    if _is_shifted(layout, form):
-        halves = halves ^ np.uint8(8)
-    return (halves[:, 0] | halves[:, 1] << np.uint8(4)).reshape(len(rows), -1)
+    codes = values.view(np.uint8) & np.uint8(15)
+    return packed(codes ^ np.uint8(8) if _is_shifted(layout, form) else codes, len(rows))
+
+
+def packed(codes: np.ndarray, n_rows: int) -> np.ndarray:
+    """uint8 [rows, columns / 2] of weights' 4 bits, row by row, as `dots.PACKED` says."""
+    halves = codes.reshape(-1, 2, PACKED // 2)
+    return (halves[:, 0] | halves[:, 1] << np.uint8(4)).reshape(n_rows, -1)
 
 
 def block_scales(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
@@ -282,7 +278,7 @@ READ_FIELD: dict[str, Callable[[np.ndarray, str, Form], np.ndarray]] = {
 
 def _is_shifted(layout: Layout, form: Form) -> bool:
     """Whether values -8 to 7 are stored as 0 to 15, beside others that have minima."""
-    return form.bits == 4 and form.has_minimum and layout.minimum is None
+    return form.kind == INT4 and form.has_minimum and layout.minimum is None
 
 
 def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:
@@ -306,5 +302,5 @@ def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:
 
 def _per_group(numbers: np.ndarray, n_rows: int, layout: Layout, form: Form) -> np.ndarray:
     """Numbers of a type's groups for the form's groups, which may be halves of them."""
-    bits = numbers.view(np.int8 if form.is_nested else np.uint16).reshape(n_rows, -1)
+    bits = numbers.view(np.int8 if form.scale == NESTED else np.uint16).reshape(n_rows, -1)
     return np.repeat(bits, layout.size // form.size, axis=1) if layout.size > form.size else bits

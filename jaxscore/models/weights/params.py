@@ -5,8 +5,8 @@ rounded to nearest:
 
     weight[o, i]  ~  values[o, i] * scale[o]        scale[o] = max_i |weight[o, i]| / 127
 
-With `--quantize stored` they stay in the file's blocks, see `device.blocks`, if one form holds
-those of all layers exactly and conversion changed no more than the order of rows.
+With `--quantize stored` they stay in the file's blocks, see `device.dots`, if one form holds those
+of all layers exactly and the parameter takes whole rows as they are stored.
 """
 
 import dataclasses
@@ -23,7 +23,15 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxscore.device import decoder
-from jaxscore.device.dots import FIELDS, Blocks, Form, abstract_blocks, is_blocks, storage_dtype
+from jaxscore.device.dots import (
+    FIELDS,
+    Blocks,
+    Form,
+    abstract_blocks,
+    common_form,
+    is_blocks,
+    storage_dtype,
+)
 from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import keys_of
@@ -158,7 +166,9 @@ def read_leaves(
         leaf, names = _leaf(reader, table[origin], shapes[origin].shape, kind, integers)
         used |= names
         if is_blocks(expected):
-            leaves |= _block_leaves(reader, keys, table[keys], leaf, expected, forms)
+            source = _resolved(reader, table[keys], expected.shape)
+            form = forms["/".join(keys)]
+            leaves |= _block_leaves(reader, keys, source, leaf, expected, form)
             continue
         if keys[-1] == SCALE:
             leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_scales)
@@ -200,13 +210,11 @@ def _check_constants(reader: "Reader", constants: Mapping[str, Sequence[int]]) -
 def stored_forms(
     folder: Path, family: Family, config: decoder.DecoderConfig, tensors: Tensors
 ) -> tuple[tuple[str, Form], ...]:
-    """Weights of layers that can stay in the blocks of a GGUF file: `DecoderConfig.stored`.
+    """Weights of layers that can stay in the blocks of their file: `DecoderConfig.stored`.
 
     Raises:
         InputError: there are none.
     """
-    from jaxscore.models.weights.gguf_blocks import common_form  # deferred: of GGUF files alone
-
     reader = Reader.of(folder, tensors, family)
     table = family.sources(config)
     forms = []
@@ -215,20 +223,28 @@ def stored_forms(
         keys = keys_of(path)
         if keys[0] not in IN_LAYERS or keys[-1] != "weight":
             continue
-        source = table[keys]
-        names = _names(source, expected.shape)
-        found = [tensors.rows.get(reader.stored.get(name, "")) for name, _ in names]
-        types = {"" if rows is None else rows.type for rows in found}
-        form = common_form(types, expected.shape[-1])
-        if form is not None and not source.transposed and not source.plus:
+        form = _form_of(reader, table[keys], expected.shape)
+        if form is not None:
             forms.append(("/".join(keys), form))
     if not forms:
         raise InputError(
-            f"{folder}: --quantize stored keeps the weights of layers in the blocks of a GGUF "
-            "file, and none here are in blocks that can be kept; take --quantize int8, or leave "
-            "it out"
+            f"{folder}: --quantize stored keeps the weights of layers in the blocks of a quantized "
+            "checkpoint, and none here are in blocks that can be kept; take --quantize int8, or "
+            "leave it out"
         )
     return tuple(forms)
+
+
+def _form_of(reader: "Reader", source: Source, shape: tuple[int, ...]) -> Form | None:
+    """The form in which a weight can stay in the blocks of its file, or None."""
+    source = _resolved(reader, source, shape)
+    names = {reader.stored.get(name, "") for name, _ in _names(source, shape)}
+    rows = [reader.tensors.rows.get(name) for name in names]
+    if source.plus or source.entries:
+        return None
+    if any(one is None or one.is_turned != bool(source.transposed) for one in rows):
+        return None
+    return common_form([one.form for one in rows if one is not None])
 
 
 def stored_share(shapes: Any) -> float:
@@ -243,7 +259,7 @@ def _block_leaves(
     source: Source,
     weight: Leaf,
     expected: Blocks,
-    forms: Mapping[str, Form],
+    form: Form,
 ) -> dict[tuple[str, ...], Leaf]:
     """How to read the arrays of a weight in blocks.
 
@@ -251,20 +267,19 @@ def _block_leaves(
         weight: how to read its values.
         expected: the arrays' shapes.
     """
-    from jaxscore.models.weights.gguf_blocks import READ_FIELD  # deferred: of GGUF files alone
+    n_rows = expected.shape[-2]
 
-    form, n_rows = forms["/".join(keys)], expected.shape[-2]
-    names = [name for name, _ in _names(source, expected.shape)]
-
-    def read(name: str, field: str) -> np.ndarray:
-        stored = reader.tensors.rows[reader.stored[name]]
-        rows = _stored_rows(reader.folder, name, stored, source, n_rows)
-        return READ_FIELD[field](np.ascontiguousarray(rows), stored.type, form)
+    def read(name: str, index: int | None, field: str) -> np.ndarray:
+        rows = _stored_rows(reader, name, index, source, n_rows, field)
+        return reader.tensors.rows[reader.stored[name]].convert(rows, field, form)
 
     leaves = {}
     for field in FIELDS:
         if (array := getattr(expected, field)) is not None:
-            reads = [functools.partial(read, name, field) for name in names]
+            reads = [
+                functools.partial(read, name, index, field)
+                for name, index in _names(source, expected.shape)
+            ]
             leaves[*keys, field] = Leaf(
                 array.shape, array.dtype, array.dtype, weight.n_leading, reads, computed=True
             )
@@ -272,11 +287,13 @@ def _block_leaves(
 
 
 def _stored_rows(
-    folder: Path, name: str, stored: StoredRows, source: Source, n_rows: int
+    reader: "Reader", name: str, index: int | None, source: Source, n_rows: int, field: str
 ) -> np.ndarray:
-    """The rows of a weight as stored, in our order: uint8 [n_rows, bytes]."""
-    rows = stored.read()
-    return _orient(folder, name, None, rows, source, (n_rows, rows.shape[1]))
+    """What a field of a weight in blocks is made from, in our order: [n_rows, ...]."""
+    stored = reader.tensors.rows[reader.stored[name]]
+    rows, source = stored.read(field, index), dataclasses.replace(source, transposed=False)
+    found = _orient(reader.folder, name, index, rows, source, (n_rows, *rows.shape[1:]))
+    return np.ascontiguousarray(found)
 
 
 def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
@@ -358,12 +375,12 @@ class Reader(NamedTuple):
         return whole[index]
 
     def encoded(self, names: Iterable[tuple[str, int | None]]) -> dict[str, StoredRows]:
-        """Rows of a parameter's tensors, for tensors that are whole matrices in blocks."""
-        found = self.tensors.rows
+        """Rows of a parameter's tensors, of which a few can be dequantized alone."""
+        found = {name: self.tensors.rows.get(self.stored[name]) for name, _ in names}
         return {
-            name: found[stored]
-            for name, index in names
-            if index is None and (stored := self.stored[name]) in found
+            name: rows
+            for name, rows in found.items()
+            if rows is not None and rows.decode is not None
         }
 
     def values(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
@@ -380,19 +397,14 @@ def _leaf(
     reader: Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
 ) -> tuple[Leaf, set[str]]:
     """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
-    if source.otherwise is not None:
-        ((tensor, _),) = _names(source, (1,) * len(_letters(source)))
-        if tensor not in reader.stored:
-            source = source.otherwise
+    source = _resolved(reader, source, shape)
     names = _names(source, shape)
     n_leading = len(_letters(source))
     own_shape = shape[n_leading:]
-    if source.transposed is None:
-        source = _with_orientation(reader, source, names[0], own_shape)
 
     def read(name: str, index: int | None) -> np.ndarray | RowWise:
-        if (rows := encoded.get(name)) is not None:
-            own = _stored_rows(reader.folder, name, rows, source, own_shape[0])
+        if (rows := encoded.get(name)) is not None and rows.decode is not None:
+            own = _stored_rows(reader, name, index, source, own_shape[0], "values")
             return RowWise(own, rows.decode)
         values = reader.values(name, index, source.entries)
         return _orient(reader.folder, name, index, values, source, own_shape)
@@ -411,6 +423,23 @@ def _leaf(
     kept = storage_dtype(dtype, integers)
     leaf = Leaf(shape, dtype, kept, n_leading, reads, computed)
     return leaf, used
+
+
+def _resolved(reader: Reader, source: Source, shape: tuple[int, ...]) -> Source:
+    """The source of a parameter of this shape that the checkpoint has, with its orientation.
+
+    Raises:
+        InputError: as `_with_orientation`.
+    """
+    if source.otherwise is not None:
+        ((tensor, _),) = _names(source, (1,) * len(_letters(source)))
+        if tensor not in reader.stored:
+            source = source.otherwise
+    if source.transposed is not None:
+        return source
+    return _with_orientation(
+        reader, source, _names(source, shape)[0], shape[len(_letters(source)) :]
+    )
 
 
 def _with_orientation(

@@ -8,7 +8,7 @@ import mmap
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +16,9 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_regular
 from jaxscore.models.weights.checkpoint import read_json, refuse_gguf
+
+if TYPE_CHECKING:
+    from jaxscore.device.dots import Form  # which imports JAX
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -63,19 +66,22 @@ class LazyMapping(Mapping[str, Any]):
 
 
 class StoredRows(NamedTuple):
-    """Rows of a quantized matrix as a file stores them.
+    """Rows of a quantized matrix, or of each along a tensor's first axis, as a file stores them.
 
     Attributes:
-        type: of GGUF, by name.
-        shape: of the matrix.
-        read: returns its bytes, uint8 [rows, bytes of a row].
-        decode: the weights of some of these rows, float32.
+        form: in which they can stay in blocks; None if they cannot.
+        read: takes the name of a field of `device.dots.Blocks` and the index of the matrix, if
+            there are several; returns what the field is made from, [rows, ...].
+        convert: the field of some of these rows, in a form that holds theirs.
+        decode: the weights of some rows, float32; None if only `Tensors.arrays` computes them.
+        is_turned: whether they are rows of the transposed matrix.
     """
 
-    type: str
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
-    decode: Callable[[np.ndarray], np.ndarray]
+    form: "Form | None"
+    read: Callable[[str, int | None], np.ndarray]
+    convert: Callable[[np.ndarray, str, "Form"], np.ndarray]
+    decode: Callable[[np.ndarray], np.ndarray] | None = None
+    is_turned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

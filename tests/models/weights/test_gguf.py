@@ -1,8 +1,6 @@
 """GGUF files: the parameters of each architecture, types of values, damage."""
 
-import json
 import math
-import subprocess
 import sys
 
 import jax
@@ -16,7 +14,15 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from jaxscore import Scorer
-from jaxscore.device.dots import FIELDS, Blocks, abstract_blocks, from_storage, is_blocks
+from jaxscore.device.dots import (
+    FIELDS,
+    NESTED,
+    Blocks,
+    abstract_blocks,
+    common_form,
+    from_storage,
+    is_blocks,
+)
 from jaxscore.engine.generation import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
@@ -24,12 +30,10 @@ from jaxscore.models import native
 from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf, gguf_blocks
 from jaxscore.models.weights.gguf import architectures
-from jaxscore.plan.requests import SequenceScores
 from jaxscore.types.requests import GenerationRequest
-from tests.conftest import ROOT, with_devices
 from tests.models import gguf_files, published
 from tests.models import test_published_configs as configs
-from tests.models.checkpoints import distance, ragged, random_model, scorer
+from tests.models.checkpoints import distance, ragged, random_model, scorer, scores_on_devices
 
 # Types that the package gguf can write
 QUANTIZED = {"F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"}
@@ -713,7 +717,7 @@ def test_weights_that_stay_in_blocks_are_those_of_the_file(tmp_path, kinds):
     assert_same_weights(plain, small)
     assert small.quantized == "stored"
     assert small.stored_share > 0.5
-    with pytest.raises(InputError, match="in the blocks of a GGUF file; load it without"):
+    with pytest.raises(InputError, match="in the blocks of their file; load it without"):
         small.replace_params({"model.norm.weight": np.ones(3, np.float32)})
     np.testing.assert_allclose(hidden_states(plain), hidden_states(small), rtol=0, atol=1e-5)
     narrow = [load(path, dtype="bfloat16", quantize=how) for how in (None, "stored")]
@@ -739,7 +743,7 @@ def assert_same_weights(one, other):
     ],
 )
 def test_random_blocks_have_the_weights_that_they_stand_for(types):
-    form = gguf_blocks.common_form(types, 512)
+    form = common_form([gguf_blocks.form_of(name, 512) for name in types])
     for name in types:
         layout = gguf_blocks.LAYOUTS[name]
         n_blocks = 512 // (32 if layout.outer is None else 256)
@@ -754,10 +758,12 @@ def test_random_blocks_have_the_weights_that_they_stand_for(types):
             if getattr(abstract_blocks(form, (24, 512), np.dtype(np.float32)), field) is not None
             else None
             for field, read in gguf_blocks.READ_FIELD.items()
-            if field.startswith("outer") <= form.is_nested
+            if field.startswith("outer") <= (form.scale == NESTED)
         }
         arrays = dict.fromkeys(FIELDS) | arrays
-        found = jax.jit(Blocks.dequantized)(Blocks(**arrays, dtype=np.dtype(np.float32)))
+        found = jax.jit(Blocks.dequantized)(
+            Blocks(**arrays, kind=form.kind, dtype=np.dtype(np.float32))
+        )
         wanted = quants.dequantize(rows, GGMLQuantizationType[name])
         np.testing.assert_array_equal(np.asarray(found), wanted)
         decoded = gguf_blocks.block_weights(rows, name)
@@ -837,7 +843,7 @@ def test_experts_and_parts_of_joined_matrices_stay_in_blocks(tmp_path, name, par
 
 
 def test_a_scale_whose_shift_float16_does_not_hold_is_refused():
-    form = gguf_blocks.common_form(["Q4_0", "Q4_1"], 32)
+    form = common_form([gguf_blocks.form_of(name, 32) for name in ("Q4_0", "Q4_1")])
     rows = np.zeros((1, 18), np.uint8)
     rows[0, :2] = np.array([8192], np.float16).view(np.uint8)
     with pytest.raises(InputError, match=r"a block has the scale 8192\.0, expected at most 8,188"):
@@ -848,16 +854,7 @@ def test_a_scale_whose_shift_float16_does_not_hold_is_refused():
 def test_weights_in_blocks_are_split_over_two_devices(tmp_path):
     """Compared with plain weights split likewise: one device adds in another order."""
     path = written_in(tmp_path, "llama", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1])
-    found = []
-    for quantize in ([], ["stored"]):
-        ran = subprocess.run(
-            [sys.executable, "-m", "tests.models.on_two_devices", str(path), *quantize],
-            capture_output=True, text=True, cwd=ROOT, env=with_devices(2), check=False,
-        )  # fmt: skip
-        assert ran.returncode == 0, ran.stderr
-        report = json.loads(ran.stdout)
-        assert report["shards"] == 2
-        found.append([SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]])
+    found = [scores_on_devices(path, "model=2", *quantize) for quantize in ([], ["stored"])]
     assert distance(*found) < 1e-5
 
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from jaxscore.device.dots import Form
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile, StoredTensor
 from jaxscore.models.weights.filling import write_rows
-from jaxscore.models.weights.gguf_blocks import LAYOUTS, block_weights
+from jaxscore.models.weights.gguf_blocks import LAYOUTS, READ_FIELD, block_weights, form_of
 from jaxscore.models.weights.tensor_files import StoredRows
 
 PLAIN = {
@@ -53,11 +54,15 @@ def rows_of(
     if len(tensor.shape) != 2 or tensor.type.name in PLAIN:
         return None
 
-    def read() -> np.ndarray:
+    def read(field: str, index: int | None) -> np.ndarray:
         rows = tensor.data.reshape(tensor.shape[0], -1)
         return rows if change is None else change(rows)
 
-    return StoredRows(tensor.type.name, tensor.shape, read, _dequantizer(tensor, ""))
+    def convert(rows: np.ndarray, field: str, form: Form) -> np.ndarray:
+        return READ_FIELD[field](rows, tensor.type.name, form)
+
+    form = form_of(tensor.type.name, tensor.shape[1])
+    return StoredRows(form, read, convert, _dequantizer(tensor, ""))
 
 
 def entry_of(tensor: StoredTensor, index: int) -> StoredTensor:

@@ -1,6 +1,6 @@
-"""Run by tests in a process with two CPU devices: scores with split layers.
+"""Run by tests in a process with several CPU devices: scores with split layers.
 
-Takes a checkpoint's folder and a value of --quantize, if any; prints one JSON line.
+Takes a checkpoint's folder, a mesh and a value of --quantize, if any; prints one JSON line.
 """
 
 import json
@@ -13,10 +13,8 @@ from jaxscore.models.model_types import Quantize
 from tests.models.checkpoints import ragged, scorer
 
 
-def main(folder: str, quantize: Quantize | None = None) -> None:
-    model = load(
-        Path(folder), dtype="float32", quantize=quantize, mesh_choice=mesh_choice("model=2")
-    )
+def main(folder: str, mesh: str, quantize: Quantize | None = None) -> None:
+    model = load(Path(folder), dtype="float32", quantize=quantize, mesh_choice=mesh_choice(mesh))
     assert model.mesh is not None
     found = scorer(model).score_sequences(ragged())
     columns = [[column.tolist() for column in one[:4]] for one in found]
