@@ -198,7 +198,7 @@ class Scorer:
             cache_dir: download folder of hub ids; None is the hub's own.
             lora: a folder with an adapter in PEFT's format, merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers, "stored" keeps them in
-                the blocks of a GGUF file.
+                the blocks of their file.
             batch_tokens: tokens in each batch, padding included; decides speed and memory. "auto"
                 is what fits in the device's memory, from 512 to 32,768; None is 4,096 on a CPU and
                 "auto" on an accelerator.

@@ -117,7 +117,7 @@ def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
         choices=QUANTIZED,
         help="int8: store the layers' weights as 8-bit integers, half the memory of bfloat16; "
         "--dtype is then that of the products; single tokens move by a nat. stored: keep them in "
-        "the blocks of a GGUF file; scores do not move",
+        "the blocks of a GGUF file or a quantized checkpoint; scores do not move",
     )
     advanced(
         group,

@@ -76,7 +76,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--quantize",
         choices=QUANTIZED,
-        help="the layers' weights as 8-bit integers, or as stored in a GGUF file",
+        help="the layers' weights as 8-bit integers, or as a quantized file stores them",
     )
     model_flags.add_accept_flag(parser)
     parser.add_argument(

@@ -44,7 +44,7 @@ from jaxscore.device.decoder_config import (
     ShortConvolution,
     StateSpace,
 )
-from jaxscore.device.dots import FIELDS, Shard
+from jaxscore.device.dots import FIELDS, Form, Shard
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
@@ -231,6 +231,10 @@ def check_divisible(config: DecoderConfig, model: int) -> None:
         most = min(counts(config)[name] for name in _required(counts(config)))
         sizes = [n for n in range(1, most + 1) if divides(config, n)]
         found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
+        for name, form in _split_rows(config, model):
+            if form.columns % (model * form.smallest_part):
+                name = name.removesuffix("/weight")
+                found += f", {form.columns} columns of {name} in blocks of {form.smallest_part}"
         raise ValueError(
             f"{MODEL}={model} does not split this model evenly, which has {found}; "
             f"{MODEL} can be {', '.join(map(str, sizes))}"
@@ -254,16 +258,24 @@ def divides(config: DecoderConfig, model: int) -> bool:
     even = all(n[name] % model == 0 for name in _required(n))
     even = even and (EXPERTS not in n or any(n[name] % model == 0 for name in EITHER))
     even = even and all(
-        form.columns % (model * form.smallest_part) == 0
+        form.columns % (model * form.smallest_part) == 0 for _, form in _split_rows(config, model)
+    )
+    of_keys = [one.n_kv_heads for one in config.kinds()]
+    of_keys += [n[name] for name in n if name == RECURRENT_KEYS]
+    return even and all(n % model == 0 or model % n == 0 for n in of_keys)
+
+
+def _split_rows(config: DecoderConfig, model: int) -> list[tuple[str, Form]]:
+    """Weights in blocks whose rows are split over MODEL."""
+    n = counts(config)
+    return [
+        (name, form)
         for name, form in config.stored
         if any(
             re.fullmatch(pattern, name) and _split_by_model(axes, n, model)[-1]
             for pattern, axes in RULES
         )
-    )
-    of_keys = [one.n_kv_heads for one in config.kinds()]
-    of_keys += [n[name] for name in n if name == RECURRENT_KEYS]
-    return even and all(n % model == 0 or model % n == 0 for n in of_keys)
+    ]
 
 
 def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
@@ -301,6 +313,8 @@ def parameter_spec(
                 f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
             )
     split: list[Any] = [MODEL if yes else None for yes in _split_by_model(axes, n, mesh.model)]
+    if in_blocks and shape[-1] == 1:  # one scale for a row, of which a shard has columns
+        split[-1] = None
     if mesh.fsdp and (in_blocks or path[-1] in MATRICES):
         first = 0 if path[0] in UNSTACKED else 1  # layers are gathered one by one
         for k in range(first, len(shape)):

@@ -112,7 +112,7 @@ def load(
             "native".
         adapter: folder of a LoRA adapter, merged into the weights as they are read.
         quantize: "int8" stores the layers' weights as int8 with a scale per output channel,
-            "stored" keeps them in the blocks of a GGUF file; `dtype` is then the products',
+            "stored" keeps them in the blocks of their file; `dtype` is then the products',
             the embedding and the unembedding. Native only.
         mesh_choice: chooses the devices once the model is known; None for the first one.
         accept_config: config keys that are not handled and that the user vouches for. Native only.

@@ -10,6 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from jaxscore.cli.main import main
+from jaxscore.device.dots import E2M1, E4M3, from_storage
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.weights.quantization import mxfp4
@@ -112,6 +113,25 @@ def test_int8_weights_are_made_of_the_numbers(made, kind):
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUANTIZED)
+def test_weights_that_stay_as_stored(made, kind):
+    folder, plain, _ = made(kind)
+    for dtype in ("float32", "bfloat16"):
+        kept = load(folder, dtype=dtype, quantize="stored")
+        want = loaded(plain, dtype=dtype)
+        assert same(from_storage(kept.params), from_storage(want.params))
+    values = {"gpt_oss": E2M1, "deepseek_v3": E4M3}[kind]
+    experts = kept.params["experts"]
+    assert {experts[name]["weight"].kind for name in ("gate", "up", "down")} == {values}
+    small, large = (
+        sum(x.nbytes for x in jax.tree.leaves(p)) for p in (experts, want.params["experts"])
+    )
+    assert small < (0.32 if kind == "gpt_oss" else 0.8) * large
+    exact = load(folder, dtype="float32", quantize="stored")
+    assert distance(scores(exact), scores(loaded(folder))) < 1e-6
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("kind", QUANTIZED)
 def test_converted(made, tmp_path, kind):
     folder, _, model = made(kind)
     out = tmp_path / "converted"
@@ -151,10 +171,17 @@ def test_an_adapter_of_stacked_experts_is_refused(made, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", QUANTIZED)
-def test_several_devices(made, kind):
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        *((kind, ["model=2"]) for kind in QUANTIZED),
+        ("gpt_oss", ["fsdp=4,model=2", "stored"]),
+        ("deepseek_v3", ["fsdp=8", "stored"]),
+    ],
+)
+def test_several_devices(made, kind, how):
     folder, _, model = made(kind)
-    got = scores_on_devices(folder, "model=2")
+    got = scores_on_devices(folder, *how)
     assert_agree(got, torch_scores(model, ragged()))
     assert distance(got, scores(loaded(folder))) < 1e-5
 

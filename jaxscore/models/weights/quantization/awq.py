@@ -12,6 +12,7 @@ The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 
 import numpy as np
 
 from jaxscore.models.weights.quantization import Settings
+from jaxscore.models.weights.quantization.blocks import integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -79,7 +80,19 @@ def _computed(parts: Parts, module: str, group_size: int) -> Computed:
         factors = good_scales(parts, f"{module}.scales", scales, signed=True)
         return scaled(ordered(words), factors, ordered(packed_zeros)).T
 
-    return Computed(parts.where, (n_out, n_in), FLOAT32, compute)
+    def signed(of: np.ndarray) -> np.ndarray:
+        return ordered(of).T.view(np.int8) - np.int8(8)
+
+    rows = integer_rows(
+        4,
+        (n_out, n_in),
+        (1, size),
+        lambda: signed(words),
+        lambda: signed(packed_zeros),
+        lambda: good_scales(parts, f"{module}.scales", scales, signed=True).T,
+        exact=scales.dtype != FLOAT32,
+    )
+    return Computed(parts.where, (n_out, n_in), FLOAT32, compute, rows=rows)
 
 
 def ordered(words: np.ndarray) -> np.ndarray:

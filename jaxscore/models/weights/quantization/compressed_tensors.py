@@ -24,6 +24,7 @@ import regex
 
 from jaxscore.errors import InputError
 from jaxscore.models.weights.quantization import Settings
+from jaxscore.models.weights.quantization.blocks import block_rows, integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -245,29 +246,42 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
     if args.reordered or parts.has(index):
         groups = parts.shaped(index, ("I32",), (shape[1],))
 
-    def compute() -> np.ndarray:
-        factors = good_scales(parts, f"{module}.weight_scale", scales)
-        zeros = stored_zeros
-        if zeros is not None:
-            if packed_zeros:
-                zeros = _unpacked(zeros.T, args.bits, shape[0]).T
-            if args.symmetric:
-                if (zeros.astype(np.float32) != 0).any():
-                    raise parts.refusal(
-                        f"{module}.weight_zero_point", "is not all zeros though symmetric is true"
-                    )
-                zeros = None
-        if args.floats:
-            values = widened(stored)
-        else:
-            values = _unpacked(stored, args.bits, shape[1]) if args.packed else stored
-        if args.strategy == "block":
-            return times_blocks(values.astype(np.float32), factors, args.block)
-        order = None if groups is None else _groups(parts, index, groups, n_groups)
-        turned = None if zeros is None else zeros.T
-        return scaled(values.T, factors.T, turned, order).T
+    def zero_points() -> np.ndarray:
+        assert stored_zeros is not None
+        return _unpacked(stored_zeros.T, args.bits, shape[0]).T if packed_zeros else stored_zeros
 
-    return Computed(parts.where, shape, FLOAT32, compute)
+    def factors() -> np.ndarray:
+        found = good_scales(parts, f"{module}.weight_scale", scales)
+        has_zeros = args.symmetric and stored_zeros is not None
+        if has_zeros and (zero_points().astype(np.float32) != 0).any():
+            raise parts.refusal(
+                f"{module}.weight_zero_point", "is not all zeros though symmetric is true"
+            )
+        return found
+
+    def integers() -> np.ndarray:
+        return _unpacked(stored, args.bits, shape[1]) if args.packed else stored
+
+    def compute() -> np.ndarray:
+        values = widened(stored) if args.floats else integers()
+        if args.strategy == "block":
+            return times_blocks(values.astype(np.float32), factors(), args.block)
+        order = None if groups is None else _groups(parts, index, groups, n_groups)
+        zeros = None if args.symmetric else zero_points().T
+        return scaled(values.T, factors().T, zeros, order).T
+
+    rows = None
+    if groups is None or (groups == -1).all():
+        block = shape[0] // of_scales[0], shape[1] // of_scales[1]
+        block = args.block if args.strategy == "block" else block
+        if args.floats:
+            octets = stored.view(np.uint8)
+            kind = stored.dtype.name
+            rows = block_rows(kind, shape, block, lambda _: octets, lambda _: factors())
+        else:
+            exact, zeros = scales.dtype != FLOAT32, None if args.symmetric else zero_points
+            rows = integer_rows(args.bits, shape, block, integers, zeros, factors, exact=exact)
+    return Computed(parts.where, shape, FLOAT32, compute, rows=rows)
 
 
 def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[int, int]:

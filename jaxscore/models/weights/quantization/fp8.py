@@ -11,6 +11,7 @@ documentation". A block at the end is cut off where the matrix ends.
 import numpy as np
 
 from jaxscore.models.weights.quantization import Settings
+from jaxscore.models.weights.quantization.blocks import block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -96,12 +97,27 @@ def _computed(parts: Parts, name: str, block: tuple[int, int] | None) -> Compute
     def piece(index: int) -> np.ndarray:
         return product(array[index], scales if one else scales[index])
 
+    def own(of: np.ndarray, index: int | None) -> np.ndarray:
+        return of if index is None else of[index]
+
+    def factors(index: int | None) -> np.ndarray:
+        found = good_scales(parts, scale_name, scales if one else own(scales, index))
+        return found.reshape(1, 1) if one else found
+
+    rows = None
+    if array.ndim >= 2:
+        shape, kind = (array.shape[-2], array.shape[-1]), array.dtype.name
+        of_scale = shape if one or block is None else block
+        rows = block_rows(
+            kind, shape, of_scale, lambda index: own(array.view(np.uint8), index), factors
+        )
     return Computed(
         parts.where,
         array.shape,
         FLOAT32,
         lambda: product(array, scales),
         piece if array.ndim > 2 else None,
+        rows,
     )
 
 

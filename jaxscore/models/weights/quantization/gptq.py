@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.models.weights.quantization import Settings
+from jaxscore.models.weights.quantization.blocks import integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -116,13 +117,36 @@ def _computed(parts: Parts, module: str, form: _Form) -> Computed:
     if form.reordered or parts.has(index):
         stored_groups = parts.shaped(index, ("I32",), (n_in,))
 
+    def good_factors() -> np.ndarray:
+        return good_scales(parts, f"{module}.scales", scales, signed=True)
+
+    def zero_points() -> np.ndarray:
+        return _zeros(parts, module, unpacked(packed_zeros, form.bits, n_out), form)
+
     def compute() -> np.ndarray:
-        factors = good_scales(parts, f"{module}.scales", scales, signed=True)
-        zeros = _zeros(parts, module, unpacked(packed_zeros, form.bits, n_out), form)
+        factors, zeros = good_factors(), zero_points()
         groups = None if stored_groups is None else _groups(parts, index, stored_groups, form, size)
         return scaled(unpacked_rows(words, form.bits), factors, zeros, groups).T
 
-    return Computed(parts.where, (n_out, n_in), FLOAT32, compute)
+    middle = 1 << (form.bits - 1)
+
+    def values() -> np.ndarray:
+        if form.symmetric:
+            zero_points()  # which may be refused
+        return (unpacked_rows(words, form.bits).T - np.uint8(middle)).view(np.int8)
+
+    rows = None
+    if stored_groups is None or np.array_equal(stored_groups, np.arange(n_in) // size):
+        rows = integer_rows(
+            form.bits,
+            (n_out, n_in),
+            (1, size),
+            values,
+            None if form.symmetric else lambda: zero_points().T - middle,
+            lambda: good_factors().T,
+            exact=scales.dtype != FLOAT32,
+        )
+    return Computed(parts.where, (n_out, n_in), FLOAT32, compute, rows=rows)
 
 
 def _zeros(parts: Parts, module: str, stored: np.ndarray, form: _Form) -> np.ndarray:

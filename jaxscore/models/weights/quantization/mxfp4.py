@@ -12,8 +12,10 @@ The result is transposed, as transformers' class of the experts has it.
 import ml_dtypes
 import numpy as np
 
+from jaxscore.device import dots
 from jaxscore.errors import InputError
 from jaxscore.models.weights.quantization import Settings
+from jaxscore.models.weights.quantization.blocks import block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     Computed,
     Found,
@@ -67,15 +69,19 @@ def _computed(parts: Parts, name: str) -> Computed:
     n_experts, n_out, n_groups, _ = blocks.shape
     n_in = n_groups * 32
 
-    def expert(index: int) -> np.ndarray:
-        """bfloat16 [in, out]."""
-        exponents = scales[index].astype(np.int32)
+    def checked(index: int | None) -> np.ndarray:
+        exponents = scales[index]
         if exponents.max(initial=0) > MAX_EXPONENT:
             raise InputError(
                 f"{where}: tensor {name}{SCALES} has exponent {exponents.max()} in expert {index}, "
                 f"expected at most {MAX_EXPONENT}, since larger ones make no finite numbers; the "
                 "checkpoint is damaged, fetch it again"
             )
+        return exponents
+
+    def expert(index: int) -> np.ndarray:
+        """bfloat16 [in, out]."""
+        exponents = checked(index).astype(np.int32)
         values = TABLE[blocks[index]].view(np.float32).reshape(n_out, n_groups, 32)
         values *= np.ldexp(np.float32(1), exponents - BIAS)[..., None]
         return values.reshape(n_out, n_in).astype(BFLOAT16).T
@@ -87,4 +93,12 @@ def _computed(parts: Parts, name: str) -> Computed:
             out[index] = expert(index).T
         return out.transpose(0, 2, 1)
 
-    return Computed(where, (n_experts, n_in, n_out), BFLOAT16, whole, expert)
+    rows = block_rows(
+        dots.E2M1,
+        (n_out, n_in),
+        (1, 32),
+        lambda index: blocks[index].reshape(n_out, -1),
+        checked,
+        is_turned=True,
+    )
+    return Computed(where, (n_experts, n_in, n_out), BFLOAT16, whole, expert, rows)

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jaxscore.device.dots import from_storage
+from jaxscore.device.sharding import check_divisible
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.models import native
 from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, converted, fingerprint, quantization
 from jaxscore.models.weights.quantization import fp8
@@ -20,6 +23,7 @@ from tests.models.checkpoints import (
     ragged,
     saved,
     scorer,
+    scores_on_devices,
     torch_scores,
 )
 from tests.models.weights.quantization.checkpoints import GPTQ, METHODS, SIZES, saved_as
@@ -97,6 +101,47 @@ def test_int8_weights_are_made_of_the_numbers(made, tmp_path):
     base = plain(tmp_path, model)
     want = load(base, dtype="float32", implementation="native", quantize="int8").params
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, got, want)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_that_stay_as_stored(made, method):
+    """Where the groups of a row's weights are neighbours."""
+    folder, _ = made("llama", method)
+    if method == "gptq in order of activations":
+        with pytest.raises(InputError, match="none here are in blocks that can be kept"):
+            load(folder, quantize="stored")
+        return
+    for dtype in ("float32", "bfloat16"):
+        want = loaded(folder, dtype=dtype).params
+        kept = load(folder, dtype=dtype, quantize="stored")
+        found = jax.tree.map(np.array_equal, from_storage(kept.params), from_storage(want))
+        assert all(jax.tree.leaves(found))
+    assert kept.stored_share > 0.5
+    small, large = (
+        sum(x.nbytes for x in jax.tree.leaves(p["layers"])) for p in (kept.params, want)
+    )
+    assert small < 0.8 * large
+
+
+def test_meshes_split_rows_between_blocks_only(made):
+    for method, model in (("fp8", 4), ("integers", 4), ("packed", 1)):
+        folder, _ = made("llama", method)
+        raw = checkpoint.read_config(folder)
+        tensors = quantization.open_tensors(folder, quantization.read_scheme(folder, raw))
+        family, config = native.translate(folder, quantization.plain_config(raw))
+        config = native.with_storage(folder, family, config, tensors, "float32", "stored")
+        check_divisible(config, model)
+        if model == 1:  # 32 weights of 4 bits stay together, and a row of queries has as many
+            rows = r"32 columns of layers/attention/out in blocks of 32; model can be 1$"
+            with pytest.raises(ValueError, match=rows):
+                check_divisible(config, 2)
+
+
+@pytest.mark.slow
+def test_a_mesh_splits_rows_with_one_scale(made):
+    folder, model = made("llama", "integers")
+    got = scores_on_devices(folder, "data=2,model=4", "stored")
+    assert_agree(got, torch_scores(model, ragged()))
 
 
 def test_a_converted_folder_is_plain(made, tmp_path):
