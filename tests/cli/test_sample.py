@@ -15,7 +15,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
 from jaxscore.io.run_files import file_digest
 from jaxscore.plan import decode_slots
-from jaxscore.systems.sample import prompts
+from jaxscore.systems import sample
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict, with_input
 from tests.conftest import ROOT
@@ -279,7 +279,7 @@ def test_a_finished_prompt_that_the_model_cannot_read_keeps_its_samples(
             raise InputError("unreadable")
         return prompt
 
-    monkeypatch.setattr(prompts, "model_input", model_input)
+    monkeypatch.setattr(sample, "model_input", model_input)
     assert run(*flags(folder, "--journal", "auto")).code == 0
     assert result(folder)[:2] == before
 

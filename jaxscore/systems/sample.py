@@ -1,7 +1,8 @@
 """`sample`: n responses of a model to each prompt.
 
 The records are what `self-certainty`, `usc-generate` and, by way of `self-certainty`, `vote` read:
-the layout of the published samples (arXiv 2502.18581), with `finish`.
+the layout of the published samples (arXiv 2502.18581), with `finish`. A BOS that the tokenizer
+would put before a prompt is written out, since `self-certainty` adds no special token.
 """
 
 import collections
@@ -9,20 +10,22 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS, named
+from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LocalLM
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.remarks import Remark
-from jaxscore.systems.sample import prompts
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, System
+from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
+from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.requests import GenerationRequest
 
 HELP = """\
@@ -63,6 +66,7 @@ a higher n.
 exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
            2 unusable input or no samples at all; nothing is written.
 """
+PROMPT, MESSAGES = FIELDS = ("prompt", "messages")
 SEEDS = 1 << 32
 FINISHES = ("eos", "stop", "length")  # as of `Generated.finish`
 
@@ -162,7 +166,7 @@ class SampleWork(GenerationWork):
             names = {name: item[name] for name in NAME_FIELDS if name in item}
             prompt: str | list[Message] = ""
             try:
-                prompt = prompts.read_prompt(item, Record.__annotations__)
+                prompt = read_prompt(item, Record.__annotations__)
             except InputError as problem:
                 self.errors[place] = str(problem)
             # The number of a line is no part of it: prompts may be added before this one.
@@ -175,7 +179,7 @@ class SampleWork(GenerationWork):
     def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
         """Whether the record is of the same text, drawn with the same seeds."""
         given = to_json_value(self.prompts[place].given)
-        names = [name for name in (*prompts.FIELDS, *NAME_FIELDS) if name in given]
+        names = [name for name in (*FIELDS, *NAME_FIELDS) if name in given]
         return all(record.get(name) == given[name] for name in names)
 
     def recall(self, place: int, record: Mapping[str, Any]) -> Generations | None:
@@ -211,7 +215,7 @@ class SampleWork(GenerationWork):
 
     def model_input(self, lm: LocalLM, place: int) -> str:
         """See `GenerationWork.model_input`."""
-        return prompts.model_input(
+        return model_input(
             lm.encoder,
             self.prompts[place].prompt,
             chat=self.settings.apply_chat_template,
@@ -240,7 +244,7 @@ class SampleWork(GenerationWork):
         own: dict[str, Any] = {"output": []}
         if known is not None:
             own = {
-                "chat_history": prompts.history(prompt.prompt),
+                "chat_history": history(prompt.prompt),
                 "model_input": known.model_input,
                 "output": known.texts,
                 "finish": known.finish,
@@ -320,6 +324,116 @@ def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluatio
     )
 
 
+def read_prompt(given: Mapping[str, Any], reserved: Collection[str]) -> str | list[Message]:
+    """The text or the messages of an item.
+
+    Args:
+        reserved: names that the item's other fields may not have.
+
+    Raises:
+        InputError: neither, both, or of another form; or a field has a reserved name.
+    """
+    if taken := [name for name in reserved if name in given]:
+        raise InputError(
+            f'field "{taken[0]}" is one of those that the item gets; rename it, or leave it out'
+        )
+    if (PROMPT in given) == (MESSAGES in given):
+        there = ", ".join(map(repr, given)) or "none"
+        found = "both" if PROMPT in given else f"there are {there}"
+        raise InputError(f'expected either a string "{PROMPT}" or a list "{MESSAGES}"; {found}')
+    if PROMPT in given:
+        if not isinstance(given[PROMPT], str):
+            raise InputError(f'field "{PROMPT}" is {json_kind(given[PROMPT])}, expected a string')
+        return _readable(given[PROMPT], PROMPT)
+    messages = given[MESSAGES]
+    if not isinstance(messages, list) or not messages:
+        found = "empty" if messages == [] else json_kind(messages)
+        raise InputError(f'field "{MESSAGES}" is {found}, expected a list of messages')
+    return [_message(one, number) for number, one in enumerate(messages, start=1)]
+
+
+def _message(given: Any, number: int) -> Message:
+    where = f'field "{MESSAGES}", message {number}'
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: found {json_kind(given)}, expected an object")
+    for name in ("role", "content"):
+        if not isinstance(given.get(name), str):
+            found = json_kind(given[name]) if name in given else "missing"
+            raise InputError(f'{where}: "{name}" is {found}, expected a string')
+        _readable(given[name], f'{MESSAGES}", message {number}, "{name}')
+    return {name: given[name] for name in ("role", "content")}
+
+
+def _readable(text: str, field: str) -> str:
+    if not is_valid_unicode(text):
+        raise InputError(f'field "{field}" has half a surrogate pair, which is no character')
+    return text
+
+
+def history(prompt: str | list[Message]) -> list[str]:
+    """The texts of a prompt, without the system message."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [message["content"] for message in prompt if message["role"] != "system"]
+
+
+def model_input(
+    encoder: TextEncoder,
+    prompt: str | list[Message],
+    *,
+    chat: bool,
+    system: str | None,
+    max_positions: int | None = None,
+) -> str:
+    """The text that the model reads: `self-certainty` takes the same token ids from it.
+
+    Args:
+        chat: apply the chat template.
+        system: a message before all others.
+        max_positions: of the model; None is no limit.
+
+    Raises:
+        InputError: messages without the template; the template omits something or refuses it; two
+            system messages; the text certainly has more tokens than `max_positions`.
+    """
+    if not chat:
+        if not isinstance(prompt, str):
+            raise InputError(
+                f'field "{MESSAGES}" becomes a text by the chat template alone; give '
+                f'--apply-chat-template, or a string "{PROMPT}"'
+            )
+        return _with_prefix(encoder, prompt, max_positions)
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if system is not None:
+        if any(message["role"] == "system" for message in messages):
+            raise InputError("it has a system message of its own, and --system gives another")
+        messages = [{"role": "system", "content": system}, *messages]
+    text = chat_template.render(encoder.tokenizer, messages)
+    if system is not None and system.strip() not in text:
+        raise InputError(
+            "the chat template leaves the system message out; leave out --system, and write what "
+            "it says into the prompt"
+        )
+    return _with_prefix(encoder, text, max_positions)
+
+
+def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> str:
+    """The text with the special tokens that the tokenizer puts before it.
+
+    SentencePiece puts a blank before its first word, which after a written BOS is written too.
+    """
+    if not encoder.prefix:
+        return text
+    [expected] = encoder.prompt_ids([text], most=max_positions)
+    head = "".join(encoder.tokenizer.convert_ids_to_tokens(encoder.prefix))
+    candidates = [text, f"{head}{text}", f"{head} {text}"]
+    found = encoder.prompt_ids(candidates, special_tokens=False)
+    for candidate, ids in zip(candidates, found, strict=True):
+        if ids.tolist() == expected.tolist():
+            return candidate
+    return f"{head}{text}"
+
+
 def _summary(n_items: int, n_failed: int, n_empty: int, ends: Mapping[str, int]) -> dict[str, Any]:
     """Counts of prompts and samples.
 
@@ -362,7 +476,7 @@ def _remarks(summary: Mapping[str, Any], settings: Settings) -> list[str]:
 
 def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row per sample; one for a prompt without any."""
-    own = {"prompt": record.get(prompts.PROMPT), "error": record.get("error")}
+    own = {"prompt": record.get(PROMPT), "error": record.get("error")}
     pairs = zip(record["output"], record.get("finish", []), strict=True)
     rows = [
         {**own, "sample": k, "text": text, "finish": end} for k, (text, end) in enumerate(pairs, 1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.systems.sample import prompts
+from jaxscore.systems import sample
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
@@ -29,9 +29,9 @@ def test_prompts_of_a_file(tmp_path):
     )
     first, second, third = work.prompts
     assert work.entries[0].name == f"{tmp_path / 'in.jsonl'}:1 (id a)"
-    assert (first.prompt, prompts.history(first.prompt)) == ("Who?", ["Who?"])
+    assert (first.prompt, sample.history(first.prompt)) == ("Who?", ["Who?"])
     assert first.given == {"id": "a", "prompt": "Who?", "answer": 7}
-    assert (second.prompt, prompts.history(second.prompt)) == (SAID, ["Who ran?"])
+    assert (second.prompt, sample.history(second.prompt)) == (SAID, ["Who ran?"])
     assert second.given == {"id": 3, "messages": SAID}  # the line of the file
     assert (third.prompt, third.given["id"], work.errors) == ("", 4, {})
     [only] = load(tmp_path, {"prompt": "a"}, {"prompt": "b"}, limit=1).prompts
@@ -133,21 +133,21 @@ def test_the_text_that_a_model_reads(scorers, name):
     """Its ids without special tokens are those of the prompt with them, and never two BOS."""
     encoder = scorers(name).encoder
     plain, said = "Who ran?", SAID
-    text = prompts.model_input(encoder, plain, chat=False, system=None)
+    text = sample.model_input(encoder, plain, chat=False, system=None)
     [(ids, _)] = encoder.prompts([text], special_tokens=False)
     assert ids.tolist() == encoder.prompt_ids(["Who ran?"])[0].tolist()
     assert encoder.prompt_ids([text])[0].tolist() == ids.tolist()
     reported = {"chat": True, "system": None}
     render = encoder.tokenizer.apply_chat_template
     for one, messages in ((plain, SAID[1:]), (said, SAID)):
-        text = prompts.model_input(encoder, one, **reported)
+        text = sample.model_input(encoder, one, **reported)
         want = render(messages, tokenize=False, add_generation_prompt=True)
         [(ids, _)] = encoder.prompts([text], special_tokens=False)
         assert ids.tolist() == encoder.prompt_ids([want])[0].tolist()
         for bos in encoder.prefix:
             assert ids.tolist().count(bos) == 1
-    system = prompts.model_input(encoder, plain, chat=True, system="Be brief.")
-    assert system == prompts.model_input(encoder, said, **reported)
+    system = sample.model_input(encoder, plain, chat=True, system="Be brief.")
+    assert system == sample.model_input(encoder, said, **reported)
 
 
 @pytest.mark.parametrize("saved", ["saved_by_4", "saved_by_5"])
@@ -158,7 +158,7 @@ def test_the_text_that_a_model_reads_of_each_kind_of_tokenizer(tmp_path, name, s
     for path in [folder / "tokenizer.json", *(folder / saved).iterdir()]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     encoder = TextEncoder(load_tokenizer(tmp_path))
-    read = prompts.model_input(encoder, text, chat=False, system=None)
+    read = sample.model_input(encoder, text, chat=False, system=None)
     [(alone, _)] = encoder.prompts([read], special_tokens=False)
     assert alone.tolist() == encoder.prompt_ids([read])[0].tolist()
     assert alone.tolist() == encoder.prompt_ids([text])[0].tolist()
@@ -171,9 +171,9 @@ def test_a_prompt_beyond_the_positions_is_refused_before_it_is_encoded(scorers, 
     prompt = "Who ran? " * 200_000
     monkeypatch.setattr(encoder.bounded, "backend", None)
     with pytest.raises(InputError, match="1800000 characters, more than the model's 64 positions"):
-        prompts.model_input(encoder, prompt, chat=False, system=None, max_positions=64)
+        sample.model_input(encoder, prompt, chat=False, system=None, max_positions=64)
     monkeypatch.setattr(encoder, "prefix", [])  # nothing to write out, so nothing is encoded
-    text = prompts.model_input(encoder, prompt, chat=False, system=None)
+    text = sample.model_input(encoder, prompt, chat=False, system=None)
     assert text == prompt
 
 
@@ -181,14 +181,14 @@ def test_what_no_text_can_be_made_of(scorers, monkeypatch):
     encoder = scorers("tiny-qwen2").encoder
     plain, said = "Who ran?", SAID
     with pytest.raises(InputError, match="give --apply-chat-template, or a string"):
-        prompts.model_input(encoder, said, chat=False, system=None)
+        sample.model_input(encoder, said, chat=False, system=None)
     with pytest.raises(InputError, match="a system message of its own, and --system gives another"):
-        prompts.model_input(encoder, said, chat=True, system="x")
+        sample.model_input(encoder, said, chat=True, system="x")
     template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     monkeypatch.setattr(encoder.tokenizer, "chat_template", template)
-    assert prompts.model_input(encoder, said, chat=True, system=None) == "Who ran?"
+    assert sample.model_input(encoder, said, chat=True, system=None) == "Who ran?"
     with pytest.raises(InputError, match="the chat template leaves the system message out"):
-        prompts.model_input(encoder, plain, chat=True, system="x is no name")
+        sample.model_input(encoder, plain, chat=True, system="x is no name")
     monkeypatch.setattr(encoder.tokenizer, "chat_template", None)
     with pytest.raises(InputError, match="its tokenizer has no chat template"):
-        prompts.model_input(encoder, plain, chat=True, system=None)
+        sample.model_input(encoder, plain, chat=True, system=None)
