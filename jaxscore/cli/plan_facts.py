@@ -38,6 +38,7 @@ from jaxscore.models import costs, load, native
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted, quantization
 from jaxscore.models.weights.params import shapes_of, stored_share
+from jaxscore.models.weights.tensor_files import has_weights
 from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths
 
 MATRICES: dict[str, Dtype] = {
@@ -66,8 +67,12 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     family, translated = native.translate(source, raw)
     stored = args.quantize == "stored" and not checkpoint.is_converted(source)
     if stored:
-        tensors = quantization.open_tensors(source, scheme)
-        translated = native.with_storage(source, family, translated, tensors, dtype, "stored")
+        expected = getattr(scheme, "expected_form", None)
+        by_config = expected is not None and not has_weights(source)
+        tensors = None if by_config else quantization.open_tensors(source, scheme)
+        translated = native.with_storage(
+            source, family, translated, tensors, dtype, "stored", expected
+        )
     elif args.quantize == "stored":
         raise InputError(f"{source}: is converted; --quantize stored is for GGUF files")
     config, shapes = _stored(translated, dtype, args.quantize)

@@ -42,6 +42,7 @@ from jaxscore.models.weights.array_tensors import (
 )
 from jaxscore.models.weights.checkpoint import config_path, read_generation_config
 from jaxscore.models.weights.params import (
+    ExpectedForm,
     Placement,
     load_params,
     on_one_device,
@@ -181,11 +182,12 @@ def with_storage(
     tensors: Tensors | None,
     dtype: Dtype,
     quantize: Quantize | None,
+    expected_form: ExpectedForm | None = None,
 ) -> DecoderConfig:
     """The decoder with its weights stored as `--quantize` says, for products in `dtype`.
 
     Args:
-        tensors: of the checkpoint; required for "stored".
+        tensors, expected_form: see `stored_forms`; one is required for "stored".
 
     Raises:
         InputError: "stored", and no weights that can be kept so.
@@ -193,8 +195,7 @@ def with_storage(
     if quantize == "int8":
         return dataclasses.replace(config, quantized=dtype)
     if quantize == "stored":
-        assert tensors is not None
-        forms = stored_forms(folder, family, config, tensors)
+        forms = stored_forms(folder, family, config, tensors, expected_form)
         return dataclasses.replace(config, stored=forms)
     return config
 

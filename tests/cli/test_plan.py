@@ -12,9 +12,12 @@ from gguf import GGMLQuantizationType
 from jaxscore.cli import plan, plan_facts
 from jaxscore.cli.plan import estimate_blocks, text
 from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.models import native
 from jaxscore.models.load import load
+from jaxscore.models.weights import checkpoint, params, quantization
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, with_devices
+from tests.models import released
 from tests.models.test_large_shapes import MODELS
 from tests.models.weights.test_gguf import written_in
 
@@ -80,6 +83,20 @@ def test_weights_in_the_blocks_of_their_file(run, tmp_path):
     model = load(path, dtype="float32", quantize="stored")
     assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     assert report["stored_share"] == model.stored_share
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "deepseek_v3"])
+def test_blocks_that_a_config_alone_describes(tmp_path, kind):
+    """As those of the weights; the tiny checkpoint has all modules quantized that releases have."""
+    getattr(released, kind)(tmp_path)
+    folder, forms = tmp_path / "whole", []
+    raw = checkpoint.read_config(folder)
+    scheme = quantization.read_scheme(folder, raw)
+    family, decoder = native.translate(folder, quantization.plain_config(raw))
+    for tensors in (quantization.open_tensors(folder, scheme), None):
+        forms.append(params.stored_forms(folder, family, decoder, tensors, scheme.expected_form))
+    assert forms[0] == forms[1]
+    assert len(forms[0]) > 2
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ IN_LAYERS = ("layers", "attentions", "recurrent", "mlps", "experts")
 MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
 LARGEST_INT8 = 127
 
+# (tensor's name, whether it is transposed, columns of the weight) -> form, or None
+ExpectedForm = Callable[[str, bool, int], Form | None]
 # (path in the tree, shape) -> sharding
 Placement = Callable[[tuple[str, ...], tuple[int, ...]], Sharding]
 
@@ -208,14 +210,22 @@ def _check_constants(reader: "Reader", constants: Mapping[str, Sequence[int]]) -
 
 
 def stored_forms(
-    folder: Path, family: Family, config: decoder.DecoderConfig, tensors: Tensors
+    folder: Path,
+    family: Family,
+    config: decoder.DecoderConfig,
+    tensors: Tensors | None,
+    expected_form: ExpectedForm | None = None,
 ) -> tuple[tuple[str, Form], ...]:
     """Weights of layers that can stay in the blocks of their file: `DecoderConfig.stored`.
+
+    Args:
+        tensors: of the checkpoint; None if only its config is known.
+        expected_form: the form of a weight by the config, used without tensors.
 
     Raises:
         InputError: there are none.
     """
-    reader = Reader.of(folder, tensors, family)
+    reader = None if tensors is None else Reader.of(folder, tensors, family)
     table = family.sources(config)
     forms = []
     paths = jax.tree_util.tree_leaves_with_path(shapes_of(config, np.dtype(np.float32)))
@@ -223,7 +233,17 @@ def stored_forms(
         keys = keys_of(path)
         if keys[0] not in IN_LAYERS or keys[-1] != "weight":
             continue
-        form = _form_of(reader, table[keys], expected.shape)
+        if reader is not None:
+            form = _form_of(reader, table[keys], expected.shape)
+        else:
+            assert expected_form is not None
+            source = table[keys]
+            name, _ = _names(source, expected.shape)[0]
+            is_whole = keys[-2] != "router" and not source.plus and not source.entries
+            columns = expected.shape[-1]
+            form = None
+            if is_whole:
+                form = expected_form(family.prefix + name, bool(source.transposed), columns)
         if form is not None:
             forms.append(("/".join(keys), form))
     if not forms:

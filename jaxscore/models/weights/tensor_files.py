@@ -211,6 +211,11 @@ def _names_of(stem: str, parts: tuple[str, ...], tensors: Tensors) -> Iterator[s
         yield from itertools.takewhile(lambda name: name in tensors.stored, numbered)
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has one of the files that `weight_files` needs."""
+    return (folder / SINGLE).exists() or (folder / INDEX).exists()
+
+
 def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     """`model.safetensors`, or the files of `model.safetensors.index.json` by name.
 

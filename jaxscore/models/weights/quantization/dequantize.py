@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from jaxscore.errors import InputError
 from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.quantization import KEY
 from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, StoredRows, Tensors
+
+if TYPE_CHECKING:
+    from jaxscore.device.dots import Form  # which imports JAX
 
 ROWS = 256  # input channels whose scales are gathered at a time, if groups are mixed
 
@@ -160,12 +164,14 @@ class Scheme:
         numbers: what the weights are stored as, for messages.
         left_out: what other runs of the checkpoint may also round and scores here do not.
         find: finds the quantized tensors; raises InputError naming what is wrong.
+        expected_form: see `params.stored_forms`; None if the settings do not say it.
     """
 
     method: str
     numbers: str
     left_out: str
     find: Callable[[Tensors], Found]
+    expected_form: "Callable[[str, bool, int], Form | None] | None" = None
 
     narrowest = "bfloat16"  # `--dtype auto` on accelerators
 

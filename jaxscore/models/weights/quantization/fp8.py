@@ -10,8 +10,9 @@ documentation". A block at the end is cut off where the matrix ends.
 
 import numpy as np
 
+from jaxscore.device.dots import E4M3, E5M2, Form
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import block_rows
+from jaxscore.models.weights.quantization.blocks import block_form, block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -49,13 +50,27 @@ def read(settings: Settings) -> Scheme:
     """
     settings.refuse_others(READ, INERT)
     settings.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
-    settings.one_of("fmt", ("e4m3", "float8_e4m3fn", "e5m2", "float8_e5m2"), "e4m3")
+    kind = settings.one_of("fmt", ("e4m3", "float8_e4m3fn", "e5m2", "float8_e5m2"), "e4m3")
     settings.one_of("scale_fmt", ("float", "ue8m0"), "float")
     settings.one_of("expert_dtype", ("fp8",), "fp8")
     block = None
     if settings.values.get("weight_block_size", BLOCK) is not None:
         block = settings.blocks("weight_block_size", BLOCK)
-    return Scheme("fp8", "8-bit floats", LEFT_OUT, lambda tensors: find(tensors, block))
+    plain = settings.values.get("modules_to_not_convert")
+    plain = plain if isinstance(plain, list) else []
+
+    def expected_form(name: str, is_transposed: bool, columns: int) -> Form | None:
+        module = name.removesuffix(".weight")
+        is_plain = any(f".{one}." in f".{module}." for one in plain)
+        if is_transposed or is_plain:
+            return None
+        stored = E5M2 if "e5m2" in kind else E4M3
+        size = columns if block is None else block[1]
+        return block_form(stored, columns, size, has_minimum=False)
+
+    return Scheme(
+        "fp8", "8-bit floats", LEFT_OUT, lambda tensors: find(tensors, block), expected_form
+    )
 
 
 def find(tensors: Tensors, block: tuple[int, int] | None) -> Found:

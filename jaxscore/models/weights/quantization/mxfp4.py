@@ -15,7 +15,7 @@ import numpy as np
 from jaxscore.device import dots
 from jaxscore.errors import InputError
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import block_rows
+from jaxscore.models.weights.quantization.blocks import block_form, block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     Computed,
     Found,
@@ -52,7 +52,12 @@ def read(settings: Settings) -> Scheme:
         InputError: a setting that is not handled.
     """
     settings.refuse_others(READ, INERT)
-    return Scheme("mxfp4", "4-bit floats in blocks of 32", "", _find)
+    return Scheme("mxfp4", "4-bit floats in blocks of 32", "", _find, _expected_form)
+
+
+def _expected_form(name: str, is_transposed: bool, columns: int) -> dots.Form | None:
+    """Form of experts, whose plain tensors would be transposed."""
+    return block_form(dots.E2M1, columns, 32, has_minimum=False) if is_transposed else None
 
 
 def _find(tensors: Tensors) -> Found:
