@@ -50,7 +50,7 @@ class Wrapper:
         towers: first components of the names of tensors that are not loaded.
         tokens: attributes with the ids of tokens that stand for no text, one or several, and their
             defaults or None if the class has none.
-        knows: attributes of the towers, which do not affect text.
+        knows: attributes of the towers, which do not affect text; at the top or in `text_config`.
         aliases: other names of attributes.
         flat: the text model's attributes may stand at the top, without a `text_config`.
     """
@@ -119,7 +119,10 @@ IDEFICS = Wrapper(
     ("llama",),
     frozenset({"vision_model", "connector"}),
     {"image_token_id": 128257},
-    frozenset({"scale_factor", "use_reentrant_checkpointing"}),
+    frozenset(
+        "image_seq_len perceiver_config pixel_shuffle_factor scale_factor "
+        "use_reentrant_checkpointing".split()
+    ),
 )
 NEMOTRON_OMNI = Wrapper(
     ("nemotron_h",),
@@ -387,6 +390,7 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
             f"{where}: model_type {kind!r} has text_config {str(text)[:60]}, expected an object "
             "with the text model's attributes"
         )
+    text = {name: value for name, value in text.items() if name not in wrapper.knows}
     own = text.get("model_type", wrapper.texts[0])
     own = wrapper.texts[0] if own == kind else RENAMED.get(own, own)
     if own not in wrapper.texts:

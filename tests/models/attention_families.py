@@ -678,9 +678,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "mpt": {
         "emb_pdrop": TRAINING,
         "embedding_fraction": NOT_READ,
+        "init_config": "of initial values",
         "init_device": NOT_READ,
         "learned_pos_emb": NOT_READ,
         "norm_type": NOT_READ,
+        "tokenizer_name": NOT_READ,
         "verbose": NOT_READ,
     },
 }

@@ -571,6 +571,10 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("codegen", {"scale_attn_weights": False}, "scale_attn_weights is False"),
+    ("exaone_moe", {"first_last_k_dense_replace": 2}, "first_last_k_dense_replace is 2"),
+    ("exaone_moe", {"is_moe_layer": [True] * 3}, "is_moe_layer is [True, True, True]"),
+    ("solar_open", {"first_k_dense_replace": 1}, "first_k_dense_replace is 1"),
     ("dots1", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     ("glm4_moe_lite", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     *(

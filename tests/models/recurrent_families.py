@@ -720,6 +720,7 @@ CASES = [
 ]
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("bamba", {"attn_rotary_emb": 2}, "attn_rotary_emb is 2"),
     *(
         ("bailing_hybrid", {name: value}, f"{name} is {value!r}")
         for name, value in {
@@ -919,6 +920,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         ),
     },
     "bamba": {
+        **dict.fromkeys("mamba_dt_rank use_mamba_kernels".split(), NOT_READ),
         "mamba_chunk_size": CHUNKS,
         "num_logits_to_keep": "of torch's generate",
         "z_loss_coefficient": TRAINING,

@@ -1581,8 +1581,11 @@ UNREAD = {
     | {"partial_rotary_factor": 4 / 6, "rotary_dim": 4}
     | {"rope_parameters": {"partial_rotary_factor": 4 / 6, "rope_theta": 6000000.0}},  # of Ling 3.0
     "dots1": {"scoring_func": "noaux_tc"},
+    "exaone_moe": {"first_last_k_dense_replace": 1, "is_moe_layer": [False, True, True]},
     "glm4_moe_lite": {"partial_rotary_factor": 1.0},  # of GLM-4.7-Flash
     "hy_v3": sigmoid_routers.HY3 | {"enable_lm_head_fp32": True, "expert_hidden_dim": 24},
+    "bamba": {"attn_rotary_emb": 4, "mamba_dt_rank": 256, "use_mamba_kernels": True},
+    "codegen": {"scale_attn_weights": True},
     "deepseek_v3": {"model_type": "kimi_k2"},  # of Kimi K2
     "glm_moe_dsa": {"head_dim": 6, "index_share_for_mtp_iteration": True}
     | {"moe_router_dtype": "float32", "rope_interleave": True},  # of GLM-5.2
@@ -1590,8 +1593,13 @@ UNREAD = {
     | {"time_step_max": 0.1, "time_step_min": 0.001},
     "hunyuan_v1_moe": {"anyres_pooling_size": 2, "image_token_id": 9, "video_end_id": 11}
     | {"vit_mapping_type": "resampler", "vit_patch": 1, "vit_token": 64},
+    "mpt": {
+        "init_config": {"name": "kaiming_normal_"},
+        "tokenizer_name": "EleutherAI/gpt-neox-20b",
+    },
     "nemotron_h": {"time_step_limit": [0.0, 1e308]},  # of Nemotron 3 Ultra
     "qwen3_moe": {"shared_expert_intermediate_size": 0, "use_qk_norm": True},  # of Qwen3-Coder
+    "solar_open": {"first_k_dense_replace": 0},
     "zamba2": {"use_shared_mlp_adapter": True},
     "axk1": {"aux_loss_alpha": 0.0001, "ep_size": 1, "num_nextn_predict_layers": 1, "seq_aux": True}
     | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},

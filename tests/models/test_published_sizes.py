@@ -257,6 +257,7 @@ FACTS = {
     "MISTRAL_SMALL_3_1": {"head_width": 128, "windows": (0,) * 40},
     "QWEN2_5_VL_7B": {"qkv_bias": True, "windows": (0,) * 28, "tied": False},
     "QWEN3_VL_4B": {"qk_norm": "head", "tied": True},
+    "SMOLVLM_500M": {"tied": False, "n_heads": 15, "mlp_width": 2560},
     "QWEN3_5_4B": {"tied": True, "query_gate": True, "mlp_width": 9216},
     "QWEN3_5_35B_A3B": {"experts": Experts(256, 8, True, 512), "other_mlp": None},
     "QWEN3_8_FLASH_NEXT": {"experts": Experts(512, 10, True, 640), "max_positions": 2051},

@@ -15,7 +15,7 @@ INERT = frozenset(
     "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
     "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
     "generation_config id2label initializer_range label2id length_penalty max_length min_length "
-    "model_type "
+    "model_type neftune_noise_alpha "
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
     "output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type "
     "remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate "

@@ -316,7 +316,7 @@ FAMILIES = {
         fields.reads(
             "vocab_size d_model n_heads n_layers max_seq_len layer_norm_epsilon attn_config",
             "tie_word_embeddings expansion_ratio logit_scale no_bias learned_pos_emb norm_type",
-            "embedding_fraction init_device emb_pdrop verbose",
+            "embedding_fraction init_config init_device emb_pdrop tokenizer_name verbose",
         ),
         _mpt,
         _mpt_sources,

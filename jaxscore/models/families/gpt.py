@@ -148,7 +148,9 @@ NAMES: dict[str, Any] = {"prefix": "transformer.", "buffers": BUFFERS}
 
 FAMILIES = {
     "codegen": Family(
-        fields.reads(READS, "n_positions n_embd n_layer n_head n_inner rotary_dim"),
+        fields.reads(
+            READS, "n_positions n_embd n_layer n_head n_inner rotary_dim scale_attn_weights"
+        ),
         _codegen,
         _codegen_sources,
         **NAMES,

@@ -166,6 +166,8 @@ def _bamba(config: Any) -> DecoderConfig:
         raise InputError(
             f"partial_rotary_factor is {share!r}, for which transformers' class takes 0.5"
         )
+    # Bamba's files have it, and attributes of Mamba-1; PyTorch's class reads none of them.
+    fields.require(config, attn_rotary_emb=fields.head_width(config) // 2)
     full = config.attn_layer_indices or []
     layers = tuple(i for i in range(config.num_hidden_layers) if i not in full)
     return llama.llama_config(config, recurrent=_recurrent(config, layers), **fields.biases(config))
@@ -312,7 +314,8 @@ FAMILIES = {
     "bamba": llama.family(
         _bamba,
         MIXER_READS,
-        "attn_layer_indices mlp_bias num_logits_to_keep z_loss_coefficient",
+        "attn_layer_indices attn_rotary_emb mamba_dt_rank mlp_bias num_logits_to_keep",
+        "use_mamba_kernels z_loss_coefficient",
         sources=_bamba_sources,
     ),
     "falcon_h1": llama.family(

@@ -37,6 +37,9 @@ def _exaone_moe(config: Any) -> DecoderConfig:
     shared_width = config.num_shared_experts * width
     experts = mixtures.sigmoid_experts(config, config.num_experts, shared_width=shared_width)
     plain = mixtures.dense_layers(config)
+    # K-EXAONE has these beside `mlp_layer_types` or its default.
+    sparse = [i not in plain for i in range(config.num_hidden_layers)]
+    fields.require(config, first_last_k_dense_replace=len(plain), is_moe_layer=sparse)
     windows = fields.windows_by_layer_type(config)
     return llama.llama_config(
         config,
@@ -129,6 +132,7 @@ def _kolibri1_sources(config: DecoderConfig) -> Table:
 
 def _solar_open(config: Any) -> DecoderConfig:
     """Experts in every layer."""
+    fields.require(config, first_k_dense_replace=0)
     if (share := config.rope_parameters["partial_rotary_factor"]) != 1:
         raise InputError(f"partial_rotary_factor is {share!r}, which is not handled; handled is 1")
     width = config.moe_intermediate_size
@@ -164,6 +168,7 @@ FAMILIES = {
         DEEPSEEK,
         "head_dim layer_types sliding_window sliding_window_pattern mlp_layer_types",
         "first_k_dense_replace num_experts num_shared_experts scoring_func topk_method",
+        "first_last_k_dense_replace is_moe_layer",
         mixtures.NEXT_TOKENS,
         sources=_exaone_moe_sources,
         renamed={".mlp.gate.e_score_": ".mlp.e_score_"},  # of transformers 5
@@ -202,7 +207,7 @@ FAMILIES = {
         _solar_open,
         CHOICE,
         DEEPSEEK,
-        "head_dim attention_bias n_routed_experts n_shared_experts",
+        "head_dim attention_bias first_k_dense_replace n_routed_experts n_shared_experts",
         sources=_solar_open_sources,
     ),
 }
