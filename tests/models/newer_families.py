@@ -710,6 +710,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "attention_softmax_in_fp32": HALF,
         "scale_attention_softmax_in_fp32": HALF,
         "num_key_value_heads": "follows from multi_query",
+        **dict.fromkeys("inference_runner pad_key_length validate_runner_input".split(), NOT_READ),
     },
     "minicpm3": {"head_dim": DERIVED, "qk_head_dim": DERIVED},
     "persimmon": {"hidden_dropout": TRAINING},

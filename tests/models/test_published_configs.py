@@ -1591,6 +1591,7 @@ UNREAD = {
     | {"moe_router_dtype": "float32", "rope_interleave": True},  # of GLM-5.2
     "granitemoehybrid": {"normalization_function": "rmsnorm"}
     | {"time_step_max": 0.1, "time_step_min": 0.001},
+    "gpt_bigcode": {"inference_runner": 0, "pad_key_length": True, "validate_runner_input": True},
     "hunyuan_v1_moe": {"anyres_pooling_size": 2, "image_token_id": 9, "video_end_id": 11}
     | {"vit_mapping_type": "resampler", "vit_patch": 1, "vit_token": 64},
     "mpt": {

@@ -11,7 +11,7 @@ INERT = frozenset(
     "_attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures auto_map "
     "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
     "classifier_dropout decoder_start_token_id diversity_penalty do_sample dtype "
-    "embedding_initializer_range eod_token_id "
+    "embedding_initializer_range eod_token_id ep_size "
     "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
     "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
     "generation_config id2label initializer_range label2id length_penalty max_length min_length "

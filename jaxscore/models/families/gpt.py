@@ -173,6 +173,8 @@ FAMILIES = {
             GPT2_SIZES,
             "multi_query add_cross_attention attention_softmax_in_fp32",
             "scale_attention_softmax_in_fp32 num_key_value_heads",
+            # Of a program for inference that StarCoder was released with
+            "inference_runner pad_key_length validate_runner_input",
         ),
         _gpt_bigcode,
         _gpt_bigcode_sources,
