@@ -73,13 +73,13 @@ def _qwen3_next(config: Any) -> DecoderConfig:
     return _mixture(config, config.norm_topk_prob, plain, config.intermediate_size)
 
 
-def _output_gate(config: Any, *handled: str) -> str:
-    """Activation of the gate on the delta rule's outputs: `output_gate_type`, or `hidden_act`.
+def _output_gate(config: Any, default: str, *handled: str) -> str:
+    """Activation of the gate on the delta rule's outputs.
 
     Raises:
         InputError: it is not one of `handled`.
     """
-    gate: str = getattr(config, "output_gate_type", None) or config.hidden_act
+    gate: str = getattr(config, "output_gate_type", None) or default
     if gate not in handled:
         listed = " or ".join(map(repr, handled))
         raise InputError(f"output_gate_type is {gate!r}, expected {listed}")
@@ -87,17 +87,17 @@ def _output_gate(config: Any, *handled: str) -> str:
 
 
 def _qwen3_5(config: Any) -> DecoderConfig:
-    _output_gate(config, *SILU)  # of Qwen3.6's files; PyTorch's class does not read it
+    _output_gate(config, "silu", *SILU)  # of Qwen3.6's files; PyTorch's class does not read it
     return _config(config)
 
 
 def _qwen3_5_moe(config: Any) -> DecoderConfig:
-    _output_gate(config, *SILU)
+    _output_gate(config, "silu", *SILU)
     return _mixture(config, True, (), 0)
 
 
 def _qwen4_exp(config: Any) -> DecoderConfig:
-    gate = _output_gate(config, "sigmoid", *SILU)
+    gate = _output_gate(config, config.hidden_act, "sigmoid", *SILU)
     if config.hc_count < 2 or config.hc_lowrank < 1:
         raise InputError(
             f"hc_count is {config.hc_count} and hc_lowrank {config.hc_lowrank}, expected at least "
