@@ -414,12 +414,12 @@ class Scorer:
     def uncounted(self) -> Iterator[None]:
         """Score with the same programs, but without journal, counters and progress bar."""
         engine = self.engine
-        before = engine.statistics, engine.journal, engine.progress
-        engine.statistics, engine.journal, engine.progress = RunStatistics(), None, False
+        before = engine.statistics, engine.pauses_journal, engine.progress
+        engine.statistics, engine.pauses_journal, engine.progress = RunStatistics(), True, False
         try:
             yield
         finally:
-            engine.statistics, engine.journal, engine.progress = before
+            engine.statistics, engine.pauses_journal, engine.progress = before
 
     def other_layouts(self) -> dict[str, "Scorer"]:
         """Scorers of the same model with other layouts of requests, by a name for the user.

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from safetensors.numpy import save_file
 
 from jaxscore import DivergenceScorer, GenerationRequest, InputError, Scorer
 from jaxscore.engine import planner
+from jaxscore.journal import Journal
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.tensor_files import open_tensors
 from tests.conftest import CASES, ROOT, with_devices
@@ -126,6 +128,28 @@ def test_no_result_of_old_weights_survives_an_update(tmp_path, monkeypatch):
     again = Scorer.from_pretrained(str(LLAMA3), dtype="float32", journal=journal, **tokens)
     np.testing.assert_array_equal(logprobs(scorer, texts), logprobs(again, texts))
     assert again.statistics.sequences_restored == len(texts)
+
+
+def test_a_pause_does_not_bring_a_closed_journal_back(tmp_path):
+    journal = str(tmp_path / "journal")
+    scorer = Scorer.from_pretrained(str(LLAMA3), dtype="float32", journal=journal)
+    before = logprobs(scorer, TEXTS)
+    with scorer.uncounted():
+        scorer.update(tensors_of(LLAMA3, factor=1.5))
+    assert scorer.journal is None
+    assert not np.array_equal(logprobs(scorer, TEXTS), before)
+
+
+def test_a_stream_does_not_open_a_closed_journal_again(tmp_path):
+    path = tmp_path / "journal"
+    scorer = Scorer.from_pretrained(str(LLAMA3), dtype="float32", journal=str(path))
+    texts = [("", f"It was number {k}.") for k in range(200)]
+    results = scorer.stream(texts, window=10)
+    next(results)
+    scorer.close()
+    with closing(Journal(path, scorer.about)) as of_another_run:
+        of_another_run.write_scores([])
+        assert len(list(results)) == 199
 
 
 def test_an_update_during_a_stream_is_refused(scorers):

@@ -106,9 +106,10 @@ class Engine(Pipeline):
 
     def close(self) -> None:
         """Release the journal for other runs. May be called twice."""
-        if self.journal is not None:
-            self.journal.close()
-            self.journal = None
+        with self._detaching:
+            journal, self.journal = self.journal, None
+        if journal is not None:
+            journal.close()
 
     def in_use(self, results: Iterable[Result]) -> Iterator[Result]:
         """Yield results of a run, and refuse other parameters meanwhile."""

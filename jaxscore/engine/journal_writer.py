@@ -14,7 +14,7 @@ from jaxscore.engine.stages import Stage
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.journal import Journal
-from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Window
 
 T = TypeVar("T")
@@ -75,14 +75,14 @@ class JournalWriter:
     Only one thread may use it. Errors of the journal are raised by the next call.
     """
 
-    def __init__(self, journal: Journal, options: ScoreOptions = BASE_SCORES) -> None:
+    def __init__(self, write: Callable[[Rows], None]) -> None:
         """Start the thread that writes.
 
         Args:
-            options: of the run.
+            write: makes a transaction, and may raise InputError.
         """
         self._queue: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-        self._transactions = Stage("journal", _write_queue(self._queue, journal, options), 0)
+        self._transactions = Stage("journal", _write_queue(self._queue, write), 0)
         self._unwritten: deque[tuple[Window, int]] = deque()  # and the number of its sequences
         self._incomplete: dict[int, _Incomplete] = {}  # by the identity of the forest
         self._incomplete_written = time.monotonic()
@@ -172,7 +172,7 @@ class JournalWriter:
 
 
 def _write_queue(
-    waiting: "queue.SimpleQueue[Rows | None]", journal: Journal, options: ScoreOptions
+    waiting: "queue.SimpleQueue[Rows | None]", write: Callable[[Rows], None]
 ) -> Iterator[int]:
     """Write rows until None comes. Yields for each transaction how many entries it took."""
     is_last = False
@@ -187,5 +187,5 @@ def _write_queue(
             rows = waiting.get()
         is_last = rows is None
         if together:
-            journal.write_scores(together, options)
+            write(together)
             yield n_taken

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.dispatch import Dispatch, InFlight, PlannedBatch
-from jaxscore.engine.journal_writer import JournalWriter, read_journal
+from jaxscore.engine.journal_writer import JournalWriter, Rows, read_journal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
 from jaxscore.engine.stages import Stage, rare_collection
@@ -50,6 +50,7 @@ class Pipeline:
         planner, dispatch, statistics: its parts.
         journal: results of earlier runs, which new results are added to, or None; may be set
             between two runs.
+        pauses_journal: whether runs take no journal all the same.
         progress: whether a bar is displayed on stderr.
     """
 
@@ -63,7 +64,13 @@ class Pipeline:
         progress: bool = False,
     ) -> None:
         self.planner, self.dispatch, self.statistics = planner, dispatch, statistics
-        self.journal, self.progress = journal, progress
+        self.journal, self.pauses_journal, self.progress = journal, False, progress
+        self._detaching = threading.RLock()  # a write would open a closed journal again
+
+    @property
+    def active_journal(self) -> Journal | None:
+        """The journal that runs read and write."""
+        return None if self.pauses_journal else self.journal
 
     def score_windows(
         self,
@@ -168,9 +175,8 @@ class Pipeline:
         open_windows: deque[Window] = deque()
         journal_writer: contextlib.AbstractContextManager[JournalWriter | None]
         journal_writer = contextlib.nullcontext()
-        journal = self.journal
-        if journal is not None and processes.is_first():
-            journal_writer = JournalWriter(journal, options)
+        if self.active_journal is not None and processes.is_first():
+            journal_writer = JournalWriter(functools.partial(self._write, options))
 
         def fetch(n_left: int = 0) -> None:
             while len(in_flight) > n_left:
@@ -238,11 +244,17 @@ class Pipeline:
             processes.verify_same("requests", end)
             yield from open_windows
 
+    def _write(self, options: ScoreOptions, rows: Rows) -> None:
+        """Journal scores; a journal that was closed during the run is not opened again."""
+        with self._detaching:
+            if self.journal is not None:
+                self.journal.write_scores(rows, options)
+
     def _restore(self, window: Window) -> None:
         """Take journaled scores."""
         sequences, options = window.sequences, window.options
         found = read_journal(
-            self.journal,
+            self.active_journal,
             lambda journal: journal.read_scores(sequences, options),
             pack_scores,
             functools.partial(unpack_scores, options=options),
@@ -263,7 +275,7 @@ class Pipeline:
 
         def missing() -> Iterator[RowBatch]:
             for batch in plan.batches():
-                if self.journal is not None and forest_scores.has_scores(part, batch):
+                if self.active_journal is not None and forest_scores.has_scores(part, batch):
                     progress.advance(batch.n_tokens)
                 else:
                     yield batch

@@ -59,7 +59,7 @@ def planned(sequences):
 def test_a_sequence_of_several_batches_is_written_once(journal):
     given = texts(30)
     window = planned(given)
-    with JournalWriter(journal) as writer:
+    with JournalWriter(journal.write_scores) as writer:
         n_batches = 0
         for work, edges in scored(window):
             n_batches += 1
@@ -74,7 +74,7 @@ def test_a_sequence_of_several_batches_is_written_once(journal):
 def test_incomplete_sequences_are_written_after_a_wait_or_at_the_end(journal, monkeypatch):
     window = planned(texts(30))
     batches = scored(window)
-    with JournalWriter(journal) as writer:
+    with JournalWriter(journal.write_scores) as writer:
         monkeypatch.setattr(journal_writer, "PARTS_AFTER", 0.0)
         writer.add_scored(window, *next(batches))  # the shared beginning: all texts have it
         until(lambda: len(journal.rows) == 30)
@@ -95,7 +95,7 @@ def test_the_next_transaction_collects_rows_up_to_a_limit(journal, monkeypatch):
     n_noted = [0]
 
     def work():
-        with JournalWriter(journal) as writer:
+        with JournalWriter(journal.write_scores) as writer:
             for forest_work, edges in scored(window):
                 writer.add_scored(window, forest_work, edges)
                 n_noted[0] += 1
@@ -114,7 +114,7 @@ def test_the_next_transaction_collects_rows_up_to_a_limit(journal, monkeypatch):
 def test_a_window_with_unwritten_sequences_is_detected(journal):
     first, second, third = texts(3), texts(3, 500), texts(4)
     windows = [planned(one) for one in (first, second, third)]
-    with JournalWriter(journal) as writer:
+    with JournalWriter(journal.write_scores) as writer:
         assert writer.has_written(windows[0])
         for one in scored(windows[0]):
             writer.add_scored(windows[0], *one)
@@ -131,7 +131,7 @@ def test_journal_errors_are_raised_by_the_next_call_and_hide_no_other(journal):
     def run(problem=None):
         window = planned(texts(4))
         batches = scored(window)
-        with JournalWriter(journal) as writer:
+        with JournalWriter(journal.write_scores) as writer:
             for batch in batches:
                 writer.add_scored(window, *batch)
                 if problem is not None:

@@ -191,7 +191,7 @@ class Generator:
                 started finish first and are journaled; without one they are lost.
         """
         # Waiting for started texts only pays if they are kept; processes must stop together.
-        waits = self._engine.journal is not None or processes.is_distributed()
+        waits = self._engine.active_journal is not None or processes.is_distributed()
         results = dict(self._stream(list(requests), None, finish_started=waits))
         return Results(results[place] for place in range(len(results)))
 
@@ -288,7 +288,7 @@ class Generator:
         distinct = [text.state for text in shared]
         requests = [state.request for state in distinct]
         found = read_journal(
-            self._engine.journal,
+            self._engine.active_journal,
             lambda journal: journal.read_texts(requests),
             pack_text,
             unpack_text,
@@ -315,7 +315,7 @@ class Generator:
         yield [state for state in states if state.finished]
         for finished in self._scheduler.generate(states, progress):
             self._engine.statistics.tokens_written += sum(len(s.token_ids) for s in finished)
-            journal = self._engine.journal
+            journal = self._engine.active_journal
             if journal is not None and processes.is_first():
                 journal.write_texts(
                     (
