@@ -23,7 +23,7 @@ class Journal:
         self.may_write, self.problem = threading.Event(), None
         self.may_write.set()
 
-    def write_scores(self, finished, wanted):
+    def write_scores(self, finished):
         rows = list(finished)
         assert self.may_write.wait(10)
         if self.problem is not None:

@@ -719,6 +719,7 @@ CASES = [
     case("zamba2", num_key_value_heads=1, layers_block_type=[HYBRID] * 5, num_mem_blocks=7),
 ]
 
+SHARE = "partial_rotary_factor"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bamba", {"attn_rotary_emb": 2}, "attn_rotary_emb is 2"),
     *(
@@ -741,6 +742,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             "use_qk_norm": False,
         }.items()
     ),
+    *(
+        ("bailing_hybrid", {"rope_parameters": {**rope, SHARE: 4 / 6}}, f"has {SHARE} 0.66")
+        for rope in ({"rope_type": "proportional", "rope_theta": 6e6}, SLOW_YARN)
+    ),
+    ("bailing_hybrid", {"rope_scaling": SLOW_YARN, SHARE: 4 / 6}, f"{SHARE} is 0.66"),
     ("bailing_hybrid", {"qk_head_dim": 9}, "qk_head_dim is 9"),
     ("bailing_hybrid", {"num_key_value_heads": 2}, "num_key_value_heads is 2"),
     ("bailing_hybrid", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),

@@ -242,9 +242,11 @@ def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dic
         original = sizes.get(ORIGINAL)
         _fill(out, ORIGINAL, [] if original is None else [(ORIGINAL, original)])
         out.setdefault(ORIGINAL, sizes["max_position_embeddings"])
-    if kind == "bailing_hybrid":  # whose object repeats the width that is rotated as a share
-        share = sizes["qk_rope_head_dim"] / max(sizes["head_dim"], 1)
-        if out.get("partial_rotary_factor") == share:
+    if kind == "bailing_hybrid" and rope_type in (None, "default"):
+        # Its object repeats the width that is rotated, as a share of the linear layers' heads,
+        # whose width `head_dim` is unless the file has both.
+        head = sizes.get("linear_head_dim") or sizes["head_dim"]
+        if head and out.get("partial_rotary_factor") == sizes["qk_rope_head_dim"] / head:
             del out["partial_rotary_factor"]
     if kind == "ministral3":  # whose object repeats it
         longest = "max_position_embeddings"

@@ -92,11 +92,14 @@ LING: dict[str, Any] = {
 
 
 def _bailing_hybrid(config: Any) -> DecoderConfig:
+    share = config.qk_rope_head_dim / max(config.linear_head_dim, 1)
+    # transformers' class moves it into the object, where other types take a share of it again.
+    is_default = config.rope_parameters.get("rope_type", "default") == "default"
     fields.require(
         config,
         **LING,
         moe_shared_expert_intermediate_size=config.moe_intermediate_size,
-        partial_rotary_factor=config.qk_rope_head_dim / max(config.linear_head_dim, 1),
+        partial_rotary_factor=share if is_default else 1.0,
         rotary_dim=config.qk_rope_head_dim,
     )
     bound = config.kda_lower_bound if config.kda_safe_gate else None
