@@ -296,8 +296,9 @@ def _verdict(report: dict[str, Any]) -> str:
         stored = f"--quantize {one['quantize']}" if one["quantize"] else f"--dtype {one['dtype']}"
         meshes = [f"{name}={one[name]}" for name in ("model", "fsdp") if one[name]]
         lines.append(f"  all of these batches fit with {stored} from {' or '.join(meshes)}")
-    if not report["would_fit"]:
-        lines.append("  no mesh makes all of these batches fit; give less --batch-tokens")
+    if not report["would_fit"] and not all(fits):
+        looked = "no mesh that was looked at makes all of these batches fit"
+        lines.append(f"  {looked}; give less --batch-tokens")
     return "\n".join(lines)
 
 

@@ -74,7 +74,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             source, family, translated, tensors, dtype, "stored", expected
         )
     elif args.quantize == "stored":
-        raise InputError(f"{source}: is converted; --quantize stored is for GGUF files")
+        raise InputError(f"{source}: is converted; --quantize stored is for quantized checkpoints")
     config, shapes = _stored(translated, dtype, args.quantize)
     if mesh is not None:
         _check_divisible(mesh, config)  # before anything is compiled
@@ -124,7 +124,9 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
             translated,
             (dtype, args.quantize),
             memory,
-            working - costs.gathered_bytes(shapes, config, mesh)[1],
+            working,
+            mesh,
+            compiler.shape(mesh).model,
         ),
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
@@ -226,42 +228,39 @@ def _would_fit(
     own_way: tuple[Dtype, Quantize | None],
     memory: int | None,
     working: int,
+    mesh: MeshShape,
+    compiled_shards: int,
 ) -> list[dict[str, Any]] | None:
     """The smallest `model`, and the smallest `fsdp` without it, that fit, for each way to store.
 
     Args:
         own_way: dtype and quantization; smaller ones are looked at, too.
         memory: bytes per device; the result is None if it is unknown.
-        working: bytes per device that neither parameters nor gathered weights can have.
+        working: bytes per device that parameters cannot have, in the programs of `mesh`, compiled
+            for so many shards. Fewer shards need more, and are not looked at.
     """
     if memory is None:
         return None
     ways = [own_way, ("bfloat16", own_way[1]), ("bfloat16", QUANTIZED[0])]
     sizes = [2**power for power in range(MOST_SHARDS.bit_length())]
-    alone = [MeshShape(1, n) for n in sizes if n <= config.n_heads and divides(config, n)]
-    gathering = [MeshShape(n, 1, fsdp=True) for n in sizes[1:]]
     out = []
     for dtype, quantize in dict.fromkeys(ways):
-        kept = _stored(config, dtype, quantize)
-        model = _first_that_fits(alone, *kept, memory - working)
+        stored, shapes = _stored(config, dtype, quantize)
+
+        def fits(one: MeshShape, stored: DecoderConfig = stored, shapes: Params = shapes) -> bool:
+            needed = costs.parameter_bytes(shapes, stored, one)
+            if not mesh.fsdp:  # whose programs gather as much
+                needed += costs.gathered_bytes(shapes, stored, one)[1]
+            return needed + working <= memory
+
+        splits = [n for n in sizes if compiled_shards <= n <= stored.n_heads and divides(stored, n)]
+        model = next((n for n in splits if fits(MeshShape(1, n))), None)
         fsdp = None
-        if model != alone[0]:  # one device is less than many
-            fsdp = _first_that_fits(gathering, *kept, memory - working)
+        if compiled_shards == 1 != model:  # one device is less than many
+            fsdp = next((n for n in sizes[1:] if fits(MeshShape(n, 1, fsdp=True))), None)
         if model or fsdp:
-            found = {"model": model and model.model, "fsdp": fsdp and fsdp.data}
-            out.append({"dtype": dtype, "quantize": quantize, **found})
+            out.append({"dtype": dtype, "quantize": quantize, "model": model, "fsdp": fsdp})
     return out
-
-
-def _first_that_fits(
-    meshes: Sequence[MeshShape], config: DecoderConfig, shapes: Params, room: int
-) -> MeshShape | None:
-    """The first mesh whose devices have room for parameters, and for those gathered at once."""
-    for mesh in meshes:
-        _, gathered = costs.gathered_bytes(shapes, config, mesh)
-        if costs.parameter_bytes(shapes, config, mesh) + gathered <= room:
-            return mesh
-    return None
 
 
 class Program(NamedTuple):

@@ -96,11 +96,14 @@ def test_what_gathers_its_weights_would_fit():
     config = llamalike(n_layers=20, n_heads=3, n_kv_heads=3)
     everything = parameter_bytes(shapes_of(config, np.dtype(np.float32)), config, MeshShape())
     kept = ("float32", None)
-    found = plan_facts._would_fit(config, kept, int(0.7 * everything), 0)
+    room, mesh = int(0.7 * everything), MeshShape()
+    found = plan_facts._would_fit(config, kept, room, 0, mesh, 1)
     assert found[0] == {"dtype": "float32", "quantize": None, "model": None, "fsdp": 2}
     assert [one["model"] for one in found[1:]] == [1, 1]
-    beside = plan_facts._would_fit(config, kept, int(0.7 * everything), 3 * everything // 20)
+    beside = plan_facts._would_fit(config, kept, room, 3 * everything // 20, mesh, 1)
     assert beside[0] == {**found[0], "fsdp": 4}
+    # Of two shards a program says nothing about whole models.
+    assert plan_facts._would_fit(config, kept, 2 * everything, 0, MeshShape(1, 2), 2) == []
 
 
 @pytest.mark.slow
