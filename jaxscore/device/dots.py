@@ -109,7 +109,7 @@ class Blocks:
         return int(np.prod(self.shape))
 
     def dequantized(self) -> Array:
-        """The weights in `dtype`, computed in float32."""
+        """The weights in `dtype`, computed in float32; products below 2^-126 may become 0."""
         groups = self._numbers().reshape(*self.scale.shape, -1)
         groups *= _scales(self.scale, self.outer_scale)[..., None]
         if self.minimum is not None:

@@ -238,12 +238,12 @@ def stored_forms(
         else:
             assert expected_form is not None
             source = table[keys]
-            name, _ = _names(source, expected.shape)[0]
             is_whole = keys[-2] != "router" and not source.plus and not source.entries
-            columns = expected.shape[-1]
-            form = None
-            if is_whole:
-                form = expected_form(family.prefix + name, bool(source.transposed), columns)
+            found = {
+                expected_form(family.prefix + name, bool(source.transposed), expected.shape[-1])
+                for name, _ in _names(source, expected.shape)
+            }
+            form = found.pop() if is_whole and len(found) == 1 else None
         if form is not None:
             forms.append(("/".join(keys), form))
     if not forms:

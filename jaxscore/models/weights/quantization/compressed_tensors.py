@@ -248,7 +248,11 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
 
     def zero_points() -> np.ndarray:
         assert stored_zeros is not None
-        return _unpacked(stored_zeros.T, args.bits, shape[0]).T if packed_zeros else stored_zeros
+        if packed_zeros:
+            return _unpacked(stored_zeros.T, args.bits, shape[0]).T
+        if args.floats:
+            return stored_zeros
+        return _in_range(parts, f"{module}.weight_zero_point", stored_zeros, args.bits)
 
     def factors() -> np.ndarray:
         found = good_scales(parts, f"{module}.weight_scale", scales)
@@ -260,7 +264,9 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
         return found
 
     def integers() -> np.ndarray:
-        return _unpacked(stored, args.bits, shape[1]) if args.packed else stored
+        if args.packed:
+            return _unpacked(stored, args.bits, shape[1])
+        return _in_range(parts, f"{module}.weight", stored, args.bits)
 
     def compute() -> np.ndarray:
         values = widened(stored) if args.floats else integers()
@@ -282,6 +288,20 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
             exact, zeros = scales.dtype != FLOAT32, None if args.symmetric else zero_points
             rows = integer_rows(args.bits, shape, block, integers, zeros, factors, exact=exact)
     return Computed(parts.where, shape, FLOAT32, compute, rows=rows)
+
+
+def _in_range(parts: Parts, name: str, stored: np.ndarray, bits: int) -> np.ndarray:
+    """int8 values, which must be of this many bits.
+
+    Raises:
+        InputError: a value has more.
+    """
+    least = -(1 << (bits - 1))
+    if stored.size and (stored.min() < least or stored.max() > -least - 1):
+        raise parts.refusal(
+            name, f"has {stored.min()} to {stored.max()}, and {bits} bits {least} to {-least - 1}"
+        )
+    return stored
 
 
 def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[int, int]:

@@ -8,6 +8,8 @@ The scale multiplies, whatever its name: DeepSeek-V3, "README_WEIGHTS.md", secti
 documentation". A block at the end is cut off where the matrix ends.
 """
 
+import re
+
 import numpy as np
 
 from jaxscore.device.dots import E4M3, E5M2, Form
@@ -56,13 +58,15 @@ def read(settings: Settings) -> Scheme:
     block = None
     if settings.values.get("weight_block_size", BLOCK) is not None:
         block = settings.blocks("weight_block_size", BLOCK)
-    plain = settings.values.get("modules_to_not_convert")
-    plain = plain if isinstance(plain, list) else []
+    lists = [settings.values.get(name) for name in ("modules_to_not_convert", "ignored_layers")]
+    plain = [one for given in lists if isinstance(given, list) for one in map(str, given)]
+    # Wrappers' names have a part more than the text model's; `*` stands for anything.
+    parts = [re.escape(one.replace("language_model.", "")).replace(r"\*", ".*") for one in plain]
+    is_plain = re.compile(rf"(^|\.)({'|'.join(parts)})(\.|$)").search
 
     def expected_form(name: str, is_transposed: bool, columns: int) -> Form | None:
         module = name.removesuffix(".weight")
-        is_plain = any(f".{one}." in f".{module}." for one in plain)
-        if is_transposed or is_plain:
+        if is_transposed or (parts and is_plain(module)):
             return None
         stored = E5M2 if "e5m2" in kind else E4M3
         size = columns if block is None else block[1]

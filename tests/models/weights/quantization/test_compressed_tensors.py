@@ -217,6 +217,19 @@ def test_tensors_that_do_not_fit(case, name, array, why):
     assert str(problem.value).startswith(f"folder/model.safetensors: tensor {MODULE}.")
 
 
+@pytest.mark.parametrize("name", ["weight", "weight_zero_point"])
+def test_integers_of_more_bits(name):
+    """A file of 8 bits under a config of 4, of which blocks would keep 4."""
+    settings, tensors, _ = made("integers asymmetric")
+    settings["config_groups"]["group_0"]["weights"]["num_bits"] = 4
+    for one in ("weight", "weight_zero_point"):
+        tensors[f"{MODULE}.{one}"] = np.clip(tensors[f"{MODULE}.{one}"], -8, 7)
+    seen(settings, tensors).arrays[NAME]
+    tensors[f"{MODULE}.{name}"][-1, -1] = 8
+    with pytest.raises(InputError, match=rf"{name} has -?\d+ to 8, and 4 bits -8 to 7"):
+        seen(settings, tensors).arrays[NAME]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 0, -1])
 @pytest.mark.parametrize("case", ["packed 4 symmetric group", "integers tensor", "floats block"])
 def test_scales_that_are_none(case, bad):

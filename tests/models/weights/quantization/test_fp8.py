@@ -56,6 +56,22 @@ def test_every_value_of_the_type():
         assert np.array_equal(got.ravel(), theirs.numpy(), equal_nan=True)
 
 
+@pytest.mark.parametrize("setting", ["modules_to_not_convert", "ignored_layers"])
+@pytest.mark.parametrize(
+    ("plain", "kept"),
+    [
+        (["lm_head"], True),
+        (["model.layers.0.mlp.up"], True),  # another module's name
+        (["model.layers.0.mlp.up_proj"], False),
+        (["model.language_model.layers.0"], False),
+        (["model.layers.*.up_proj"], False),
+    ],
+)
+def test_modules_that_a_config_leaves_out_stay_in_no_blocks(setting, plain, kept):
+    method = {**METHOD, "modules_to_not_convert": None, setting: plain}
+    assert (scheme(method).expected_form(NAME, False, 384) is not None) == kept
+
+
 def test_experts_along_a_leading_axis():
     made = [fp8(weight(130, 140) * (k + 1), (128, 128)) for k in range(3)]
     stored, scales, exact = (np.stack(one) for one in zip(*made, strict=True))
