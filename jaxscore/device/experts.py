@@ -260,7 +260,8 @@ def in_chunks(
         expert = jnp.minimum(blocks.expert(block), count - 1).astype(jnp.int32)
         pair, mine = jax.vmap(blocks.pairs)(block)
         weight = share[pair][..., None]
-        n_used = jnp.clip(blocks.block_end[-1] - n * size, 0, size)
+        # A kernel's grid is never empty: a shard without pairs computes a block that nothing reads.
+        n_used = jnp.clip(blocks.block_end[-1] - n * size, 0 if sums is None else 1, size)
 
         def products(x: Array) -> Array:
             def through(rows: Array, name: str) -> Array:

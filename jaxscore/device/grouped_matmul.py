@@ -94,7 +94,7 @@ def _kernel_tpu(matrix_ref: Any, x_ref: Any, weight_ref: Any, *refs: Any) -> Non
 
 
 SUM_TOKENS = 512  # most tokens of a block of sums
-SUM_BYTES = 2**22  # most bytes of it
+SUM_BYTES = 2**21  # most bytes of it
 SUM_COPIES = 16  # rows that are copied at once
 
 

@@ -149,7 +149,7 @@ def test_the_vocabulary_pass(tmp_path):
 @pytest.mark.parametrize("chip", ["v5p", "v6e"])
 def test_the_vocabulary_pass_of_a_wide_model(said, chip):
     """Blocks of 512 positions, or a v6e reads the weights for longer than it multiplies; they fit
-    the memory of a v5p, which is the smallest."""
+    the memory of a v5p, which is smaller."""
     assert said(f"{chip} 1x1 70B vocabulary:4096")["products_share"] > 0.8
 
 

@@ -22,7 +22,7 @@ from jaxscore.device.rows import Unembedding
 
 LANES = 128
 QUERIES, COLUMNS = 512, 1024  # most in a block
-BLOCK_BYTES = 2**22  # most of a block of weights, and half of one of hidden states
+BLOCK_BYTES = 2**22  # most of a block of weights, and half of one of 16-bit hidden states
 VMEM_BYTES = 5 * 2**23  # two of each, the logits of a block and what is computed from them
 N_SUMS = 8  # rows of the output, of which five are used
 
@@ -45,7 +45,8 @@ def kernel_tpu(
     row = D * weight.dtype.itemsize
     # The hardware splits float32 into bfloat16 parts, which need room beside the blocks.
     most = _power(BLOCK_BYTES // (row if weight.dtype != jnp.float32 else 2 * row))
-    queries = max(LANES, min(QUERIES, _power(Q), 2 * most))
+    most_queries = most if weight.dtype == jnp.float32 else 2 * most
+    queries = max(LANES, min(QUERIES, _power(Q), most_queries))
     columns = max(LANES, min(COLUMNS, _power(V), most))
     hidden = hidden_QD.astype(weight.dtype)
     if short := -Q % queries:
