@@ -12,7 +12,6 @@ The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 
 import numpy as np
 
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -21,6 +20,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     find_modules,
     good_scales,
+    integer_rows,
     scaled,
     unpacked,
 )

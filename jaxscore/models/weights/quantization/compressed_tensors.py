@@ -24,14 +24,15 @@ import regex
 
 from jaxscore.errors import InputError
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import block_rows, integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
     Scheme,
+    block_rows,
     good_scales,
+    integer_rows,
     n_blocks,
     scaled,
     times_blocks,

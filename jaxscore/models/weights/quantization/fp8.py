@@ -14,13 +14,14 @@ import numpy as np
 
 from jaxscore.device.dots import E4M3, E5M2, Form
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import block_form, block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
     Scheme,
+    block_form,
+    block_rows,
     good_scales,
     n_blocks,
     times_blocks,

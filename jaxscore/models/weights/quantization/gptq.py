@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import integer_rows
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -28,6 +27,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     Scheme,
     find_modules,
     good_scales,
+    integer_rows,
     scaled,
     unpacked,
     unpacked_rows,

@@ -15,12 +15,13 @@ import numpy as np
 from jaxscore.device import dots
 from jaxscore.errors import InputError
 from jaxscore.models.weights.quantization import Settings
-from jaxscore.models.weights.quantization.blocks import block_form, block_rows
 from jaxscore.models.weights.quantization.dequantize import (
     Computed,
     Found,
     Parts,
     Scheme,
+    block_form,
+    block_rows,
     find_modules,
 )
 from jaxscore.models.weights.tensor_files import Tensors
