@@ -81,7 +81,7 @@ def test_a_device_that_is_off_in_one_family_fails(capsys):
 @pytest.mark.slow
 def test_kernels(monkeypatch, capsys):
     assert kernels.run(SMALL)
-    assert capsys.readouterr().out.count("PASS") == 14
+    assert capsys.readouterr().out.count("PASS") == 15
     right = kernels.blocked
 
     def wrong(*args, **how):
