@@ -182,7 +182,7 @@ def replaced_kernels(device: jax.Device | None = None) -> dict[str, Replaced]:
 
 SMALL_CASES: dict[str, Callable[[], None]] = {
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
-    "kernel_sm90": lazy("jaxscore.device.attention.kernel_sm90", "lower_small"),
+    "kernel_sm90": lazy("jaxscore.device.attention.kernel_mosaic", "lower_small"),
     "grouped_gpu": lazy("jaxscore.device.grouped_matmul", "lower_small_gpu"),
 }
 

@@ -103,7 +103,7 @@ def test_other_kernels_need_no_triton():
     code = (
         "import sys; sys.modules['jax.experimental.pallas.triton'] = None\n"
         "from jaxscore.device import grouped_matmul\n"
-        "from jaxscore.device.attention import kernel_sm90, kernel_tpu\n"
+        "from jaxscore.device.attention import kernel_mosaic, kernel_tpu\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -348,6 +348,6 @@ ATTENTION: dict[AttentionName, Callable[..., Any]] = {
     "blocked": blocked,
     "blocked_cpu": blocked_cpu,
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
-    "kernel_sm90": lazy("jaxscore.device.attention.kernel_sm90", "kernel_sm90"),
+    "kernel_sm90": lazy("jaxscore.device.attention.kernel_mosaic", "kernel_sm90"),
     "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
 }

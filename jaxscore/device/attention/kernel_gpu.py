@@ -156,7 +156,7 @@ def _run(
     inputs: ByHead, windowed: bool, sizes: Sizes, rule: ScoreRule, interpret: bool
 ) -> tuple[Array, Array]:
     """The kernel call: mixed values [groups, group, T, H] and log-sum-exp [groups, group, T]."""
-    from jax.experimental.pallas import triton  # deferred: `kernel_sm90` does without it
+    from jax.experimental.pallas import triton  # deferred: `kernel_mosaic` does without it
 
     q, k, v, *given = inputs
     group, per, block, width = sizes

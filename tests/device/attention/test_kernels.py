@@ -11,7 +11,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu
 
 from jaxscore.device import decoder, reference
-from jaxscore.device.attention import interval, kernel_gpu, kernel_sm90, kernel_tpu
+from jaxscore.device.attention import interval, kernel_gpu, kernel_mosaic, kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import (
     Alibi,
@@ -122,7 +122,7 @@ def run_sm90(*given, **how):
     found = getattr(mosaic_gpu, "InterpretGPUParams", None)
     if found is None:
         from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams as found
-    return kernel_sm90.kernel_sm90(*given, interpret=found(detect_races=True), **how)
+    return kernel_mosaic.kernel_sm90(*given, interpret=found(detect_races=True), **how)
 
 
 @pytest.mark.slow
