@@ -18,7 +18,9 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MODEL
 
 Platform = Literal["cpu", "tpu", "gpu"]
-AttentionName = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_sm90", "kernel_tpu"]
+AttentionName = Literal[
+    "blocked", "blocked_cpu", "kernel_gpu", "kernel_sm90", "kernel_sm100", "kernel_tpu"
+]
 ExpertsName = Literal["blocked", "kernel_gpu", "kernel_tpu"]
 LMHeadName = Literal["buckets", "kernel_tpu", "position_blocks"]
 
@@ -174,15 +176,18 @@ def replaced_kernels(device: jax.Device | None = None) -> dict[str, Replaced]:
     for field, kernel in (("attention", "kernel_gpu"), ("experts", "grouped_gpu")):
         if (why := old or lowering_failure(kernel, device)) is not None:
             replaced[field] = Replaced("blocked", why)
-    hopper = "attention" in replaced and capability == "9.0"
-    if hopper and lowering_failure("kernel_sm90", device) is None:
-        replaced["attention"] = replaced["attention"]._replace(instead="kernel_sm90")
+    other = MOSAIC_KERNELS.get(capability)
+    if other and "attention" in replaced and lowering_failure(other, device) is None:
+        replaced["attention"] = replaced["attention"]._replace(instead=other)
     return replaced
 
 
+# Attention without Triton, by compute capability: of H100 and H200, of B200.
+MOSAIC_KERNELS: dict[str, AttentionName] = {"9.0": "kernel_sm90", "10.0": "kernel_sm100"}
 SMALL_CASES: dict[str, Callable[[], None]] = {
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
-    "kernel_sm90": lazy("jaxscore.device.attention.kernel_mosaic", "lower_small"),
+    "kernel_sm90": lazy("jaxscore.device.attention.kernel_mosaic", "lower_small_sm90"),
+    "kernel_sm100": lazy("jaxscore.device.attention.kernel_mosaic", "lower_small_sm100"),
     "grouped_gpu": lazy("jaxscore.device.grouped_matmul", "lower_small_gpu"),
 }
 

@@ -83,7 +83,9 @@ def test_kernels_of_a_jax_without_triton_are_replaced(on_gpu, monkeypatch):
     [
         ("9.0", {"kernel_gpu"}, {"attention": "kernel_sm90"}),
         ("9.0", {"kernel_gpu", "kernel_sm90"}, {"attention": "blocked"}),
-        ("10.0", {"kernel_gpu"}, {"attention": "blocked"}),
+        ("10.0", {"kernel_gpu"}, {"attention": "kernel_sm100"}),
+        ("10.0", {"kernel_gpu", "kernel_sm100"}, {"attention": "blocked"}),
+        ("12.0", {"kernel_gpu"}, {"attention": "blocked"}),
         ("9.0", {"grouped_gpu", "kernel_sm90"}, {"experts": "blocked"}),
     ],
 )

@@ -34,6 +34,7 @@ MOST_SPILLED, MOST_OF_WIDEST = 64, 256
         ("h100", "kernel_gpu"),
         ("b200", "kernel_gpu"),
         ("h100", "kernel_sm90"),
+        ("b200", "kernel_sm100"),
     ],
 )
 def test_the_attention_kernel_keeps_its_sums_in_registers(gpu, kernel):

@@ -10,7 +10,13 @@ import numpy as np
 
 from jaxscore.device.attention.interval import ATTENTION, blocked
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
-from jaxscore.device.backends import BACKENDS, AttentionName, Backend, current_backend
+from jaxscore.device.backends import (
+    BACKENDS,
+    MOSAIC_KERNELS,
+    AttentionName,
+    Backend,
+    current_backend,
+)
 from jaxscore.device.experts import BLOCK, GROUPED, SUMS
 from tools.device_check.checks import Options, report
 from tools.device_check.timing import time_call
@@ -47,9 +53,10 @@ def run(options: Options) -> bool:
     else:
         report(None, f"experts run as {backend.experts!r} here, which is no kernel")
     capability = getattr(jax.devices()[0], "compute_capability", "")
-    if not small and capability == "9.0" and backend.attention == "kernel_gpu":
+    other = MOSAIC_KERNELS.get(capability)
+    if not small and other and backend.attention == "kernel_gpu":
         # What replaces Triton's kernel where JAX lacks it: last, as it has run nowhere yet.
-        verdicts += attention(["kernel_sm90"], SHAPES, small)
+        verdicts += attention([other], SHAPES, small)
     return all(verdicts)
 
 

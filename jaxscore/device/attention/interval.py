@@ -31,7 +31,7 @@ from jaxscore.device.attention.score_rule import (
     padded,
     visible,
 )
-from jaxscore.device.backends import AttentionName, Backend, lazy
+from jaxscore.device.backends import MOSAIC_KERNELS, AttentionName, Backend, lazy
 from jaxscore.device.dots import as_integers, from_storage
 
 
@@ -97,7 +97,7 @@ def attention(
     return out * jax.nn.sigmoid(lse - sinks_N)[..., None]
 
 
-WIDEST_SM90 = 256  # heads of `kernel_sm90`
+WIDEST_MOSAIC = 256  # heads of the kernels of `MOSAIC_KERNELS`
 
 
 def _implementation(
@@ -108,11 +108,12 @@ def _implementation(
         return attend_self
     if backend.interpreted and backend.attention.startswith("kernel"):
         return functools.partial(ATTENTION[backend.attention], interpret=True)
-    if backend.attention in ("kernel_gpu", "kernel_sm90") and dtype == jnp.float32:
+    mosaic = backend.attention in MOSAIC_KERNELS.values()
+    if (mosaic or backend.attention == "kernel_gpu") and dtype == jnp.float32:
         # Triton multiplies float32 without tensor cores, in more code than `ptxas` can optimise;
-        # `wgmma` rounds it to TF32.
+        # Mosaic's instructions round it to TF32.
         return blocked
-    if backend.attention == "kernel_sm90" and width > WIDEST_SM90:
+    if mosaic and width > WIDEST_MOSAIC:
         return blocked
     return ATTENTION[backend.attention]
 
@@ -349,5 +350,6 @@ ATTENTION: dict[AttentionName, Callable[..., Any]] = {
     "blocked_cpu": blocked_cpu,
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
     "kernel_sm90": lazy("jaxscore.device.attention.kernel_mosaic", "kernel_sm90"),
+    "kernel_sm100": lazy("jaxscore.device.attention.kernel_mosaic", "kernel_sm100"),
     "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
 }

@@ -1,18 +1,21 @@
-"""Attention under the interval mask as one kernel for Hopper GPUs (Pallas, Mosaic GPU).
+"""Attention under the interval mask as one kernel for Hopper and Blackwell (Pallas, Mosaic GPU).
 
 The same computation as `kernel_gpu`, for a JAX without Pallas Triton. Each program takes one block
 of queries of one head. One warpgroup copies the listed blocks of keys and values to `STAGES` slots
-of shared memory in turn; two others multiply them, each with half of the queries, by the tensor
-cores' instruction `wgmma`.
+of shared memory in turn; the others multiply them, each with its part of the queries, by the tensor
+cores' instruction: `wgmma`, with sums in registers, or `tcgen05.mma`, with sums in tensor memory.
 
     grid (heads, query blocks)      q, out [N, T, H]      k [K, H, T]      v [K, T, H]
 
-All constructs are known to Pallas' interpreter, so that tests run the kernel itself: weights go
-through shared memory, and the products of a step are added in registers.
+All constructs are known to Pallas' interpreter, to that of JAX 0.12 in the case of Blackwell, so
+that tests run the kernel itself: weights go through shared memory, and Hopper adds the products of
+a step in registers.
 """
 
+import dataclasses
 import functools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,16 +29,22 @@ from jaxscore.device.attention.kernel_gpu import LOG2_E, LOWEST, ByHead, by_head
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import ScoreRule
 
-# Padded widths of heads, and columns of values in one product; 64 of the widest spill 272 bytes.
-WIDTHS = {64: 64, 128: 64, 256: 32}
-ROWS = 64  # queries of a warpgroup, as `wgmma` has them
-WARPGROUPS = 2  # that compute
 KEYS = 64  # in a block
 STAGES = 2  # blocks of keys in shared memory
+WARPGROUPS = 2  # that compute, and get registers of the one that copies
 REGISTERS, COPYING_REGISTERS = 240, 24  # of 65536 for 128 threads each
 
 
-def kernel_sm90(
+class Sizes(NamedTuple):
+    """Of the kernel for heads of one padded width: warpgroups that compute, and the columns of
+    mixed values that one of them has in registers at a time."""
+
+    warpgroups: int
+    columns: int
+
+
+def _kernel_mosaic(
+    products: type["Hopper"] | type["Blackwell"],
     q_RLNH: Float[Array, "R L N H"],
     k_RLKH: Float[Array, "R L K H"],
     v_RLKH: Float[Array, "R L K H"],
@@ -47,58 +56,197 @@ def kernel_sm90(
     dtype: Any,
     interpret: Any = None,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """`interval.blocked` as a kernel for compute capability 9.0 and heads of up to 256 channels.
+    """`interval.blocked` as a kernel for heads of up to 256 channels.
 
     Args:
+        products: the tensor cores of the GPU.
         interpret: parameters of Pallas' interpreter for GPUs, to run the kernel on a CPU.
     """
-    width = next(one for one in WIDTHS if q_RLNH.shape[-1] <= one)
-    queries = WARPGROUPS * ROWS
+    width = next(one for one in products.SIZES if q_RLNH.shape[-1] <= one)
+    queries = products.SIZES[width].warpgroups * products.ROWS
     arrays = q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window
     inputs = by_head(*arrays, dtype=dtype, queries=queries, keys=KEYS, width=width)
-    out, lse = _run(inputs, window is not None, rule, interpret)
+    out, lse = _run(products, inputs, window is not None, rule, interpret)
     return by_row(out, lse, q_RLNH.shape)
 
 
-lower_small = functools.partial(kernel_gpu.lower_small, kernel_sm90)
+@dataclasses.dataclass(frozen=True)
+class Hopper:
+    """Products of a warpgroup by `wgmma`, sums in registers."""
+
+    # 64 columns of the widest spill 272 bytes.
+    SIZES: ClassVar = {
+        64: Sizes(WARPGROUPS, 64),
+        128: Sizes(WARPGROUPS, 64),
+        256: Sizes(WARPGROUPS, 32),
+    }
+    ROWS: ClassVar = 64  # queries of a warpgroup
+    LAYOUT: ClassVar = plgpu.Layout.WGMMA
+
+    warpgroup: Any
+    width: int
+
+    @classmethod
+    def scratch(cls, width: int) -> dict[str, Any]:
+        """Memory and barriers beside those of every GPU."""
+        return {}
+
+    def product(self, q: Any, k: Any) -> Array:
+        """The product of queries [ROWS, width] and keys [width, KEYS]."""
+
+        def run(sums: Any) -> Array:
+            plgpu.wgmma(sums, q, k)
+            return sums[...]
+
+        return pl.run_scoped(run, plgpu.ACC((q.shape[0], k.shape[1]), jnp.float32))
+
+    def start(self, zeros: Array) -> tuple[Array, ...]:
+        """Sums of mixed values before the first step, as `zeros` [ROWS, columns]."""
+        return (zeros,) * (self.width // zeros.shape[1])
+
+    def mix(self, mixed: tuple[Array, ...], shrink: Any, weights: Any, v: Any) -> Any:
+        """Sums times `shrink(shape)`, and the product of weights and values [KEYS, width]."""
+        parts = []
+        for n, part in enumerate(mixed):
+            values = v.at[:, pl.ds(n * part.shape[1], part.shape[1])]
+            parts.append(part * shrink(part.shape) + self.product(weights, values))
+        return tuple(parts)
+
+    def parts(self, mixed: tuple[Array, ...]) -> Iterator[Array]:
+        """The sums, some columns after the other."""
+        yield from mixed
 
 
-def _run(inputs: ByHead, windowed: bool, rule: ScoreRule, interpret: Any) -> tuple[Array, Array]:
+@dataclasses.dataclass(frozen=True)
+class Blackwell:
+    """Products of a warpgroup by `tcgen05.mma`, sums in tensor memory; methods as of `Hopper`.
+
+    Attributes:
+        scored, mixed: tensor memory of all warpgroups, side by side.
+        multiplied: a product of this warpgroup is complete.
+        free: all its threads have read or written tensor memory.
+    """
+
+    # The widest has no room for two in shared memory, nor in 512 columns of tensor memory.
+    SIZES: ClassVar = {64: Sizes(WARPGROUPS, 32), 128: Sizes(WARPGROUPS, 32), 256: Sizes(1, 32)}
+    ROWS: ClassVar = 128
+    LAYOUT: ClassVar = plgpu.Layout.TCGEN05
+
+    warpgroup: Any
+    width: int
+    scored: Any
+    mixed: Any
+    multiplied: Any
+    free: Any
+
+    @classmethod
+    def scratch(cls, width: int) -> dict[str, Any]:
+        n = cls.SIZES[width].warpgroups
+        ordered = plgpu.Barrier(num_barriers=n, orders_tensor_core=True)
+        return {
+            "scored": plgpu.TMEM((cls.ROWS, n * KEYS), jnp.float32),
+            "mixed": plgpu.TMEM((cls.ROWS, n * width), jnp.float32),
+            "multiplied": ordered,
+            "free": ordered,
+        }
+
+    def product(self, q: Any, k: Any) -> Array:
+        own = self.scored.at[:, pl.ds(self.warpgroup * KEYS, KEYS)]
+        self._multiply(own, q, k, accumulate=False)
+        scores = self._load(own)
+        self._leave()
+        return scores
+
+    def start(self, zeros: Array) -> tuple[Array, ...]:
+        for own in self._parts():
+            plgpu.async_store_tmem(own, zeros)
+        plgpu.commit_tmem()
+        self._leave()
+        return ()
+
+    def mix(self, _: tuple[Array, ...], shrink: Any, weights: Any, v: Any) -> Any:
+        for own in self._parts():
+            plgpu.async_store_tmem(own, self._load(own) * shrink(own.shape))
+        plgpu.commit_tmem()
+        self._leave()
+        whole = self.mixed.at[:, pl.ds(self.warpgroup * self.width, self.width)]
+        self._multiply(whole, weights, v, accumulate=True)
+        return ()
+
+    def parts(self, _: tuple[Array, ...]) -> Iterator[Array]:
+        yield from map(self._load, self._parts())
+
+    def _parts(self) -> list[Any]:
+        """This warpgroup's sums of mixed values, some columns after the other."""
+        columns = self.SIZES[self.width].columns
+        starts = [self.warpgroup * self.width + n for n in range(0, self.width, columns)]
+        return [self.mixed.at[:, pl.ds(start, columns)] for start in starts]
+
+    def _load(self, own: Any) -> Array:
+        values = plgpu.async_load_tmem(own, layout=self.LAYOUT)
+        plgpu.wait_load_tmem()
+        return values
+
+    def _leave(self) -> None:
+        """Orders what this warpgroup's threads did in tensor memory before its next product."""
+        plgpu.barrier_arrive(self.free.at[self.warpgroup])
+        plgpu.barrier_wait(self.free.at[self.warpgroup])
+
+    def _multiply(self, sums: Any, a: Any, b: Any, accumulate: bool) -> None:
+        done = self.multiplied.at[self.warpgroup]
+        plgpu.tcgen05_mma(sums, a, b, done, accumulate=accumulate)
+        plgpu.barrier_wait(done)
+
+
+kernel_sm90 = functools.partial(_kernel_mosaic, Hopper)
+kernel_sm100 = functools.partial(_kernel_mosaic, Blackwell)
+lower_small_sm90 = functools.partial(kernel_gpu.lower_small, kernel_sm90)
+lower_small_sm100 = functools.partial(kernel_gpu.lower_small, kernel_sm100)
+
+
+def _run(
+    products: type[Hopper] | type[Blackwell],
+    inputs: ByHead,
+    windowed: bool,
+    rule: ScoreRule,
+    interpret: Any,
+) -> tuple[Array, Array]:
     """The kernel call: mixed values [N, T, width] and log-sum-exp [N, T]."""
     N, T, width = inputs.q.shape
-    dtype, columns = inputs.q.dtype, WIDTHS[width]
+    (warpgroups, columns), rows = products.SIZES[width], products.ROWS
+    dtype = inputs.q.dtype
     given = dict(inputs._asdict(), k=inputs.k.swapaxes(1, 2))
     slopes, penalties = rule.kernel_bias(inputs.position) or (None, None)
     bias = {"slopes": slopes, "penalties": penalties}
     given |= {name: one for name, one in bias.items() if one is not None}
 
     def tiles(*shape: int) -> Any:
-        """Shared memory as `wgmma` reads it, with the same tiles for both factors."""
+        """Shared memory as tensor cores read it, with the same tiles for both factors."""
         swizzle = min(128, columns * dtype.itemsize)  # bytes
         tiling = plgpu.TilingTransform((8, swizzle // dtype.itemsize))
         return plgpu.SMEM(shape, dtype, transforms=(tiling, plgpu.SwizzleTransform(swizzle)))
 
     scratch = {
-        "q": tiles(WARPGROUPS, ROWS, width),
+        "q": tiles(warpgroups, rows, width),
         "k": tiles(STAGES, width, KEYS),
         "v": tiles(STAGES, KEYS, width),
-        "weights": tiles(WARPGROUPS, ROWS, KEYS),
+        "weights": tiles(warpgroups, rows, KEYS),
         "end": plgpu.SMEM((STAGES, KEYS), jnp.int32),
     }
     of_queries = {}
     if windowed or slopes is not None:
         scratch["position"] = plgpu.SMEM((STAGES, KEYS), jnp.int32)
-        of_queries["position"] = plgpu.SMEM((WARPGROUPS, ROWS), jnp.int32)
+        of_queries["position"] = plgpu.SMEM((warpgroups, rows), jnp.int32)
     if penalties is not None:
         scratch["penalties"] = plgpu.SMEM((STAGES, KEYS), jnp.float32)
-        of_queries["penalties"] = plgpu.SMEM((WARPGROUPS, ROWS), jnp.float32)
+        of_queries["penalties"] = plgpu.SMEM((warpgroups, rows), jnp.float32)
     body = functools.partial(
         _kernel,
         per_key=N // inputs.k.shape[0],
         scale=rule.scale,
         softcap=rule.softcap,
         windowed=windowed,
-        columns=columns,
+        products=products,
         # JAX 0.10's interpreter does not know layouts of registers, and needs none.
         laid_out=plgpu.layout_cast if interpret is None else lambda x, _: x,
     )
@@ -116,13 +264,14 @@ def _run(inputs: ByHead, windowed: bool, rule: ScoreRule, interpret: Any) -> tup
         scratch_types={
             "slots": scratch,
             "of_queries": of_queries,
-            "loaded_queries": plgpu.Barrier(num_arrivals=WARPGROUPS * (1 + len(of_queries))),
+            "tensor_cores": products.scratch(width),
+            "loaded_queries": plgpu.Barrier(num_arrivals=warpgroups * (1 + len(of_queries))),
             "loaded": plgpu.Barrier(num_arrivals=len(scratch) - 2, num_barriers=STAGES),
-            "used": plgpu.Barrier(num_arrivals=WARPGROUPS, num_barriers=STAGES),
+            "used": plgpu.Barrier(num_arrivals=warpgroups, num_barriers=STAGES),
         },
-        grid=(N, T // (WARPGROUPS * ROWS)),
+        grid=(N, T // (warpgroups * rows)),
         grid_names=("head", "queries"),
-        num_threads=WARPGROUPS + 1,
+        num_threads=warpgroups + 1,
         thread_name="warpgroup",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=interpret,
@@ -137,6 +286,7 @@ def _kernel(
     *,
     slots: dict[str, Any],
     of_queries: dict[str, Any],
+    tensor_cores: dict[str, Any],
     loaded_queries: Any,
     loaded: Any,
     used: Any,
@@ -146,18 +296,20 @@ def _kernel(
     # Over 60 lines: a kernel reads from top to bottom.
     head, nth_queries = lax.axis_index("head"), lax.axis_index("queries")
     warpgroup = lax.axis_index("warpgroup")
-    laid_out, layout = what["laid_out"], plgpu.Layout.WGMMA
+    products = what["products"](warpgroup, slots["v"].shape[2], **tensor_cores)
+    (warpgroups, columns), rows = products.SIZES[products.width], products.ROWS
+    laid_out, layout = what["laid_out"], products.LAYOUT
     by_query, by_key = layout.reduce(1), layout.reduce(0)
-    columns = what["columns"]
     key_head = head // what["per_key"]
-    start = nth_queries * (WARPGROUPS * ROWS)
+    start = nth_queries * (warpgroups * rows)
     whole, some = given["visits"][nth_queries, 0], given["visits"][nth_queries, 1]
 
-    @pl.when(warpgroup == WARPGROUPS)
+    @pl.when(warpgroup == warpgroups)
     def _copy() -> None:
-        plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
-        for n in range(WARPGROUPS):
-            own = pl.ds(start + n * ROWS, ROWS)
+        if warpgroups == WARPGROUPS:
+            plgpu.set_max_registers(COPYING_REGISTERS, action="decrease")
+        for n in range(warpgroups):
+            own = pl.ds(start + n * rows, rows)
             plgpu.copy_gmem_to_smem(given["q"].at[head, own], slots["q"].at[n], loaded_queries)
             for name, slot in of_queries.items():
                 source = given[name].at[head, own] if name == "penalties" else given[name].at[own]
@@ -188,33 +340,30 @@ def _kernel(
         # The last rounds only wait until all blocks are used.
         lax.fori_loop(0, some + STAGES, copy_keys, None)
 
-    @pl.when(warpgroup < WARPGROUPS)
+    @pl.when(warpgroup < warpgroups)
     def _compute() -> None:
-        plgpu.set_max_registers(REGISTERS, action="increase")
-        pairs, first = (ROWS, KEYS), start + warpgroup * ROWS
+        if warpgroups == WARPGROUPS:
+            plgpu.set_max_registers(REGISTERS, action="increase")
+        pairs, first = (rows, KEYS), start + warpgroup * rows
         plgpu.barrier_wait(loaded_queries)
 
         def down(x: Array, shape: tuple[int, int] = pairs) -> Array:
             return lax.broadcast_in_dim(x, shape, [0])
 
+        def across(x: Array) -> Array:
+            return laid_out(lax.broadcast_in_dim(x, pairs, [1]), layout)
+
         def difference(of: str, slot: Array) -> Array:
             """A number of each query minus that of each key."""
             of_i = laid_out(of_queries[of][warpgroup], by_query)
             of_j = laid_out(slots[of][slot], by_key)
-            return down(of_i) - lax.broadcast_in_dim(of_j, pairs, [1])
-
-        def product(a: Any, b: Any) -> Array:
-            def run(sums: Any) -> Array:
-                plgpu.wgmma(sums, a, b)
-                return sums[...]
-
-            return pl.run_scoped(run, plgpu.ACC((a.shape[0], b.shape[1]), jnp.float32))
+            return down(of_i) - across(of_j)
 
         def step(masked: bool, nth: Array, carry: Any) -> Any:
             mixed, top, total = carry
             slot = lax.rem(nth, jnp.int32(STAGES))
             plgpu.barrier_wait(loaded.at[slot])
-            scores = product(slots["q"].at[warpgroup], slots["k"].at[slot])
+            scores = products.product(slots["q"].at[warpgroup], slots["k"].at[slot])
             scale, softcap = what["scale"], what["softcap"]
             if softcap is None:
                 scores = scores * (scale * LOG2_E)
@@ -231,7 +380,7 @@ def _kernel(
                 j = given["order"][nth_queries, nth] * KEYS
                 j = j + laid_out(lax.broadcasted_iota(jnp.int32, pairs, 1), layout)
                 end = laid_out(slots["end"][slot], by_key)
-                seen = (j <= i) & (i < lax.broadcast_in_dim(end, pairs, [1]))
+                seen = (j <= i) & (i < across(end))
                 if what["windowed"]:
                     window = given["window"][0]
                     # No window is one that is wider than every distance.
@@ -244,24 +393,20 @@ def _kernel(
             total = total * shrink + weights.sum(axis=1)
             slots["weights"][warpgroup] = weights.astype(slots["weights"].dtype)
             plgpu.commit_smem()
-            parts = []
-            for n, part in enumerate(mixed):
-                values = slots["v"].at[slot, :, pl.ds(n * columns, columns)]
-                more = product(slots["weights"].at[warpgroup], values)
-                parts.append(part * down(shrink, part.shape) + more)
+            factors = slots["weights"].at[warpgroup], slots["v"].at[slot]
+            mixed = products.mix(mixed, functools.partial(down, shrink), *factors)
             plgpu.barrier_arrive(used.at[slot])
-            return tuple(parts), higher, total
+            return mixed, higher, total
 
-        nothing = laid_out(jnp.zeros((ROWS, columns), jnp.float32), layout)
         carry = (
-            (nothing,) * (slots["v"].shape[2] // columns),
-            laid_out(jnp.full((ROWS,), LOWEST, jnp.float32), by_query),
-            laid_out(jnp.zeros((ROWS,), jnp.float32), by_query),
+            products.start(laid_out(jnp.zeros((rows, columns), jnp.float32), layout)),
+            laid_out(jnp.full((rows,), LOWEST, jnp.float32), by_query),
+            laid_out(jnp.zeros((rows,), jnp.float32), by_query),
         )
         carry = lax.fori_loop(0, whole, functools.partial(step, False), carry)
         mixed, top, total = lax.fori_loop(whole, some, functools.partial(step, True), carry)
         total = jnp.where(total == 0.0, 1.0, total)
-        share, own = 1.0 / total, pl.ds(first, ROWS)
-        for n, part in enumerate(mixed):
+        share, own = 1.0 / total, pl.ds(first, rows)
+        for n, part in enumerate(products.parts(mixed)):
             out_ref[head, own, pl.ds(n * columns, columns)] = part * down(share, part.shape)
         lse_ref[head, own] = top * (1 / LOG2_E) + jnp.log(total)

@@ -13,7 +13,7 @@ from jaxscore.device.attention import interval as by_blocks
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention import score_rule
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import BACKENDS
+from jaxscore.device.backends import BACKENDS, MOSAIC_KERNELS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
@@ -25,7 +25,7 @@ PLAIN = ScoreRule(1.0)
 FAST = {
     name: functools.partial(form, interpret=True) if name.startswith("kernel") else form
     for name, form in fast.ATTENTION.items()
-    if name != "kernel_sm90"  # needs another interpreter, see test_kernels
+    if name not in MOSAIC_KERNELS.values()  # need another interpreter, see test_kernels
 }
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jaxscore.device.attention.score_rule import (
     pair_counts,
     visible,
 )
-from jaxscore.device.backends import BACKENDS, Build
+from jaxscore.device.backends import BACKENDS, MOSAIC_KERNELS, Build
 from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike, rules
 from tests.device.tries import random_rows
@@ -117,15 +118,34 @@ def test_a_broken_value_reaches_those_who_see_it_and_no_others(kernel):
     assert np.isfinite(np.asarray(got[1])).all()
 
 
-def run_sm90(*given, **how):
-    """`kernel_sm90` in an interpreter that raises for a race, and that JAX 0.10 does not export."""
+def run_mosaic(kernel, *given, **how):
+    """A kernel in an interpreter that raises for a race, and that JAX 0.10 does not export."""
     found = getattr(mosaic_gpu, "InterpretGPUParams", None)
     if found is None:
         from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams as found
-    return kernel_mosaic.kernel_sm90(*given, interpret=found(detect_races=True), **how)
+    return getattr(kernel_mosaic, kernel)(*given, interpret=found(detect_races=True), **how)
+
+
+# Pallas' interpreter for GPUs blocks one of XLA's threads with each warpgroup that waits.
+INTERPRETED = pytest.mark.skipif(
+    int(os.environ.get("NPROC", os.cpu_count() or 1)) < 4,
+    reason="waiting warpgroups would block all threads of XLA here; set NPROC=4",
+)
+MOSAIC = [
+    "kernel_sm90",
+    pytest.param(
+        "kernel_sm100",
+        marks=pytest.mark.skipif(
+            tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12),
+            reason="JAX's interpreter for GPUs knows tensor memory since 0.12",
+        ),
+    ),
+]
 
 
 @pytest.mark.slow
+@INTERPRETED
+@pytest.mark.parametrize("kernel", MOSAIC)
 @pytest.mark.parametrize(
     ("length", "heads", "width", "kind", "window"),
     [
@@ -134,34 +154,38 @@ def run_sm90(*given, **how):
         (40, 1, 256, "coarse", None),
     ],
 )
-def test_the_hopper_kernel(length, heads, width, kind, window):
+def test_a_mosaic_kernel(kernel, length, heads, width, kind, window):
     """In float32, which a card would round to TF32. One key is NaN."""
     q, k, v, position, end = arrays(length, length, heads, 1, width)
     given = q, *interval.isolate_nonfinite(k.at[1, 20].set(jnp.nan), v), position, end
     rule = rules(heads)[kind]
     at = None if window is None else jnp.int32(window)
-    got, lse = run_sm90(*given, at, rule=rule, dtype=jnp.float32)
+    got, lse = run_mosaic(kernel, *given, at, rule=rule, dtype=jnp.float32)
     want, want_lse = whole(*given, window or 0, rule)
     assert 0 < np.isnan(want_lse).sum() < want_lse.size / 2
     np.testing.assert_allclose(got, want, atol=1e-5, rtol=0)
     np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=2e-6)
 
 
-def test_the_hopper_kernel_in_bfloat16_reads_no_block_that_is_not_seen():
+@INTERPRETED
+@pytest.mark.parametrize("kernel", MOSAIC)
+def test_a_mosaic_kernel_in_bfloat16_reads_no_block_that_is_not_seen(kernel):
     """The values of the first row are NaN, and times a weight of 0 they would be NaN."""
-    given = arrays(5, 128, 1, 1, 128)
+    given = arrays(5, 256, 1, 1, 128)
     q, k, v = (x.astype(jnp.bfloat16) for x in given[:3])
     rule = ScoreRule(128**-0.5)
-    got, lse = run_sm90(q, k, v.at[0].set(jnp.nan), *given[3:], None, rule=rule, dtype=jnp.bfloat16)
+    broken = q, k, v.at[0].set(jnp.nan), *given[3:], None
+    got, lse = run_mosaic(kernel, *broken, rule=rule, dtype=jnp.bfloat16)
     want, want_lse = whole(*(x.astype(jnp.float32) for x in (q, k, v)), *given[3:], 0, rule)
     # Weights are rounded to bfloat16; values of up to 4 are averaged.
     np.testing.assert_allclose(got[1], want[1], atol=1e-2, rtol=0)
     np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kernel", MOSAIC_KERNELS.values())
 @pytest.mark.parametrize(("width", "dtype"), [(257, jnp.bfloat16), (64, jnp.float32)])
-def test_what_the_hopper_kernel_does_not_take_is_left_to_the_blocked_form(width, dtype):
-    backend = dataclasses.replace(BACKENDS["gpu"], attention="kernel_sm90")
+def test_what_a_mosaic_kernel_does_not_take_is_left_to_the_blocked_form(kernel, width, dtype):
+    backend = dataclasses.replace(BACKENDS["gpu"], attention=kernel)
     assert interval._implementation(backend, dtype, 8, 1, width) is interval.blocked
 
 
