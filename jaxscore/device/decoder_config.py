@@ -473,8 +473,8 @@ class DecoderConfig:
             of halves that no layer has are 1.
         rotary: tables, as long as each other; empty where nothing turns.
         rotary_of: for each layer the index of its table.
-        long_rotary: tables instead of `rotary` for requests of more than `long_from` tokens; empty
-            where those have the same.
+        long_rotary: tables instead of `rotary` for requests of which more than `long_from` tokens
+            are read; empty where those have the same.
         interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
         learned_positions: a table of `max_positions` is added to the embeddings.
         sinusoidal_from: what is added to them instead is the sines, then the cosines of a position

@@ -64,9 +64,9 @@ class Engine(Pipeline):
         """Programs of the variant for short requests."""
         return self.variants[0].programs
 
-    def variant(self, n_tokens: int) -> Variant:
-        """The variant for a request with this many tokens."""
-        return self.variants[self.planner.variant(n_tokens)]
+    def variant(self, n_read: int) -> Variant:
+        """The variant for a request of which the model reads this many tokens."""
+        return self.variants[self.planner.variant(n_read)]
 
     def run(
         self,

@@ -34,7 +34,8 @@ class ModelFacts:
         shares_text: rows may hold tries; otherwise each row holds one path.
         takes_prefixes: rows may continue a prefix cache.
         deals_rows: rows of all sizes share a batch, which fills the chunks of recurrent layers.
-        longer_from: requests with more tokens use the second variant; None if there is one.
+        longer_from: requests of which the model reads more tokens use the second variant; None if
+            there is one variant.
         on_cpu: determines how much work a program of its own must save.
     """
 
@@ -76,10 +77,15 @@ class Planner:
             raise ValueError(f"batch_tokens {batch_tokens} is below {SHORTEST_ROW}")
         self.facts, self.batch_tokens, self.reproducible = facts, batch_tokens, reproducible
 
-    def variant(self, n_tokens: int) -> int:
-        """Index of the model's variant for a request with this many tokens."""
+    def variant(self, n_read: int) -> int:
+        """Return the index of the model's variant for a request.
+
+        Args:
+            n_read: number of the request's tokens that the model reads. A token that is only
+                scored does not count, as in a forward pass over the text before it.
+        """
         longer_from = self.facts.longer_from
-        return int(longer_from is not None and n_tokens > longer_from)
+        return int(longer_from is not None and n_read > longer_from)
 
     def window(self, sequences: list[TokenSequence], options: ScoreOptions = BASE_SCORES) -> Window:
         """Plan sequences together, one forest for each variant that scores some of them.
@@ -89,7 +95,7 @@ class Planner:
         """
         of_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
-            of_variant.setdefault(self.variant(len(sequence.ids)), []).append(k)
+            of_variant.setdefault(self.variant(len(sequence.input_ids)), []).append(k)
         works = [
             self._work(variant, index, [sequences[k] for k in index], options)
             for variant, index in sorted(of_variant.items())

@@ -64,7 +64,8 @@ class Model:
         dtype: "float32" or "bfloat16".
         model_type: of the config.
         eos_ids: tokens that finish a generated text.
-        longer: length, and the model over the same parameters for requests beyond it.
+        longer: number of tokens, and the model over the same parameters for requests of which it
+            reads more.
         replaced_kernels: what replaces kernels that its GPU or JAX does not run, and why; None if
             there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.

@@ -82,7 +82,9 @@ def rotary(head_width: int, parameters: Mapping[str, Any], *, allows_odd: bool =
 def longrope(
     head_width: int, parameters: Mapping[str, Any], max_positions: int
 ) -> tuple[Rotary, Rotary]:
-    """LongRoPE's tables (arXiv 2402.13753): up to the original length, and for longer requests.
+    """Compute LongRoPE's tables (arXiv 2402.13753) for short and for long requests.
+
+    A request is long if the model reads more tokens of it than the original length.
 
     Args:
         head_width, parameters: as for `rotary`, with type "longrope".

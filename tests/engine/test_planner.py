@@ -49,6 +49,10 @@ def test_long_requests_are_another_variants():
     # The choices after a prompt are no part of its length.
     edge = TokenSequence(np.ones(100, np.int32), 100, np.array([1, 2, 3]))
     assert [one.variant for one in made([edge], longer_from=100).forests] == [0]
+    # The last token of a text is scored and not read.
+    texts = [TokenSequence(np.ones(n, np.int32), 0) for n in (100, 101, 102)]
+    works = made(texts, longer_from=100).forests
+    assert [(one.variant, list(one.index)) for one in works] == [(0, [0, 1]), (1, [2])]
 
 
 def test_reproducible_plans_each_sequence_alone():

@@ -152,28 +152,41 @@ def saved(folder: Path, kind: str, **config) -> torch.nn.Module:
 
 
 def ragged() -> list[TokenSequence]:
-    """Paths that branch at several depths, strangers, a repetition, and the extreme ids."""
+    """Paths that branch at several depths, strangers, a repetition, and the extreme ids.
+
+    One of them is read up to the original length of the rotary scalings, 16 tokens.
+    """
     draw = np.random.default_rng(3)
     prefix = draw.integers(0, VOCABULARY, 40)
     paths = [prefix]
     for shared, own in ((10, 3), (25, 23), (39, 2), (1, 12)):
         paths.append(np.concatenate([prefix[:shared], draw.integers(0, VOCABULARY, own)]))
-    paths += [prefix, np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, POSITIONS)]
+    paths += [prefix, prefix[:17]]
+    paths += [np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, POSITIONS)]
     return [TokenSequence(path.astype(np.int32), 0) for path in paths]
 
 
 @torch.no_grad()
+def torch_logits(model: torch.nn.Module, sequence: TokenSequence) -> torch.Tensor:
+    """Logits at each token that is read, float [n_read, V].
+
+    The last token of a text is only scored. Torch must not read it either: rotary frequencies may
+    depend on the number of tokens.
+    """
+    return model(torch.from_numpy(sequence.input_ids.astype(np.int64))[None]).logits[0]
+
+
 def torch_scores(model: torch.nn.Module, sequences: list[TokenSequence]) -> list[SequenceScores]:
     """Every token of every sequence, one at a time, from torch's whole softmax."""
     out = []
     for sequence in sequences:
-        ids = torch.from_numpy(sequence.ids.astype(np.int64))
-        logp = torch.log_softmax(model(ids[None]).logits[0, :-1].float(), -1)
+        targets = torch.from_numpy(sequence.ids[1:].astype(np.int64))
+        logp = torch.log_softmax(torch_logits(model, sequence).float(), -1)
         values = (
-            logp.gather(1, ids[1:, None])[:, 0],
+            logp.gather(1, targets[:, None])[:, 0],
             -(logp.exp() * logp).sum(-1),
             -logp.mean(-1) - np.log(logp.shape[-1]),
-            logp.argmax(-1) == ids[1:],
+            logp.argmax(-1) == targets,
         )
         out.append(SequenceScores(*(value.numpy() for value in values)))
     return out

@@ -2,20 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 from jaxscore.device.lm_head.sums import MEASURES
-from tests.models.checkpoints import loaded, ragged, saved, scorer
+from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_logits
 from tests.models.families import STRUCTURES
 from tests.models.test_top import CONFIGS
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
-
-
-@torch.no_grad()
-def torch_logits(model, ids):
-    ids = torch.from_numpy(ids.astype(np.int64))
-    return model(ids[None]).logits[0, :-1].double().numpy()
 
 
 @pytest.mark.slow_after(2)
@@ -24,7 +17,7 @@ def test_they_are_torchs(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
     found = scorer(loaded(tmp_path)).score_sequences(ragged(), measures=MEASURES)
     for one, scores in zip(ragged(), found, strict=True):
-        z = torch_logits(model, one.ids)[one.first_scored - 1 :]
+        z = torch_logits(model, one).double().numpy()[one.first_scored - 1 :]
         logp = z - z.max(axis=1, keepdims=True)
         logp -= np.log(np.exp(logp).sum(axis=1, keepdims=True))
         p = np.exp(logp)

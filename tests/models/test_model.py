@@ -17,7 +17,7 @@ from jaxscore.models.load import load
 from jaxscore.models.model import paired
 from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
-from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_model
+from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_logits, torch_model
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
@@ -31,11 +31,9 @@ CONFIGS = {
 }
 
 
-@torch.no_grad()
 def torch_logprobs(model, sequence):
     """ln p of every token at each scored place, float64 [n_scored, V]."""
-    ids = torch.from_numpy(sequence.ids.astype(np.int64))
-    return torch.log_softmax(model(ids[None]).logits[0, :-1].double(), -1).numpy()
+    return torch.log_softmax(torch_logits(model, sequence).double(), -1).numpy()
 
 
 def full(model, sequences):

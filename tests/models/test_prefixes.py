@@ -8,7 +8,7 @@ from jaxscore import Scorer
 from jaxscore.engine import planner
 from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
-from tests.models.checkpoints import loaded, saved
+from tests.models.checkpoints import loaded, saved, torch_logits
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
 pytestmark = pytest.mark.slow
@@ -76,9 +76,7 @@ def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
         np.testing.assert_allclose(one.self_certainty, other.self_certainty, rtol=0, atol=1e-4)
 
 
-@torch.no_grad()
 def float64_logprobs(model, one):
     """Of the tokens that are scored."""
-    logits = model(torch.from_numpy(one.ids[None].astype(np.int64))).logits[0, :-1]
-    logp = torch.log_softmax(logits.double(), -1).numpy()[one.first_scored - 1 :]
+    logp = torch.log_softmax(torch_logits(model, one).double(), -1).numpy()[one.first_scored - 1 :]
     return np.take_along_axis(logp, one.targets[:, None].astype(int), axis=1)[:, 0]

@@ -6,7 +6,7 @@ import torch
 
 from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import LONGROPE
-from tests.models.checkpoints import loaded, ragged, saved, scorer
+from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_logits
 from tests.models.families import STRUCTURES
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
@@ -16,12 +16,6 @@ TOP = 5
 CONFIGS = {"phi3": {"rope_scaling": LONGROPE, "original_max_position_embeddings": 16}}
 
 
-@torch.no_grad()
-def torch_logprobs(model, ids):
-    ids = torch.from_numpy(ids.astype(np.int64))
-    return torch.log_softmax(model(ids[None]).logits[0, :-1].float(), -1).numpy()
-
-
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", STRUCTURES)
 def test_they_are_torchs(tmp_path, kind):
@@ -29,7 +23,7 @@ def test_they_are_torchs(tmp_path, kind):
     for one, scores in zip(
         ragged(), scorer(loaded(tmp_path)).score_sequences(ragged(), top=TOP), strict=True
     ):
-        every = torch_logprobs(model, one.ids)
+        every = torch.log_softmax(torch_logits(model, one).float(), -1).numpy()
         of_ids = np.take_along_axis(every, scores.top_id.astype(int), axis=1)
         np.testing.assert_allclose(scores.top_logprob, of_ids, atol=1e-4, rtol=0)
         largest = -np.sort(-every, axis=1)[:, :TOP]
