@@ -25,6 +25,8 @@ from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_flo
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."  # prefix of PEFT's model for the names of its base
 PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+# Original tensors of an adapted LM head, which PEFT saves with it unless told otherwise
+BASE = re.compile(r"(?P<module>.+)\.base_layer\.(?P<tensor>weight|bias)")
 
 # Settings of `adapter_config.json` that a merge reads:
 READ = frozenset("r lora_alpha use_rslora rank_pattern alpha_pattern".split())
@@ -80,11 +82,14 @@ class Adapter:
         weights: its file, named in errors.
         base_model: the model that its config names, which is not checked.
         deltas: by module of the base model.
+        base_tensors: the base model's tensors that the file has, by their names. As in PEFT, they
+            replace those of the checkpoint before the deltas are added.
     """
 
     weights: Path
     base_model: str | None
     deltas: Mapping[str, Delta]
+    base_tensors: Mapping[str, np.ndarray]
 
 
 def read(folder: Path) -> Adapter:
@@ -106,24 +111,32 @@ def read(folder: Path) -> Adapter:
     if not weights.exists() and (pickled := sorted(folder.glob("adapter_model.*"))):
         raise InputError(f"{pickled[0]}: is not read; save the adapter again, as {WEIGHTS}")
     halves: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in map_file(weights).items():
-        pair = PAIR.fullmatch(name)
-        if pair is None or not name.startswith(ROOT):
+    base_tensors: dict[str, np.ndarray] = {}
+    tensors = map_file(weights)
+    if not tensors:
+        raise InputError(f"{weights}: holds no tensors")
+    adapted = {pair["module"] for name in tensors if (pair := PAIR.fullmatch(name))}
+    for name, array in tensors.items():
+        match = PAIR.fullmatch(name) or BASE.fullmatch(name)
+        if match is None or not name.startswith(ROOT) or match["module"] not in adapted:
             raise InputError(
                 f"{weights}: tensor {name} is not handled, expected names like "
                 f"{ROOT}MODULE.lora_A.weight; merge this adapter with PEFT itself"
             )
         check_float(weights, name, array)
-        halves.setdefault(pair["module"].removeprefix(ROOT), {})[pair["half"]] = array
-    if not halves:
-        raise InputError(f"{weights}: holds no tensors")
+        module = match["module"].removeprefix(ROOT)
+        if match.re is PAIR:
+            halves.setdefault(module, {})[match["half"]] = array
+        else:
+            base_tensors[f"{module}.{match['tensor']}"] = array
     deadline = time.monotonic() + PATTERN_SECONDS
     deltas = {
         module: _delta(module, found, config, where, weights, deadline)
         for module, found in halves.items()
     }
     base = config.get("base_model_name_or_path")
-    return Adapter(weights, one_line(base) if isinstance(base, str) else None, deltas)
+    base_model = one_line(base) if isinstance(base, str) else None
+    return Adapter(weights, base_model, deltas, base_tensors)
 
 
 def merged(
@@ -167,9 +180,22 @@ def merged(
             )
         check_float(tensors.where[name], name, tensors.stored[name])
         deltas[name] = delta, transposed
+    replaced = {}
+    for own_name, array in adapter.base_tensors.items():
+        name = stored.get(bare(own_name))
+        if name is None or tensors.stored[name].shape != array.shape:
+            shape = "no such tensor" if name is None else list(tensors.stored[name].shape)
+            raise InputError(
+                f"{adapter.weights}: the original {own_name} of the adapted module has shape "
+                f"{list(array.shape)}; the model has {shape}"
+            )
+        check_float(tensors.where[name], name, tensors.stored[name])
+        replaced[name] = array
 
     def value(name: str) -> np.ndarray:
-        array = tensors.arrays[name]
+        array = replaced.get(name)
+        if array is None:
+            array = tensors.arrays[name]
         if name not in deltas:
             return array
         delta, transposed = deltas[name]
@@ -177,8 +203,9 @@ def merged(
 
     arrays = LazyMapping(tensors.arrays, value)
     # `pieces` stay: they belong to tensors with three axes, which have no deltas.
-    rows = {name: stored for name, stored in tensors.rows.items() if name not in deltas}
-    changed = tensors.changed | set(deltas)
+    changed_here = {*deltas, *replaced}
+    rows = {name: stored for name, stored in tensors.rows.items() if name not in changed_here}
+    changed = tensors.changed | changed_here
     return dataclasses.replace(tensors, arrays=arrays, changed=changed, rows=rows)
 
 

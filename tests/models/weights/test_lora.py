@@ -22,6 +22,7 @@ from jaxscore.models.weights import tensor_files as files
 from tests.models.checkpoints import (
     assert_agree,
     distance,
+    from_folder,
     loaded,
     ragged,
     saved,
@@ -38,6 +39,7 @@ CASES = {
         {"target_modules": "all-linear", "r": 3, "lora_alpha": 5, "exclude_modules": ["o_proj"]},
     ),
     "untied head": ("llama", {"target_modules": ["lm_head", "o_proj"], "r": 2, "lora_alpha": 1.5}),
+    "head with a bias": ("phi", {"target_modules": r".*\.?lm_head", "r": 2}),
     "rank-stabilised": (
         "llama",
         {"target_modules": "all-linear", "r": 9, "lora_alpha": 4, "use_rslora": True},
@@ -94,7 +96,10 @@ def adapt(model, folder, **settings):
         for name, value in adapted.named_parameters():
             if "lora_" in name:  # B starts at zero, which merges into nothing
                 value.normal_(std=0.3)
-    adapted.save_pretrained(folder, save_embedding_layers=False)
+    with warnings.catch_warnings():
+        # Heads are saved with their original weights, and the base has no folder.
+        warnings.filterwarnings("ignore", message="Setting `save_emb|Could not find a config file")
+        adapted.save_pretrained(folder)
     return adapted
 
 
@@ -314,12 +319,48 @@ def test_real_adapters_that_are_not_handled(tmp_path):
         "use_dora": {"use_dora": True, "target_modules": ["q_proj"]},
         "bias": {"bias": "lora_only", "target_modules": ["q_proj"]},
         "modules_to_save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},
-        "lora_embedding_A": {"target_modules": ["embed_tokens", "q_proj"]},
+        "embed_tokens.lora_embedding_A": {"target_modules": ["embed_tokens", "lm_head"]},
+        "trainable_token_indices": {"trainable_token_indices": [3], "target_modules": ["q_proj"]},
+        # For experts, whose weights are parameters and not modules in transformers 5
+        "target_parameters": {"target_parameters": ["q_proj.weight"], "target_modules": []},
     }
     for named, settings in kinds.items():
         base = saved(tmp_path / "base", "llama")
         adapt(base, tmp_path / named, r=4, **settings)
         refused(tmp_path / "base", tmp_path / named, named, "merge this adapter with PEFT itself")
+
+
+HEAD = "base_model.model.lm_head.base_layer.weight"
+
+
+def test_the_original_head_of_an_adapter_replaces_the_models(copied):
+    """As in PEFT, which loads it into the layer that it adapts."""
+    base, adapter = copied("untied head")
+    before = torch_scores(from_folder(base), ragged())
+    rewritten(adapter, lambda tensors: tensors | {HEAD: 1.5 * tensors[HEAD]})
+    merged = peft.PeftModel.from_pretrained(from_folder(base), adapter).merge_and_unload()
+    want = torch_scores(merged, ragged())
+    assert distance(want, before) > 0.1
+    assert_agree(scorer(with_adapter(base, adapter)).score_sequences(ragged()), want)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda t: t | {HEAD: t[HEAD][:9].copy()}, "lm_head.weight .* shape [9, 32]; the model"),
+        (lambda t: t | {HEAD: t[HEAD].astype(np.int32)}, "base_layer.weight is stored as I32"),
+        (lambda t: t | {HEAD.replace(".weight", ".bias"): t[HEAD][:, 0].copy()}, "no such tensor"),
+        (
+            lambda t: t | {HEAD.replace("lm_head", "model.norm"): t[HEAD].copy()},
+            "tensor base_model.model.model.norm.base_layer.weight is not handled",
+        ),
+        (lambda t: {HEAD: t[HEAD]}, f"tensor {HEAD} is not handled"),
+    ],
+)
+def test_original_tensors_that_do_not_fit(copied, change, named):
+    base, adapter = copied("untied head")
+    rewritten(adapter, change)
+    refused(base, adapter, adapter / WEIGHTS, *named.split(" .* "))
 
 
 FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
