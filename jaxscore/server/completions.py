@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from jaxscore.engine.generation.state import most_new_tokens
 from jaxscore.server import MAX_NUMBERS, MAX_PROMPTS, invalid_field
 from jaxscore.server.choices import (
     Choice,
@@ -147,7 +148,8 @@ def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
     if limit is None:
         limit, name = fields.max_tokens, "max_tokens"
     check_length(service, [prompt], limit or 1, name)
-    max_tokens = limit or service.max_positions - len(prompt.ids)
+    room = service.max_positions - len(prompt.ids)
+    max_tokens = limit or min(room, most_new_tokens(prompt.ids, service.scorer.model))
     n_top = (fields.top_logprobs or 0) if fields.logprobs else None
     return ChoiceRequest(fields, [prompt], max_tokens, n_top, prompt_field="messages")
 

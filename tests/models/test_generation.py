@@ -6,6 +6,7 @@ import torch
 
 from jaxscore import Scorer
 from jaxscore.engine.generation import Generator
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds
 from tests.models.case_parts import LONGROPE, VOCABULARY
@@ -99,9 +100,13 @@ def test_longrope_on_either_side_of_its_original_length(tmp_path):
     model = saved(tmp_path, "phi3", rope_scaling=LONGROPE, original_max_position_embeddings=16)
     some = prompts(9, 17, 10, 16)  # 9 and the 7 new tokens that are fed are 16
     *either_side, crossing, at_the_end = written(tmp_path, some)
+    scorer = Scorer(loaded(tmp_path), None, batch_tokens=64)
     for ids, one in zip(some, either_side, strict=False):
         assert one.error is None
         assert one.token_ids.tolist() == torch_greedy(model, ids)
+        text = TokenSequence(np.r_[ids, one.token_ids].astype(np.int32), len(ids))
+        [scores] = scorer.score_sequences([text])
+        assert scores.greedy.all()  # scored as it was generated
     for one, n_tokens, most in ((crossing, 10, 7), (at_the_end, 16, 1)):
         assert f"prompt of {n_tokens} tokens and 8 new ones go beyond the 16" in one.error
         assert f"at most {most} new tokens" in one.error

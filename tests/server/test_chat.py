@@ -1,16 +1,19 @@
 """`/v1/chat/completions`: fields, texts and numbers, against the template and the scorer."""
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import threading
 
 import numpy as np
 import pytest
 
+from jaxscore import Scorer
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.server import service
 from jaxscore.text import chat_template
-from tests.server.conftest import refused
+from tests.server.conftest import Served, refused
 
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it Oslo?"}]
@@ -118,6 +121,22 @@ def test_numbers_are_the_scorers(served):
     for one, top_id, top in zip(content, scores.top_id, scores.top_logprob, strict=True):
         assert [by_bytes[bytes(x["bytes"])] for x in one["top_logprobs"]] == top_id[:3].tolist()
         np.testing.assert_allclose([x["logprob"] for x in one["top_logprobs"]], top[:3], atol=1e-5)
+
+
+def test_a_chat_without_a_limit_ends_where_rotary_frequencies_change(scorer):
+    """As LongRoPE's do at the original length; a limit beyond it is refused."""
+    [ids] = scorer.encoder.prompt_ids([chat_template.render(scorer.encoder.tokenizer, MESSAGES)])
+    model = dataclasses.replace(scorer.model, longer=(len(ids) + 2, scorer.model))
+    longrope = Scorer(model, scorer.encoder, batch_tokens=1024)
+    with contextlib.closing(Served(longrope)) as served:
+        body = {"messages": MESSAGES, "temperature": 0}
+        answer = served.ask(PATH, body | {"max_tokens": 4})
+        message = refused(answer, 400, param="messages")["message"]
+        assert "at most 3 new tokens" in message
+        answer = served.ask(PATH, body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        assert answer.json()["choices"][0]["finish_reason"] == "length"
 
 
 def test_without_top_logprobs_the_lists_are_empty(served):

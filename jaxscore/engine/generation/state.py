@@ -252,6 +252,18 @@ def n_free_positions(ids: np.ndarray, model: Model) -> int:
     return model.max_positions - len(ids) + (model.cached is not None)
 
 
+def most_new_tokens(ids: np.ndarray, model: Model) -> int:
+    """Return the largest number of tokens that the model can generate after a prompt.
+
+    Keys and values of the cache belong to one set of rotary frequencies, so a text does not go on
+    beyond the length where LongRoPE's frequencies change. Its last token is not read.
+    """
+    n_free = n_free_positions(ids, model)
+    if model.longer is None or len(ids) > model.longer[0]:
+        return n_free
+    return min(n_free, model.longer[0] - len(ids) + 1)
+
+
 def _check_sampling(r: GenerationRequest, model: Model) -> str | None:
     bad_temperature = not 0 <= r.temperature < math.inf  # true for NaN
     if r.max_new_tokens < 1 or bad_temperature or not 0 < r.top_p <= 1:
@@ -291,11 +303,11 @@ def _check_ends(r: GenerationRequest, model: Model) -> str | None:
 
 
 def _check_rotary(r: GenerationRequest, ids: np.ndarray, model: Model) -> str | None:
-    longer, n_new = model.longer, min(r.max_new_tokens, n_free_positions(ids, model))
-    if longer is not None and len(ids) <= longer[0] < len(ids) + n_new - 1:
+    n_new, limit = min(r.max_new_tokens, n_free_positions(ids, model)), most_new_tokens(ids, model)
+    if model.longer is not None and n_new > limit:
         return (
             f"its prompt of {len(ids)} tokens and {n_new} new ones go beyond the "
-            f"{longer[0]} up to which this model has other rotary frequencies; ask for at "
-            f"most {longer[0] - len(ids) + 1} new tokens"
+            f"{model.longer[0]} up to which this model has other rotary frequencies; ask for at "
+            f"most {limit} new tokens"
         )
     return None
