@@ -88,7 +88,7 @@ def torch_scores(folder: Path, ids: Sequence[np.ndarray], dtype: torch.dtype) ->
     scores = []
     for text_ids in ids:
         tokens = torch.from_numpy(np.asarray(text_ids, np.int64))[None]
-        logits = model(tokens, use_cache=False).logits[0, :-1].double()
+        logits = model(tokens[:, :-1], use_cache=False).logits[0].double()
         chosen = logits.log_softmax(-1).gather(1, tokens[0, 1:, None])
         scores.append(chosen[:, 0].numpy())
     return scores

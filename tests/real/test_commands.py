@@ -242,7 +242,7 @@ def test_plan_counts_the_published_parameters(commands):
 def self_certainty(model, tokenizer, prompt, response):
     """KL divergence from the uniform distribution to PyTorch's, nats, mean over the response."""
     ids, start = tokenizer.encode(prompt + response), len(tokenizer.encode(prompt))
-    logits = model(torch.tensor([ids])).logits[0, start - 1 : -1].double()
+    logits = model(torch.tensor([ids[:-1]])).logits[0, start - 1 :].double()
     by_token = logits.logsumexp(-1) - logits.mean(-1) - np.log(logits.shape[-1])
     return float(by_token.mean())
 

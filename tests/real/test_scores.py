@@ -58,7 +58,7 @@ def test_float32_scores_are_within_1e_4_of_pytorch(name, requests, scorer_of, to
 def logprobs(model, ids, per_chunk=128):
     """Log-probability of each token but the first, nats; the LM head runs on chunks of tokens."""
     tokens = torch.tensor(ids)
-    states = model.model(tokens[None], use_cache=False).last_hidden_state[0, :-1]
+    states = model.model(tokens[None, :-1], use_cache=False).last_hidden_state[0]
     pairs = zip(states.split(per_chunk), tokens[1:].split(per_chunk), strict=True)
     logits = ((model.lm_head(part), targets) for part, targets in pairs)
     return np.concatenate(

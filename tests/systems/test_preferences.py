@@ -63,7 +63,7 @@ def by_trl(folder, row, max_length):
         starts.append(next((k for k, (a, b) in pairs if a != b), len(prompt_ids)))
         ids = ids[: max_length or None]
         with torch.no_grad():
-            logp = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double(), -1)
+            logp = torch.log_softmax(model(torch.tensor([ids[:-1]])).logits[0].double(), -1)
         out.append(logp[range(len(ids) - 1), ids[1:]])
     own = [values[max(min(starts) - 1, 0) :] for values in out]
     return [(float(values.sum()), len(values)) for values in own]

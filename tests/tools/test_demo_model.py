@@ -74,7 +74,7 @@ def test_our_log_probabilities_are_those_of_torch(demo: Scorer) -> None:
     for (prompt, answer), ours in zip(pairs, scored, strict=True):
         ids, targets = encode(prompt), encode(answer, add_special_tokens=False)
         with torch.no_grad():
-            logits = reference(torch.tensor([ids + targets])).logits[0, len(ids) - 1 : -1]
+            logits = reference(torch.tensor([ids + targets[:-1]])).logits[0, len(ids) - 1 :]
         logprob = torch.log_softmax(logits.double(), -1).numpy()
         theirs = logprob[np.arange(len(targets)), targets]
         np.testing.assert_allclose(ours.logprob, theirs, rtol=0, atol=1e-4)

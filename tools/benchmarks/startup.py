@@ -39,7 +39,7 @@ for item in map(json.loads, open(sys.argv[2])):
     start = len(tokenizer(item["context"]).input_ids)
     ids = tokenizer(item["context"] + item["continuation"], return_tensors="pt").input_ids
     with torch.inference_mode():
-        logprob = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])
+        logprob = model(ids[:, :-1]).logits[0].log_softmax(-1).gather(1, ids[0, 1:, None])
     print(logprob[start - 1 :].sum().item())
 """
 

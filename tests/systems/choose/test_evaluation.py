@@ -39,8 +39,8 @@ def by_torch(name, context, option):
     before, ids = (tokenizer(text)["input_ids"] for text in (context, context + option))
     assert ids[: len(before)] == before
     with torch.no_grad():
-        logits = model(torch.tensor([ids])).logits[0].double()
-    rows = torch.log_softmax(logits, -1)[:-1]
+        logits = model(torch.tensor([ids[:-1]])).logits[0].double()
+    rows = torch.log_softmax(logits, -1)
     picked = rows[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     return float(picked[len(before) - 1 :].sum())
 
