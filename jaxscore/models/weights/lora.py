@@ -161,6 +161,12 @@ def merged(
                 f"{adapter.weights}: module {module} is of a block that several layers share, and "
                 "the adapter is for one of them; train one of the layers' own modules"
             )
+        if name is None and module.rpartition(".")[2] == "lm_head":
+            raise InputError(
+                f"{adapter.weights}: module {module} is adapted, and the model has no such tensor, "
+                "since its LM head is the embedding; save the model with tie_word_embeddings false "
+                "and both tensors, or adapt other modules"
+            )
         if name is None:
             raise InputError(
                 f"{adapter.weights}: module {module} is none of the model's, which has "
