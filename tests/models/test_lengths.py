@@ -30,6 +30,7 @@ from tests.models.checkpoints import (
     torch_logits,
     torch_scores,
 )
+from tests.models.llamalike_families import MSCALED
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
@@ -47,9 +48,7 @@ LONGROPES = {
     ),
 }
 if not FIFTH:  # the class of 5 takes the frequencies of short texts alone
-    LONGROPES["phimoe"] = scaled(
-        LONGROPE, original_max_position_embeddings=ORIGINAL, short_mscale=1.1, long_mscale=1.3
-    )
+    LONGROPES["phimoe"] = scaled(MSCALED)
 # Of other rules: family, config, and the number of tokens read at which something changes
 OTHERS = [
     ("llama", scaled(DYNAMIC), POSITIONS),
