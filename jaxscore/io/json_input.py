@@ -20,6 +20,7 @@ BYTE_ORDER_MARKS = {  # those of UTF-32 first: one of them starts with one of UT
     "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
     "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
+_LONE_CR = re.compile(rb"(?<=\r)(?!\n)")
 NULL_PATTERNS = (  # encoding, bytes of an ASCII character, which of them are 0
     ("UTF-16LE", 2, (1,)),
     ("UTF-16BE", 2, (0,)),
@@ -30,7 +31,10 @@ SNIFFED = 8  # bytes at the start of a file that tell its encoding
 
 
 def read_text(path: Path, expected: str = UTF8) -> str:
-    """Read a UTF-8 file, without a byte-order mark.
+    r"""Read a UTF-8 file without its byte-order mark, with every newline as `\n`.
+
+    Newlines are universal as in Python's text mode: `\r\n` and `\r` become `\n`. A tokenizer has
+    other tokens for them, and editors do not show them. Escaped newlines in strings of JSON stay.
 
     Args:
         expected: what should have been there, for the message.
@@ -46,7 +50,7 @@ def read_text(path: Path, expected: str = UTF8) -> str:
     check_encoding(path, raw)
     marked = raw.startswith(codecs.BOM_UTF8)
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as problem:
         at = problem.start + len(codecs.BOM_UTF8) * marked
         line, column = raw.count(b"\n", 0, at) + 1, at - raw.rfind(b"\n", 0, at)
@@ -68,21 +72,29 @@ def check_regular(path: Path) -> None:
 
 
 def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
-    """Read the lines of a UTF-8 file, without a byte-order mark, as (number from 1, text).
+    r"""Read the lines of a UTF-8 file, without a byte-order mark, as (number from 1, text).
+
+    A line ends at `\n`, `\r\n` or `\r`, see `read_text`.
 
     Args:
-        ends: keep the line ends.
+        ends: keep each line's newline as it is, for cells of a table; a line then ends at `\n`.
 
     Raises:
         InputError: as `read_text`.
     """
-    for number, raw in _raw_lines(path, UTF8):
-        n_mark = len(codecs.BOM_UTF8) * (number == 1 and raw.startswith(codecs.BOM_UTF8))
-        try:
-            text = raw[n_mark:].decode("utf-8")
-        except UnicodeDecodeError as problem:
-            raise _not_utf8(path, number, n_mark + problem.start + 1) from None
-        yield number, text if ends else text.rstrip("\r\n")
+    number = 0
+    for _, raw in _raw_lines(path, UTF8):
+        # Only \n ends a line of `_raw_lines`, so the two bytes of a \r\n are together here.
+        for line in [raw] if ends else _LONE_CR.split(raw):
+            if not line:  # after a \r at the end of the file
+                continue
+            number += 1
+            n_mark = len(codecs.BOM_UTF8) * (number == 1 and line.startswith(codecs.BOM_UTF8))
+            try:
+                text = line[n_mark:].decode("utf-8")
+            except UnicodeDecodeError as problem:
+                raise _not_utf8(path, number, n_mark + problem.start + 1) from None
+            yield number, text if ends else text.rstrip("\r\n")
 
 
 def _raw_lines(path: Path, expected: str) -> Iterator[tuple[int, bytes]]:

@@ -122,7 +122,7 @@ def read_system_prompt(path: Path) -> str:
     Raises:
         InputError: the file cannot be read, or is blank.
     """
-    text = read_text(path).rstrip("\r\n")
+    text = read_text(path).rstrip("\n")
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a system prompt")
     return text

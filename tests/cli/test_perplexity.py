@@ -1,6 +1,7 @@
 """`perplexity`: the documented files, every kind of input, and exit codes."""
 
 import csv
+import gzip
 
 import pytest
 
@@ -51,6 +52,29 @@ def test_the_documented_files(run, place):
     n_windows = report["summary"]["n_windows"]
     assert f"{n_windows} of {n_windows} texts come from it" in again.out
     assert records(folder) == [first, second, bad]
+
+
+@pytest.mark.parametrize(("ending", "newline"), [("", "\r\n"), ("", "\r"), (".gz", "\r\n")])
+def test_newlines_of_other_systems_give_the_same_perplexity(run, tmp_path, ending, newline):
+    for name, text in {"lf": TEXTS[0], "other": TEXTS[0].replace("\n", newline)}.items():
+        data = text.encode() if name == "lf" else b"\xef\xbb\xbf" + text.encode()
+        (tmp_path / f"{name}.txt{ending}").write_bytes(gzip.compress(data) if ending else data)
+        source = tmp_path / f"{name}.txt{ending}"
+        assert run(*flags(tmp_path, source, output=f"{name}.jsonl")).code == 0
+    [want], [found] = records(tmp_path, "lf.jsonl"), records(tmp_path, "other.jsonl")
+    assert {**found, "id": want["id"]} == want
+
+
+def test_newlines_in_strings_and_cells_are_scored(run, place):
+    text = "The cat sat.\r\nIt ran."
+    folder = place({"text": text}, {"text": text.replace("\r", "")})
+    assert run(*flags(folder, folder / "in.jsonl")).code == 0
+    kept, other = records(folder)
+    assert kept["n_bytes"] == other["n_bytes"] + 1
+    (folder / "in.csv").write_bytes(f'text\r\n"{text}"\r\n'.encode())
+    assert run(*flags(folder, folder / "in.csv")).code == 0
+    [cell] = records(folder)
+    assert cell["text_sha256"] == kept["text_sha256"]
 
 
 def test_text_files_and_a_table(run, place):

@@ -67,6 +67,18 @@ def test_score(run, place, scorers, local):
     assert sums(folder) == pytest.approx([one.sum_logprob for one in want], abs=1e-4)
 
 
+def test_newlines_of_other_systems_give_the_same_system_prompt(run, place, local):
+    folder = place(*LINES)
+    totals = []
+    for newline in ("\n", "\r\n", "\r"):
+        text = newline.join(["Be brief.", "", "Be kind.", ""])
+        (folder / "system.txt").write_bytes(text.encode())
+        assert run(*words(folder, "--system-file", folder / "system.txt")).code == 0
+        assert manifest(folder)["prompting"]["system_prompt"] == "Be brief.\n\nBe kind."
+        totals.append(sums(folder))
+    assert totals[1:] == totals[:1] * 2
+
+
 def test_a_conversation_and_what_the_manifest_says_of_it(run, place, scorers, local):
     folder = place(*LINES)
     assert run(*words(folder, "--apply_chat_template", "--system", "S.")).code == 0

@@ -1,5 +1,6 @@
 """Every unusable file gets a message with its name, the line and what was expected."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from jaxscore.io.json_input import (
     read_text,
     require_field,
 )
+from jaxscore.io.streams import compressed_writer
 from jaxscore.io.tables import read_csv
 from jaxscore.io.yaml_input import read_yaml
 
@@ -40,6 +42,38 @@ def test_only_line_feeds_end_a_line(write):
     text = '{"a": "x\u2028y\u0085z"}\n{"b": 2}\n'
     assert list(read_jsonl(write(text.encode()))) == [(1, {"a": "x\u2028y\u0085z"}), (2, {"b": 2})]
     assert list(read_lines(write(b"one \r\ntwo\r\n"))) == [(1, "one "), (2, "two")]
+
+
+def test_newlines_of_text_files_are_universal(write):
+    content = b"\xef\xbb\xbfone\r\ntwo\rthree\n\r\r\nfour\r"
+    assert read_text(write(content)) == "one\ntwo\nthree\n\n\nfour\n"
+    lines = list(read_lines(write(content)))
+    assert lines == [(1, "one"), (2, "two"), (3, "three"), (4, ""), (5, ""), (6, "four")]
+    with pytest.raises(InputError, match=r"lines\.jsonl:3: byte 1 is not UTF-8"):
+        list(read_lines(write(b"a\rb\r\n\xff\n")))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_a_newline_of_two_bytes_on_the_border_of_two_reads_is_one_newline(tmp_path, ending):
+    if ending == ".zst":
+        pytest.importorskip("zstandard")
+    path = tmp_path / f"a.txt{ending}"
+    lines = ["x" * (n - 1) for n in (io.DEFAULT_BUFFER_SIZE, 1 << 16, 1 << 17, 1 << 20)]
+    with path.open("wb") as raw, compressed_writer(path, raw) if ending else raw as file:
+        text = "\r\n".join([*lines, "end", ""])
+        file.write(text if ending else text.encode())
+    assert read_text(path) == "\n".join([*lines, "end", ""])
+    assert [text for _, text in read_lines(path)] == [*lines, "end"]
+
+
+def test_newlines_in_strings_of_json_stay(write):
+    line = b'{"a": "x\\r\\ny\\r"}'
+    assert list(read_jsonl(write(line + b"\r\n"))) == [(1, {"a": "x\r\ny\r"})]
+    assert list(read_jsonl(write(line + b"\r" + line))) == [
+        (1, {"a": "x\r\ny\r"}),
+        (2, {"a": "x\r\ny\r"}),
+    ]
+    assert read_array(write(b"[" + line + b",\r" + line + b"]\r\n")) == [{"a": "x\r\ny\r"}] * 2
 
 
 def test_a_byte_order_mark_counts_only_at_the_start(write):

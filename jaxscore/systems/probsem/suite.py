@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -188,13 +187,8 @@ def read_suite_file(
                 f"{path}: found no prompt, expected {expected} beside it, or a text as its field "
                 '"prompt"'
             )
-        value |= {"prompt": _prompt(found)}
+        value |= {"prompt": read_text(found)}
     yield Row(1, str(path), _limited(value, n_contexts))
-
-
-def _prompt(path: Path) -> str:
-    """A prompt's text; Python's line ends are `\\n`."""
-    return re.sub(r"\r\n?", "\n", read_text(path))
 
 
 def _limited(value: dict[str, Any], n_contexts: int | None) -> dict[str, Any]:
@@ -211,8 +205,6 @@ def suite_files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
 def read_files(folder: Path, prompt: str, test: str, limit: int | None = None) -> dict[str, Any]:
     """The object of `<prompt>_<test>.json` with the text of `<prompt>.txt` as `prompt`.
 
-    Line ends of the prompt's file are read as Python reads them: `\\r\\n` and `\\r` are `\\n`.
-
     Args:
         limit: contexts that are read; None for all.
 
@@ -222,7 +214,7 @@ def read_files(folder: Path, prompt: str, test: str, limit: int | None = None) -
     prompt_file, path = suite_files(folder, prompt, test)
     _check_exists(folder, prompt_file, "--prompt", "*.txt", "")
     _check_exists(folder, path, "--test", f"{prompt}_*.json", f"{prompt}_")
-    text = _prompt(prompt_file)
+    text = read_text(prompt_file)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
     if not isinstance(value, dict):

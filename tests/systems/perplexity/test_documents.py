@@ -20,7 +20,7 @@ GOOD = {"id": "a", "text": "one two", "topic": 7}
 def test_a_text_file_is_one_document(tmp_path):
     path = put(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\n")
     [one] = load(path)
-    assert (one.id, one.item.text, one.error) == ("a.txt", "one\r\n\r\ntwo\n", None)
+    assert (one.id, one.item.text, one.error) == ("a.txt", "one\n\ntwo\n", None)
 
 
 def test_a_folder_of_text_files(tmp_path):
