@@ -258,7 +258,9 @@ def run_declared(
         **found.prompting,
         **(about or {}),
     }
-    found = dataclasses.replace(found, remarks=first_remarks(found.remarks, MOST_REMARKS))
+    of_model = lm.remarks if system.needs and lm is not None else ()  # known after the results
+    remarks = first_remarks([*found.remarks, *of_model], MOST_REMARKS)
+    found = dataclasses.replace(found, remarks=remarks)
     return Report(system.name, found, provenance.of_run(made))
 
 

@@ -67,8 +67,8 @@ class DivergenceScorer(Scorer):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """That the two models have the same weights, if so."""
-        return (SAME_WEIGHTS,) if self.is_identical else ()
+        """Warnings about the models' files, and a note if both have the same weights."""
+        return (*super().remarks, *([SAME_WEIGHTS] if self.is_identical else []))
 
     @property
     def models(self) -> tuple[Model, ...]:

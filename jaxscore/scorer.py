@@ -119,8 +119,8 @@ class Scorer:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What a reader of the results should know about the model."""
-        return ()
+        """Warnings about the model's files for a reader of the results."""
+        return self.encoder.remarks
 
     @property
     def batch_tokens(self) -> int:

@@ -6,6 +6,7 @@ generated together, and log-probabilities are the scorer's. Found by the entry p
 
 import asyncio
 import dataclasses
+import logging
 from typing import Any
 
 import orjson
@@ -57,6 +58,8 @@ class JaxscoreAPI(ModelAPI):
     ) -> None:
         super().__init__(model_name, base_url, api_key, [], config)
         self._scorer = Scorer.from_pretrained(model_name, **model_args)
+        for line in self._scorer.remarks:
+            logging.getLogger("jaxscore").warning("%s", line)
         self._service = Service(self._scorer, Settings(names=(model_name,)))
         self._service.worker.start()
         self._service.worker.ready.result()  # raises what the first window raises

@@ -188,6 +188,8 @@ def run(args: argparse.Namespace) -> int:
     with lifecycle.listen(address) as listening:
         scorer = model_flags.load_scorer(args, args.model, None)
         scorer.progress = False
+        for line in scorer.remarks:
+            remark(args, line)
         if template is not None:
             scorer.encoder.tokenizer.chat_template = template
         service = Service(

@@ -50,10 +50,15 @@ Encoded = tuple[TokenSequence, ...]  # one request: one sequence, or one per tok
 
 
 class TextEncoder:
-    """Encodes batches of text as `TokenSequence`s by any boundary policy."""
+    """Encodes batches of text as `TokenSequence`s by any boundary policy.
+
+    Attributes:
+        remarks: warnings about the tokenizer's files.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        self.remarks: tuple[str, ...] = vars(tokenizer).get("remarks", ())
         self.bounded = BoundedTokenizer(copy_backend(tokenizer))
         # Only the special tokens before a text: an EOS after it would separate context and
         # continuation.

@@ -32,13 +32,21 @@ class CheckpointTokenizer:
         backend_tokenizer: of the library `tokenizers`.
         name_or_path: folder or file that the tokenizer was read from.
         split_special_tokens: whether special tokens in a text are read as letters.
+        remarks: warnings about the files, until the object takes on transformers' class.
     """
 
-    def __init__(self, backend: Tokenizer, path: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        backend: Tokenizer,
+        path: str,
+        settings: dict[str, Any],
+        remarks: Sequence[str] = (),
+    ) -> None:
         """`settings` are arguments of transformers' class: names of special tokens, template."""
         vars(self).update(
             backend_tokenizer=backend,
             name_or_path=path,
+            remarks=tuple(remarks),
             split_special_tokens=backend.encode_special_tokens,
             _settings=settings,
         )

@@ -15,17 +15,17 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
 from jaxscore.errors import InputError
 from jaxscore.io import gguf_file
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
-from jaxscore.text.bounded_tokenizer import panics_as_errors
+from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_around
 from jaxscore.text.tokenizer import CheckpointTokenizer, errors_only
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -42,6 +42,11 @@ PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as no writer has it
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 BOS, EOS = "bos_token", "eos_token"
+# `fix_mistral_regex` of tokenizer_config.json: transformers replaces the pattern of these models'
+# tokenizers above this number of tokens, unless a release from 5 has written config.json.
+FIX_MISTRAL = "fix_mistral_regex"
+MISTRAL_TYPES = frozenset({"mistral", "mistral3", "voxtral", "ministral", "pixtral"})
+MOST_UNFIXED = 100_000
 SPECIAL = (BOS, EOS, "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary; old
 # checkpoints have no tokenizer.json.
@@ -123,20 +128,29 @@ OF_MODEL_TYPE = {
 }
 
 
-def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    folder: Path, *, trust_remote_code: bool = False, add_bos: bool | None = None
+) -> Any:
     """Load the checkpoint's fast tokenizer.
+
+    Args:
+        add_bos: value of `add_bos_token` in place of the one in tokenizer_config.json. If True, the
+            BOS precedes each text, whatever the class, unless tokenizer.json puts a token there.
 
     Raises:
         InputError: the folder has no tokenizer, or only a slow one, which has no offsets; the
-            tokenizer brings code and `trust_remote_code` is False; or its files contradict each
-            other.
+            tokenizer brings code and `trust_remote_code` is False; its files contradict each
+            other; or `add_bos` is given for a GGUF file.
     """
     if gguf_file.is_gguf(folder):
+        if add_bos is not None:
+            raise InputError(f"{folder}: add_bos_token: a GGUF file has a value of its own")
         with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError):
             return read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
         settings, config = read_settings(folder), _read_object(folder / "config.json")
+        given = {} if add_bos is None else {f"add_{BOS}": add_bos}
         has_code = brings_code(settings) or brings_code(config)
         if has_code and not trust_remote_code:
             raise InputError(
@@ -145,7 +159,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             )
         name = class_name(settings, config)
         if (folder / TRUTH).exists() and not has_code:
-            return read_tokenizer(folder, settings, name)
+            return read_tokenizer(folder, settings | given, config, name, begins=bool(add_bos))
         files = FROM_VOCABULARY.get(name, (TRUTH,))
         missing = [file for file in files if not (folder / file).is_file()]
         if missing and not has_code:
@@ -159,7 +173,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), use_fast=True, trust_remote_code=has_code
+                str(folder), use_fast=True, trust_remote_code=has_code, **given
             )
         if not tokenizer.is_fast:
             raise InputError(
@@ -169,12 +183,20 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
         return tokenizer
 
 
-def read_tokenizer(folder: Path, settings: dict[str, Any], name: str) -> CheckpointTokenizer:
+def read_tokenizer(
+    folder: Path,
+    settings: dict[str, Any],
+    config: dict[str, Any],
+    name: str,
+    *,
+    begins: bool = False,
+) -> CheckpointTokenizer:
     """Read the tokenizer of a folder that has a tokenizer.json.
 
     Args:
-        settings: content of tokenizer_config.json.
-        name: as of `class_name`.
+        settings, config: contents of tokenizer_config.json and config.json.
+        name: see `class_name`.
+        begins: if True, a text begins with the BOS if the tokenizer puts no token there.
 
     Returns:
         A tokenizer that knows the special tokens by role and the chat template, and whose
@@ -189,8 +211,11 @@ def read_tokenizer(folder: Path, settings: dict[str, Any], name: str) -> Checkpo
     files = _Files(folder, settings, CLASSES.get(name, TokenizerClass()))
     names = files.add_tokens()
     files.apply_options(names)
+    if begins:
+        files.begin_with_bos(names)
+    remarks = files.fix_mistral_pattern(config)
     clean_up = bool(settings.get("clean_up_tokenization_spaces"))
-    return _wrapped(folder, files.backend, names, files.chat_template(), clean_up)
+    return _wrapped(folder, files.backend, names, files.chat_template(), clean_up, remarks)
 
 
 def read_gguf(path: Path) -> CheckpointTokenizer:
@@ -205,10 +230,15 @@ def read_gguf(path: Path) -> CheckpointTokenizer:
 
 
 def _wrapped(
-    path: Path, backend: Tokenizer, names: dict[str, str], template: Any, clean_up: bool = False
+    path: Path,
+    backend: Tokenizer,
+    names: dict[str, str],
+    template: Any,
+    clean_up: bool = False,
+    remarks: Sequence[str] = (),
 ) -> CheckpointTokenizer:
     settings = {"chat_template": template, "clean_up_tokenization_spaces": clean_up, **names}
-    return CheckpointTokenizer(backend, str(path), settings)
+    return CheckpointTokenizer(backend, str(path), settings, remarks)
 
 
 def check_tokenizer_file(path: Path) -> None:
@@ -410,6 +440,89 @@ class _Files:
             single=pieces, special_tokens=list(special.items())
         )
 
+    def begin_with_bos(self, names: dict[str, str]) -> None:
+        """Put the BOS before a text if the tokenizer has one and puts no token there.
+
+        What tokenizer.json does after a text, and to offsets, stays.
+
+        Args:
+            names: special tokens by role.
+        """
+        around = special_tokens_around(
+            lambda text, special: self.backend.encode(text, add_special_tokens=special).ids
+        )
+        if BOS not in names or (around is not None and around[0]):
+            return
+        bos = names[BOS]
+        begin = processors.TemplateProcessing(
+            single=f"{bos}:0 $A:0", special_tokens=[(bos, self.backend.token_to_id(bos))]
+        )
+        before = self.backend.post_processor
+        self.backend.post_processor = (
+            begin if before is None else processors.Sequence([before, begin])
+        )
+
+    def fix_mistral_pattern(self, config: dict[str, Any]) -> list[str]:
+        """Replace Mistral's first published pattern by the right one if `fix_mistral_regex` is set.
+
+        The conditions are those of transformers 4.57.6 and 5.x.
+
+        Args:
+            config: content of config.json, empty without the file.
+
+        Returns:
+            A warning if the key is missing and the two patterns can give different ids.
+
+        Raises:
+            InputError: the key is set, and one of the two releases leaves the pattern as it is.
+        """
+        splitter = self.backend.pre_tokenizer
+        fixed = pre_tokenizers.Split(Regex(tokenizer_limits.TEKKEN), "isolated")
+        is_sequence = isinstance(splitter, pre_tokenizers.Sequence)
+        if splitter is None or (is_sequence and splitter[0].__getstate__() == fixed.__getstate__()):
+            return []
+        in_4, in_5 = self._replaces_pattern(config)
+        fix = self.settings.get(FIX_MISTRAL)
+        if fix is None and in_4 and in_5:
+            return [
+                f"{self.folder / TRUTH}: splits texts by a pattern that Mistral has replaced, so "
+                f"some words get other tokens than in training; write {FIX_MISTRAL} true into "
+                f"{SETTINGS} for the right pattern, or false to keep this one"
+            ]
+        if not fix or not (in_4 or in_5):
+            return []
+        if in_4 != in_5:
+            release, other = ("4.57", "5") if in_4 else ("5", "4.57")
+            raise InputError(
+                f"{self.folder / SETTINGS}: {FIX_MISTRAL} is true, and for this config.json "
+                f"transformers {release} replaces the pattern of {TRUTH} and {other} does not "
+                f"(model_type {config.get('model_type')!r}, transformers_version "
+                f"{config.get('transformers_version')!r}); write {FIX_MISTRAL} false to keep "
+                "the pattern"
+            )
+        if is_sequence:
+            splitter[0] = fixed
+            return []
+        if isinstance(splitter, pre_tokenizers.Metaspace):  # as transformers 5 does; 4.57 fails
+            splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        self.backend.pre_tokenizer = pre_tokenizers.Sequence([fixed, splitter])
+        return []
+
+    def _replaces_pattern(self, config: dict[str, Any]) -> tuple[bool, bool]:
+        """Return whether transformers 4.57.6 and 5.x may replace the pattern."""
+        if not config:
+            return False, False
+        version = _release(config.get("transformers_version"), self.folder / "config.json")
+        is_mistral = config.get("model_type") in {None, *MISTRAL_TYPES}
+        is_old = version is None or version < (5, 0, 0, True)
+        # 4.57.6 looks at the model type up to 4.57.2 only.
+        in_4 = is_old and (is_mistral or version is None or version > (4, 57, 2, True))
+        n_tokens = [self.backend.get_vocab_size(with_added_tokens=added) for added in (False, True)]
+        return (
+            in_4 and n_tokens[0] > MOST_UNFIXED,
+            is_old and is_mistral and n_tokens[1] > MOST_UNFIXED,
+        )
+
     def chat_template(self) -> Any:
         """The template, or several by name; files override tokenizer_config.json."""
         paths = sorted(self.folder.glob("additional_chat_templates/*.jinja"))
@@ -423,6 +536,24 @@ class _Files:
         if list(templates) == ["default"]:
             return templates["default"]
         return templates or self.settings.get("chat_template")
+
+
+def _release(version: Any, path: Path) -> tuple[int, int, int, bool] | None:
+    """Read a version as (major, minor, micro, is final), or None if there is none.
+
+    Raises:
+        InputError: it is not a version.
+    """
+    if not version:
+        return None
+    match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(.*)", str(version))
+    if match is None:
+        raise InputError(
+            f"{path}: transformers_version is {version!r}, expected a version as 5.0.0"
+        )
+    numbers = [int(number or 0) for number in match.groups()[:3]]
+    is_early = re.match(r"[-_.]?(?:dev|a|b|c|rc|alpha|beta|pre|preview)", match[4].lower())
+    return numbers[0], numbers[1], numbers[2], is_early is None
 
 
 def _special_token(written: Any) -> AddedToken:

@@ -43,9 +43,14 @@ _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-# Patterns of published tokenizers (GPT-2, Llama 3, Qwen 2, GPT-4o) whose matches end after a letter
-# where a blank, a line end, a comma or a full stop follows, and look no further than the blanks
-# that they end in.
+# Mistral's pattern for Tekken, which `fix_mistral_regex` asks for.
+TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Patterns of published tokenizers (GPT-2, Llama 3, Qwen 2, GPT-4o, Tekken) whose matches end after
+# a letter where a space, a newline, a comma or a full stop follows, and look no further than the
+# whitespace that they end in.
 SPLITS = frozenset(
     {
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -54,6 +59,7 @@ SPLITS = frozenset(
         rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}?"
         rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}?"
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        TEKKEN,
     }
 )
 DIGITS = frozenset({r"\p{N}{1,3}", r"\p{N}", r"[0-9]", r"\d", r"[0-9][0-9][0-9]"})

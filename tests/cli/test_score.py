@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -44,6 +45,32 @@ def flags(folder, *more):
 
 def records(folder, name="out.jsonl"):
     return [strict(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+
+
+def test_mistral_first_pattern_is_warned_of_unless_it_is_replaced(run, place, monkeypatch):
+    monkeypatch.setattr("jaxscore.text.tokenizer_files.MOST_UNFIXED", 1000)
+    folder = place({"context": "The cat", "continuation": " 186"})
+    model = folder / "mistral"
+    shutil.copytree(CASES / "models/tiny-llama3", model)
+    for name, values in {
+        "config.json": {"model_type": "mistral", "transformers_version": "4.57.1"},
+        "tokenizer_config.json": {},
+    }.items():
+        content = json.loads((model / name).read_text("utf-8")) | values
+        (model / name).write_text(json.dumps(content), encoding="utf-8")
+    words = [word for word in flags(folder, "--model", model) if word != "--quiet"]
+    code, _, err = run(*words)
+    assert code == 0
+    assert "tokenizer.json: splits texts by a pattern that Mistral has replaced" in err
+    [first] = records(folder)
+    manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
+    assert sum("fix_mistral_regex true" in line for line in manifest["remarks"]) == 1
+    content["fix_mistral_regex"] = True
+    (model / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
+    code, _, err = run(*words)
+    assert (code, "Mistral" in err) == (0, False)
+    [right] = records(folder)
+    assert (first["tokens"], right["tokens"]) == (["Ġ", "186"], ["Ġ", *"186"])
 
 
 def test_a_table_has_the_numbers_of_the_lines(run, place):

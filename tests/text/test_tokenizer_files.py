@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import transformers
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from jaxscore import Request
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
-from jaxscore.text import chat_template
+from jaxscore.text import chat_template, tokenizer_limits
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer_files import CLASSES, OF_MODEL_TYPE, SPECIAL, load_tokenizer
 from tests.conftest import CASES
@@ -293,6 +293,92 @@ def test_blanks_before_marks_are_taken_out_where_the_settings_say_so(written, sa
     tokenizer = load_tokenizer(folder)
     ids = tokenizer("a , b .", add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == ("a, b." if said else "a , b .")
+
+
+def tekken(n_tokens=100_001, splitter=None) -> Tokenizer:
+    """A tokenizer of bytes and one merge across the border of two matches of the right pattern."""
+    names = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "tT"]
+    names += [f"<{k}>" for k in range(len(names), n_tokens)]
+    vocabulary = {name: k for k, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "T")]))
+    [old] = [one for one in tokenizer_limits.SPLITS if r"\p{N}{1,3}" in one and "Lu" not in one]
+    tokenizer.pre_tokenizer = splitter or pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(old), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return tokenizer
+
+
+def names_of(tokenizer, text="catThe 12"):
+    return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).tokens
+
+
+FIRST, RIGHT = [*"ca", "tT", *"heĠ12"], [*"catTheĠ12"]
+MISTRAL = {"model_type": "mistral", "transformers_version": "4.50.0"}
+PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
+FIX = {"fix_mistral_regex": True}
+
+
+@pytest.mark.parametrize(("model", "n_tokens", "settings", "names", "warns"), [
+    (MISTRAL, 100_001, FIX, RIGHT, False),
+    (MISTRAL, 100_001, {"fix_mistral_regex": "yes"}, RIGHT, False),
+    (MISTRAL, 100_001, FIX | {"tokenizer_class": "LlamaTokenizerFast"}, RIGHT, False),
+    (MISTRAL, 100_001, {}, FIRST, True),
+    (MISTRAL, 100_001, {"fix_mistral_regex": None}, FIRST, True),
+    (MISTRAL, 100_001, {"fix_mistral_regex": False}, FIRST, False),
+    (MISTRAL, 100_000, FIX, FIRST, False),
+    (MISTRAL, 100_000, {}, FIRST, False),
+    ({"model_type": "mistral3"}, 100_001, FIX, RIGHT, False),
+    (MISTRAL | {"model_type": None}, 100_001, FIX, RIGHT, False),
+    (MISTRAL | {"model_type": "llama"}, 100_001, FIX, FIRST, False),
+    (MISTRAL | {"model_type": "llama"}, 100_001, {}, FIRST, False),
+    (MISTRAL | {"transformers_version": "4.57.3"}, 100_001, FIX, RIGHT, False),
+    (MISTRAL | {"transformers_version": "5.0.0rc1"}, 100_001, FIX, RIGHT, False),
+    (MISTRAL | {"transformers_version": "5.0.0"}, 100_001, FIX, FIRST, False),
+    (MISTRAL | {"transformers_version": "5.0.0"}, 100_001, {}, FIRST, False),
+    ({"model_type": "llama", "transformers_version": "4.57.3"}, 100_001, {}, FIRST, False),
+])  # fmt: skip
+def test_mistral_pattern_is_replaced_where_both_releases_do(
+    written, model, n_tokens, settings, names, warns
+):
+    settings = {**PLAIN, "add_bos_token": False, **settings}
+    folder = written(tekken(n_tokens), model, **settings)
+    tokenizer = load_tokenizer(folder)
+    assert names_of(tokenizer) == names
+    remarks = TextEncoder(tokenizer).remarks
+    assert ["write fix_mistral_regex true into" in line for line in remarks] == [True] * warns
+    if settings["tokenizer_class"] == PLAIN["tokenizer_class"]:  # 5 rebuilds a llama's
+        theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
+        assert names_of(theirs) == names
+
+
+@pytest.mark.parametrize(
+    "model", [{"transformers_version": "4.57.3"}, {"transformers_version": None}], ids=str
+)
+def test_a_pattern_that_one_release_replaces_is_refused(written, model):
+    folder = written(tekken(), {"model_type": "llama", **model}, **PLAIN, **FIX)
+    with pytest.raises(InputError, match=r"transformers 4\.57 replaces the pattern of tokenizer"):
+        load_tokenizer(folder)
+
+
+def test_mistral_pattern_in_other_places(written):
+    splits = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert names_of(load_tokenizer(written(tekken(), MISTRAL, **PLAIN))) == FIRST
+    assert (
+        names_of(load_tokenizer(written(tekken(splitter=splits), MISTRAL, **PLAIN, **FIX))) == RIGHT
+    )
+    folder = written(tekken(splitter=pre_tokenizers.Metaspace()), MISTRAL, **PLAIN, **FIX)
+    tokenizer = load_tokenizer(folder)
+    assert names_of(tokenizer) == RIGHT
+    if not TRANSFORMERS_4:  # which ends with a TypeError
+        assert names_of(transformers.AutoTokenizer.from_pretrained(str(folder))) == RIGHT
+    folder = written(tokenizer.backend_tokenizer, MISTRAL, **PLAIN)  # saved after the replacement
+    assert TextEncoder(load_tokenizer(folder)).remarks == ()
+    folder = written(tekken(), MISTRAL | {"transformers_version": "new"}, **PLAIN, **FIX)
+    with pytest.raises(InputError, match="transformers_version is 'new', expected a version"):
+        load_tokenizer(folder)
 
 
 def test_special_tokens_in_a_text_that_are_read_as_letters(written):

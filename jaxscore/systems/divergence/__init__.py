@@ -144,7 +144,6 @@ def evaluate(
         long={"worst_tokens": totals.worst_tokens(), "worst_texts": totals.worst_texts()},
         headline=headline(summary["kl"], summary["same_argmax"]),
         failures=failures,
-        remarks=[*lm.remarks],
         strips=totals.strips(),
         **run.measured(),
     )

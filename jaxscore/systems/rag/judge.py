@@ -303,7 +303,7 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
         {"within_noise": "likeliest label"},
     )
     return rag.evaluation(
-        dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks]),
+        found,
         judged,
         failures,
         metric=settings.metric,
