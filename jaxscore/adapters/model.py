@@ -7,6 +7,7 @@ answers     yielded per window, each with the places of all equal questions
 
 import copy
 import itertools
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,6 @@ from jaxscore.adapters.arguments import Arguments
 from jaxscore.engine import AUTO, WINDOW_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import local_path
 from jaxscore.lm import LocalLM
 from jaxscore.models import wrappers
@@ -29,9 +29,7 @@ from jaxscore.models.weights import checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
-from jaxscore.text.bounded_tokenizer import panics_as_errors
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import errors_only
 from jaxscore.text.tokenizer_files import load_tokenizer
 
 # lm-evaluation-harness caches the answers of a window together, so an interrupted run keeps all
@@ -194,6 +192,8 @@ def _bytes(ids: np.ndarray) -> bytes:
     return ids.astype(">i4").tobytes()
 
 
+log = logging.getLogger("jaxscore")
+
 LENGTH_ATTRIBUTES = ("n_positions", "max_position_embeddings", "n_ctx")
 DEFAULT_LENGTH = 2048
 NO_LIMIT = int(1e30)  # transformers' value for a tokenizer without a limit
@@ -254,11 +254,17 @@ def load_model(args: Arguments) -> LoadedModel:
     folder = _folder(args.pretrained, args, args.revision)
     tokenizer_name = args.tokenizer or args.pretrained
     tokenizer_folder = _folder(tokenizer_name, args, None if args.tokenizer else args.revision)
-    if args.add_bos_token is not None:
-        scorer.encoder = TextEncoder(_load_with_bos(tokenizer_folder, args))
-    elif args.tokenizer is not None:
-        tokenizer = load_tokenizer(tokenizer_folder, trust_remote_code=args.trust_remote_code)
+    if args.tokenizer is not None or args.add_bos_token is not None:
+        tokenizer = load_tokenizer(
+            tokenizer_folder,
+            trust_remote_code=args.trust_remote_code,
+            add_bos=args.add_bos_token,
+        )
         scorer.encoder = TextEncoder(tokenizer)
+    for line in scorer.remarks:
+        log.warning("%s", line)
+    if args.add_bos_token and not scorer.encoder.prefix:
+        log.warning("add_bos_token: the tokenizer has no BOS, so no text begins with one")
     length = args.max_length or max_length(folder, tokenizer_folder, args.accept_config)
     return LoadedModel(scorer, scorer.encoder.tokenizer, length, folder)
 
@@ -276,28 +282,6 @@ def _check_length(args: Arguments, scorer: Scorer) -> None:
 def _folder(name: str, args: Arguments, revision: str | None) -> Path:
     cache = None if args.cache_dir is None else local_path(args.cache_dir)
     return checkpoint.resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
-
-
-def _load_with_bos(folder: Path, args: Arguments) -> Any:
-    """transformers' own tokenizer, whose class decides what `add_bos_token` does."""
-    from transformers import AutoTokenizer
-
-    if is_gguf(folder):
-        raise InputError(
-            f"model_args: add_bos_token is not for a GGUF file, which says it itself: {folder}"
-        )
-    with panics_as_errors(f"{folder}: no tokenizer with add_bos_token", error=InputError):
-        if (path := folder / tokenizer_files.TRUTH).exists():
-            tokenizer_files.check_tokenizer_file(path)
-        with errors_only():
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder),
-                add_bos_token=args.add_bos_token,
-                trust_remote_code=args.trust_remote_code,
-            )
-    if not tokenizer.is_fast:
-        raise InputError(f"{folder}: its tokenizer with add_bos_token is a slow one")
-    return tokenizer
 
 
 def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:

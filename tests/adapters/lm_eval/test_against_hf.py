@@ -7,6 +7,7 @@ import pytest
 from tests.adapters.lm_eval.evaluated import assert_same, by_hf, evaluated
 from tests.adapters.lm_eval.folders import TEMPLATE, case, changed, made
 from tests.adapters.lm_eval.tasks import SCORED, WRITTEN
+from tests.releases import TRANSFORMERS_4
 
 pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]  # those of its libraries
 
@@ -62,6 +63,8 @@ CONFIGURATIONS = {
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @pytest.mark.parametrize("model", ["tiny-llama3", "tiny-gpt2"])
 def test_arguments(name, model):
+    if (name, model, TRANSFORMERS_4) == ("bos", "tiny-gpt2", True):
+        pytest.skip("GPT-2's class ignores add_bos_token before transformers 5")
     compare(
         case(model),
         CONFIGURATIONS[name],

@@ -1,10 +1,13 @@
 """Token ids are those of lm-evaluation-harness' `hf` model, text by text."""
 
 import itertools
+import json
+import shutil
 
 import pytest
 import transformers
 from lm_eval.models.huggingface import HFLM
+from tokenizers import Tokenizer
 
 from jaxscore.adapters import model
 from jaxscore.adapters.arguments import Arguments
@@ -129,8 +132,45 @@ def test_long_texts_in_pieces_have_the_same_ids_with_special_tokens(monkeypatch,
     assert encoder.encode([text, "a"], special) == want
 
 
+SENTENCES = ["The cat, and the cat .", " two  blanks", "naïve é 東京\n\n1 2 don't", "a"]
+
+
+@pytest.mark.parametrize("bos", [None, True, False])
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace", "unigram"])
+@pytest.mark.parametrize("name", ["LlamaTokenizerFast", "GPT2TokenizerFast", "Qwen2TokenizerFast"])
+def test_add_bos_token_leaves_the_other_ids_to_tokenizer_json(kind, name, bos, tmp_path):
+    """Classes of transformers 5 build another tokenizer from the vocabulary, and drop blanks."""
+    shutil.copytree(CASES / "tokenizers" / kind / "saved_by_4", tmp_path, dirs_exist_ok=True)
+    shutil.copy(CASES / "tokenizers" / kind / "tokenizer.json", tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8")) | {"tokenizer_class": name}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    truth = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path, add_bos=bos)
+    encoder = Encoder(tokenizer, bos, tokenizer.bos_token_id)
+    for text in SENTENCES:
+        bare = truth.encode(text, add_special_tokens=False).ids
+        [ids], [alone] = encoder.encode([text]), encoder.encode([text], False)
+        assert alone == bare
+        assert ids[len(ids) - len(bare) :] == bare
+        if bos is not None:
+            assert len(ids) == len(bare) + bos
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_the_argument_add_bos_token_reaches_the_tokenizer(bos, caplog):
+    loaded = model.load_model(Arguments(str(case("tiny-gpt2")), add_bos_token=bos))
+    encoder = Encoder(loaded.tokenizer, bos, 0)
+    assert encoder.encode(["a"]) == [[*[0] * bos, *encoder.encode(["a"], False)[0]]]
+    assert not caplog.records
+    loaded = model.load_model(Arguments(str(case("tiny-qwen2")), add_bos_token=bos))
+    told = "add_bos_token: the tokenizer has no BOS, so no text begins with one"
+    assert [record.message for record in caplog.records] == [told] * bos
+
+
 def test_a_bad_escape_in_a_pattern_is_refused_with_the_folder(tmp_path):
     (tmp_path / "tokenizer.json").write_text(r'{"pre_tokenizer": {"Regex": "\p{L}"}}')
-    with pytest.raises(InputError, match="no tokenizer with add_bos_token") as caught:
-        model._load_with_bos(tmp_path, Arguments(None, add_bos_token=True))
+    with pytest.raises(InputError, match="no usable tokenizer") as caught:
+        load_tokenizer(tmp_path, add_bos=True)
     assert str(tmp_path) in str(caught.value)
