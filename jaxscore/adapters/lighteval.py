@@ -21,6 +21,7 @@ from jaxscore.adapters.arguments import LM_EVAL_ARGUMENTS, read_arguments, read_
 from jaxscore.adapters.model import DEFAULT_LENGTH, Question, answers, config_length, load_model
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.text import chat_template
+from jaxscore.text.bounded_tokenizer import decode_ids
 from jaxscore.types.requests import GenerationRequest
 
 
@@ -128,7 +129,7 @@ class JaxscoreModel(LightevalModel):
                 raise InputError(f"{_name(docs[place])}: {generated.error}")
             eos_ids = () if generated.eos_id is None else (generated.eos_id,)
             ids = [*map(int, generated.token_ids), *eos_ids]
-            [text] = self.tok_decode([ids])
+            text = decode_ids(self.tokenizer, ids, skip_special_tokens=True)
             for end in requests[place].stop:
                 text = text.split(end)[0]
             responses[place].text, responses[place].output_tokens = [text], [ids]

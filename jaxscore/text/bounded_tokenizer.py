@@ -70,14 +70,23 @@ def panics_as_errors(
         raise error(f"{failure} ({reason[0]}){advice}") from None
 
 
-def decode_ids(tokenizer: Any, ids: Any, **options: Any) -> str:
-    """Decode ids with a checkpoint's tokenizer; `options` as of its own `decode`.
+def decode_ids(tokenizer: Any, ids: Any, *, skip_special_tokens: bool = False) -> str:
+    """Decode the ids of a whole text by the decoder of tokenizer.json, as transformers 5 does.
+
+    transformers 4.57 also removes spaces before punctuation where tokenizer_config.json sets
+    `clean_up_tokenization_spaces`; here the text is what its tokens are. For tokens that continue a
+    text see `decoder.TokenBytes`: SentencePiece's decoders drop a space at a text's start.
+
+    Args:
+        ids: one id, or a sequence of ids.
 
     Raises:
-        TextError: it panics.
+        TextError: the tokenizer panics.
     """
     with panics_as_errors("the tokenizer cannot decode its ids"):
-        text: str = tokenizer.decode(ids, **options)
+        text: str = tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
     return text
 
 

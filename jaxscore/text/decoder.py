@@ -15,109 +15,46 @@ from jaxscore.text.tokenizer_limits import parts
 from jaxscore.types.token_texts import byte_of
 
 PIECE = "\ufffd"  # decoded from an incomplete character
-# Most characters at either end of a decoded piece that may differ from those of the whole text: a
-# tokenizer drops a blank before a text and cleans up blanks before punctuation.
-SLACK = 16
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
 _KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
-class TextDecoder:
-    """Decodes token ids as the tokenizer's own `decode` does.
-
-    Each method raises a `TextError` if the tokenizer panics.
-    """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Text without special tokens."""
-        return decode_ids(self._tokenizer, ids, skip_special_tokens=True)
-
-    def raw_text(self, ids: Sequence[int]) -> str:
-        """Text with special tokens by name."""
-        return decode_ids(self._tokenizer, ids, skip_special_tokens=False)
-
-    def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
-        """Text without special tokens, up to the earliest stop string, if any.
-
-        Stop strings are searched in `raw_text(ids)`, since one may be the name of a special token.
-        """
-        text, shown = self.text(ids), self.raw_text(ids)
-        at = min((k for text in stop if (k := shown.find(text)) >= 0), default=len(shown))
-        if text == shown:
-            return text[:at]
-        # Tokens before the stop string, up to one that ends with a complete character.
-        n, head = len(ids), shown
-        while n and (len(head) > at or head.endswith(PIECE)):
-            n -= 1
-            head = self.raw_text(ids[:n])
-        begins_in_special = n < len(ids) and not self.text(ids[n : n + 1])
-        return self.text(ids[:n]) + ("" if begins_in_special else shown[len(head) : at])
-
-
 class StopSearch:
-    """Finds the first token that completes a stop string in the decoded text.
+    """Finds the first token that completes a stop string in a text, special tokens by name."""
 
-    Decodes a window of the last tokens instead of the whole text, which would take quadratic time.
-    The window starts after a complete character, and is so long that differences at its start lie
-    outside the searched part.
-    """
-
-    def __init__(self, stop: Sequence[str], shown: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, stop: Sequence[str], raw: Callable[[int], bytes]) -> None:
         """
         Args:
             stop: strings, none of them empty or with U+FFFD.
-            shown: decodes ids, special tokens by name.
+            raw: returns the bytes of a token.
         """
-        self._stop, self._shown = tuple(stop), shown
-        self._back = max(map(len, self._stop), default=0) + SLACK
-        self._window: list[int] = []
-        # (tokens, characters) of the window at each token that ended with a complete character.
-        self._whole: list[tuple[int, int]] = []
+        self._stop, self._raw = tuple(stop), raw
+        # Of the text before a token, the next stop string can have all but its last character.
+        self._n_kept = max(map(len, self._stop), default=1) - 1
+        self._end = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def ends_with(self, id: int) -> bool:
-        """Whether the next token of the text completes a stop string."""
+        """Return True if the next token of the text completes a stop string."""
         if not self._stop:
             return False
-        self._window.append(id)
-        text = self._shown(self._window)
-        # The text up to the last complete character is searched already.
-        start = max(0, (self._whole[-1][1] if self._whole else 0) - self._back)
-        if any(text.find(stop, start) >= 0 for stop in self._stop):
-            return True
-        if not text.endswith(PIECE):
-            self._whole.append((len(self._window), len(text)))
-            self._move(len(text))
-        return False
-
-    def _move(self, length: int) -> None:
-        """Drop the window's first tokens once half of it is enough."""
-        enough = self._back + SLACK
-        if length < 2 * enough:
-            return
-        before = [
-            k for k, (_, characters) in enumerate(self._whole) if length - characters >= enough
-        ]
-        if not before:
-            return
-        n_tokens, n_characters = self._whole[before[-1]]
-        self._window = self._window[n_tokens:]
-        later = self._whole[before[-1] + 1 :]
-        self._whole = [(n - n_tokens, characters - n_characters) for n, characters in later]
+        text = self._end + self._decoder.decode(self._raw(id))
+        self._end = text[max(0, len(text) - self._n_kept) :]
+        return any(stop in text for stop in self._stop)
 
 
 class TokenBytes:
-    """Bytes and text of token ids under one tokenizer."""
+    """Bytes and text of token ids under one tokenizer.
+
+    The text of tokens is their bytes: that of two parts is the one of the first and the one of the
+    second, unless a character is in both. A method raises a `TextError` if the tokenizer panics.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        backend = tokenizer.backend_tokenizer
-        self._added = backend.get_added_tokens_decoder()
-        self._special = {id for id, token in self._added.items() if token.special}
-        self._special |= set(tokenizer.all_special_ids)
-        decoder_parts = list(parts(backend.decoder))
+        self._backend = tokenizer.backend_tokenizer
+        self._added = self._backend.get_added_tokens_decoder()
+        decoder_parts = list(parts(self._backend.decoder))
         kinds = {part["type"] for part in decoder_parts}
         self._byte_level = "ByteLevel" in kinds
         self._falls_back = "ByteFallback" in kinds
@@ -143,8 +80,36 @@ class TokenBytes:
 
     def join(self, ids: Iterable[int]) -> str:
         """Text of tokens that continue a text, without special tokens."""
-        raw = b"".join(self.raw(id) for id in ids if id not in self._special)
-        return raw.decode("utf-8", "replace")
+        return _text(self.raw(id) for id in ids if id not in self._special)
+
+    def join_all(self, ids: Iterable[int]) -> str:
+        """Text of tokens that continue a text, special tokens by name."""
+        return _text(map(self.raw, ids))
+
+    def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
+        """Text without special tokens, up to the earliest stop string, if any.
+
+        Stop strings are searched in `join_all(ids)`, since one may be the name of a special token.
+        """
+        named = self.join_all(ids)
+        end = min((at for text in stop if (at := named.find(text)) >= 0), default=None)
+        if end is None:
+            return self.join(ids)
+        # A token has the characters that it completes; both texts have those of other tokens.
+        new_decoder = codecs.getincrementaldecoder("utf-8")
+        named_decoder, decoder = new_decoder("replace"), new_decoder("replace")
+        texts: list[str] = []
+        n = 0
+        for id in ids:
+            raw = self.raw(id)
+            n_named = len(named_decoder.decode(raw))
+            text = "" if id in self._special else decoder.decode(raw)
+            if n + n_named > end:
+                rest = decoder.decode(b"", True) if id in self._special else text[: end - n]
+                return "".join([*texts, rest])
+            texts.append(text)
+            n += n_named
+        raise AssertionError("a stop string after the end of the text")
 
     def text_and_starts(self, ids: Iterable[int], *, is_first: bool) -> tuple[str, list[int]]:
         """Text of tokens without special ones, and the number of characters before each token.
@@ -178,22 +143,29 @@ class TokenBytes:
             return _utf8(name)
         if not self._readable:  # what `decode` adds for a token after another one
             before = self._before
-            return _utf8(self._decode([*before, id])[len(self._decode(before)) :])
+            without = decode_ids(self._tokenizer, before)
+            return _utf8(decode_ids(self._tokenizer, [*before, id])[len(without) :])
         if self._falls_back and (match := _BYTE.fullmatch(name)):
             return bytes([int(match[1], 16)])
         for stored, meant in self._replaced.items():
             name = name.replace(stored, meant)
         return _utf8(name)
 
-    def _decode(self, ids: list[int]) -> str:
-        return decode_ids(self._tokenizer, ids)
+    @functools.cached_property
+    def _special(self) -> set[int]:
+        special = {id for id, token in self._added.items() if token.special}
+        return special | set(self._tokenizer.all_special_ids)
 
     @functools.cached_property
     def _before(self) -> list[int]:
         """Ids of a short text."""
         with panics_as_errors():
-            encoded = self._tokenizer.backend_tokenizer.encode("a", add_special_tokens=False)
+            encoded = self._backend.encode("a", add_special_tokens=False)
         return list(encoded.ids)
+
+
+def _text(raw: Iterable[bytes]) -> str:
+    return b"".join(raw).decode("utf-8", "replace")
 
 
 def _utf8(text: str) -> bytes:

@@ -83,8 +83,6 @@ class CheckpointTokenizer:
                 name_or_path=self.name_or_path,
                 # Each call sets the backend's by it.
                 split_special_tokens=self.split_special_tokens,
-                # transformers 5 requires this beside the former; 4.57 knows the former alone.
-                clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
                 **self._settings,
             )
         # Each release changes a tokenizer that it is given, so it gets this one after that.

@@ -214,8 +214,7 @@ def read_tokenizer(
     if begins:
         files.begin_with_bos(names)
     remarks = files.fix_mistral_pattern(config)
-    clean_up = bool(settings.get("clean_up_tokenization_spaces"))
-    return _wrapped(folder, files.backend, names, files.chat_template(), clean_up, remarks)
+    return _wrapped(folder, files.backend, names, files.chat_template(), remarks)
 
 
 def read_gguf(path: Path) -> CheckpointTokenizer:
@@ -234,10 +233,9 @@ def _wrapped(
     backend: Tokenizer,
     names: dict[str, str],
     template: Any,
-    clean_up: bool = False,
     remarks: Sequence[str] = (),
 ) -> CheckpointTokenizer:
-    settings = {"chat_template": template, "clean_up_tokenization_spaces": clean_up, **names}
+    settings = {"chat_template": template, **names}
     return CheckpointTokenizer(backend, str(path), settings, remarks)
 
 

@@ -16,7 +16,7 @@ from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import TokenRequest
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from tools.device_check.checks import Options, report
 
 N_TEXTS, LONGEST = 600, 96  # more than two groups of 256 rows; new tokens
@@ -129,13 +129,11 @@ def _written(
     return texts
 
 
-class _Silent(TextDecoder):
-    """Decoder without a tokenizer: only ids are compared."""
+class _Silent(TokenBytes):
+    """Texts without a tokenizer: only ids are compared."""
 
     def __init__(self) -> None:
-        super().__init__(None)
+        pass
 
-    def text(self, ids: object) -> str:
+    def join(self, ids: object) -> str:
         return ""
-
-    shown = text

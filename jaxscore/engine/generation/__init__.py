@@ -37,7 +37,7 @@ from jaxscore.plan import decode_slots
 from jaxscore.plan.decode_slots import DecodeGroup
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest, TokenSequence, check_sequences
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated, Results
@@ -53,8 +53,8 @@ class Scheduler:
     transformers' Flax classes generate one text at a time.
     """
 
-    def __init__(self, engine: Engine, decoder: TextDecoder) -> None:
-        self.engine, self.decoder = engine, decoder
+    def __init__(self, engine: Engine, token_bytes: TokenBytes) -> None:
+        self.engine, self.token_bytes = engine, token_bytes
 
     def generate(
         self, states: Sequence[TextState], progress: Progress
@@ -85,7 +85,7 @@ class Scheduler:
             assert write is not None  # model pairs have neither, and no generator
             if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
-            state.append(write(self.engine.model.params, state.request), self.decoder)
+            state.append(write(self.engine.model.params, state.request), self.token_bytes)
             state.notify_watcher()
             yield [state]
 
@@ -103,7 +103,7 @@ class Scheduler:
             if prefill is None:  # the prefix is computed only if a text is missing
                 prefix = self._prefix(variant, states[0].request.ids[:shared], progress)
                 prefill = Prefill(variant, self.engine.planner, shared, prefix, progress)
-            yield from SlotTable(prefill, members, self.decoder).generate()
+            yield from SlotTable(prefill, members, self.token_bytes).generate()
 
     def _prefix(self, variant: Variant, ids: np.ndarray, progress: Progress) -> tuple[KVCache, ...]:
         """Prefix cache of the tokens that all prompts begin with; empty without such tokens."""
@@ -159,8 +159,8 @@ class Generator:
         tokenizer = self.encoder.tokenizer
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.eos_ids = self.model.eos_ids or default
-        self._engine, self._decoder = scorer.engine, TextDecoder(tokenizer)
-        self._scheduler = Scheduler(self._engine, self._decoder)
+        self._engine, self._token_bytes = scorer.engine, TokenBytes(tokenizer)
+        self._scheduler = Scheduler(self._engine, self._token_bytes)
 
     @property
     def model(self) -> Model:
@@ -294,7 +294,7 @@ class Generator:
             unpack_text,
         )
         for k, journaled in found.items():
-            distinct[k].restore(journaled, self._decoder)
+            distinct[k].restore(journaled, self._token_bytes)
         statistics.count_texts(
             sum(len(text.places) for text in shared),
             sum(len(text.places) for text in shared if text.state.finished),

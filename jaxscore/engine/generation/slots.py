@@ -35,7 +35,7 @@ from jaxscore.errors import InputError, format_bytes
 from jaxscore.io import interrupts, processes
 from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 
 STEPS = 32  # tokens that the device generates between two looks at the texts
 # Most bytes of a slot table's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in
@@ -59,10 +59,10 @@ class SlotTable:
         self,
         prefill: Prefill,
         groups: Sequence[tuple[DecodeGroup, Sequence[TextState]]],
-        decoder: TextDecoder,
+        token_bytes: TokenBytes,
     ) -> None:
         """`groups` come with their texts; all groups have the same rows and slots."""
-        self._prefill, self._groups, self._decoder = prefill, groups, decoder
+        self._prefill, self._groups, self._token_bytes = prefill, groups, token_bytes
         first, _ = groups[0]
         self._n_rows, self._slots = first.n_slots, first.capacity
         self._features = sampling_features(
@@ -186,7 +186,7 @@ class SlotTable:
     def _collect(self, tokens: np.ndarray) -> dict[int, TextState]:
         """Append tokens to their texts; remove and return the finished ones, by row."""
         for row, state in self._running.items():
-            state.append(tokens[row][tokens[row] != generate.NO_TOKEN], self._decoder)
+            state.append(tokens[row][tokens[row] != generate.NO_TOKEN], self._token_bytes)
             state.notify_watcher()
         finished = {row: state for row, state in self._running.items() if state.finished}
         for row in finished:

@@ -15,7 +15,7 @@ from jaxscore.errors import is_valid_unicode
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.bounded_tokenizer import TextError
-from jaxscore.text.decoder import PIECE, StopSearch, TextDecoder
+from jaxscore.text.decoder import PIECE, StopSearch, TokenBytes
 from jaxscore.types.requests import GenerationRequest
 
 NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
@@ -51,15 +51,15 @@ class TextState:
     def finished(self) -> bool:
         return self.finish_reason is not None or self.error is not None
 
-    def append(self, ids: np.ndarray, decoder: TextDecoder) -> None:
+    def append(self, ids: np.ndarray, token_bytes: TokenBytes) -> None:
         """Add tokens up to the one that finishes the text; set `error` if they do not decode."""
         try:
-            self._append(ids, decoder)
+            self._append(ids, token_bytes)
         except TextError as problem:
             self.error = str(problem)
 
-    def _append(self, ids: np.ndarray, decoder: TextDecoder) -> None:
-        search = self._search = self._search or StopSearch(self.request.stop, decoder.raw_text)
+    def _append(self, ids: np.ndarray, token_bytes: TokenBytes) -> None:
+        search = self._search = self._search or StopSearch(self.request.stop, token_bytes.raw)
         for token_id in ids.tolist():
             if token_id == generate.NONFINITE:
                 self.error = NOT_FINITE
@@ -74,7 +74,7 @@ class TextState:
             if len(self.token_ids) == self.request.n_new:
                 self.finish_reason = "length"
                 break
-        self._decode(decoder)
+        self._decode(token_bytes)
 
     def notify_watcher(self) -> None:
         """Call `watch`; if it returns False, fail with the error `ABANDONED`."""
@@ -82,28 +82,28 @@ class TextState:
         if not continues and not self.finished:
             self.error = ABANDONED
 
-    def restore(self, journaled: GeneratedTokens, decoder: TextDecoder) -> None:
+    def restore(self, journaled: GeneratedTokens, token_bytes: TokenBytes) -> None:
         """Finish as in an earlier run, unless the tokenizer now decodes the ids differently."""
         ids = journaled.ids.tolist()
         try:
             without_last, whole = (
-                self._has_stop(decoder.raw_text(part)) for part in (ids[:-1], ids)
+                self._has_stop(token_bytes.join_all(part)) for part in (ids[:-1], ids)
             )
             if not without_last and whole == (journaled.finish == "stop"):
                 self.token_ids, self.eos_id = ids, journaled.eos_id
                 self.finish_reason = journaled.finish
-                self._decode(decoder)
+                self._decode(token_bytes)
         except TextError as problem:
             self.error = str(problem)
 
     def _has_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.request.stop)
 
-    def _decode(self, decoder: TextDecoder) -> None:
+    def _decode(self, token_bytes: TokenBytes) -> None:
         if self.finish_reason == "stop":
-            self.text = decoder.text_before(self.token_ids, self.request.stop)
+            self.text = token_bytes.text_before(self.token_ids, self.request.stop)
         elif self.finish_reason is not None:
-            self.text = decoder.text(self.token_ids)
+            self.text = token_bytes.join(self.token_ids)
 
 
 class SamplingFeatures(NamedTuple):

@@ -34,7 +34,7 @@ from jaxscore.systems.score import (
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, TextSettings
 from jaxscore.systems.system import PerToken, System
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.results import ScoredRequest, Strip
 
 HELP = """\
@@ -120,7 +120,7 @@ def evaluate(
         on_item: see `System`.
     """
     run = ScoringRun(lm, settings, policies=BOUNDARIES)
-    totals = Totals(TextDecoder(lm.encoder.tokenizer).raw_text)
+    totals = Totals(TokenBytes(lm.encoder.tokenizer).join_all)
     n_items, failures, records = 0, [], []
     for entry, scored in scored_entries(run, entries, request_of, settings.n_requests):
         n_items += 1

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from jaxscore import Scorer
 from jaxscore.device import reference
@@ -19,6 +20,8 @@ from jaxscore.engine.generation import Generator, slots, state
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
 from jaxscore.plan import decode_slots
+from jaxscore.text.bounded_tokenizer import TextError
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
@@ -99,15 +102,18 @@ class OfIds:
     """An encoder whose text k is the k-th list of ids, and a tokenizer of numbers."""
 
     eos_token_id = None
+    all_special_ids = ()
 
     def __init__(self, ids):
         self.ids, self.tokenizer = ids, self
+        self.backend_tokenizer = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        self.backend_tokenizer.decoder = decoders.Fuse()
 
     def prompt_ids(self, prompts, most=None):
         return [self.ids[int(prompt)] for prompt in prompts]
 
-    def decode(self, ids, *, skip_special_tokens):
-        return " ".join(map(str, ids))
+    def convert_ids_to_tokens(self, id):
+        return f" {id}"
 
 
 def random_model(config, dtype):
@@ -258,17 +264,18 @@ def test_the_tokenizers_eos_stands_in_for_a_checkpoints(scorers):
     assert Generator(Scorer(model, base.encoder)).eos_ids == (own,)
 
 
-def test_the_text_is_what_the_tokenizers_decode_gives(monkeypatch, scorers):
-    """A checkpoint may ask for blanks before punctuation to be taken out, as Llama 3's do."""
+@pytest.mark.parametrize("setting", [False, True])
+def test_the_text_is_the_bytes_of_its_tokens(scorers, setting, monkeypatch):
+    """A checkpoint may ask for spaces before punctuation to be removed, as Llama 3's do."""
     writer = Generator(scorers("tiny-gpt2"))
-    asked = [GenerationRequest(k, "The cat", 40, temperature=1.0, seed=k) for k in range(32)]
-    plain = writer.generate(asked)
     tokenizer = writer.encoder.tokenizer
-    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", True)
-    cleaned = writer.generate(asked)
-    assert [one.text for one in cleaned] != [one.text for one in plain]
-    for one in cleaned:
-        assert one.text == tokenizer.decode(one.token_ids, skip_special_tokens=True)
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", setting)
+    asked = [GenerationRequest(k, "The cat", 40, temperature=1.0, seed=k) for k in range(32)]
+    texts = writer.generate(asked)
+    raw = TokenBytes(tokenizer).raw
+    for one in texts:
+        assert one.text == b"".join(map(raw, one.token_ids.tolist())).decode("utf-8", "replace")
+    assert any(mark in one.text for one in texts for mark in (" .", " ,", " ?", " !"))
 
 
 def test_a_stop_string_ends_the_text_before_it(scorers):
@@ -480,20 +487,17 @@ def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
 
 
 def test_a_text_that_the_tokenizer_cannot_decode_fails_alone(scorers, monkeypatch):
-    class Panic(BaseException):
-        pass
-
     generator = Generator(scorers("tiny-gpt2"))
     requests = [GenerationRequest(k, text, 3) for k, text in enumerate(["The cat", "A dog"])]
     bad = generator.generate(requests)[0].token_ids.tolist()
-    decode = generator.encoder.tokenizer.decode
+    join = TokenBytes.join
 
-    def panics(ids, **how):
-        if list(ids) == bad:
-            raise Panic("no such byte")
-        return decode(ids, **how)
+    def panics(self, ids):
+        if [*ids] == bad:
+            raise TextError("no such byte")
+        return join(self, ids)
 
-    monkeypatch.setattr(generator.encoder.tokenizer, "decode", panics)
+    monkeypatch.setattr(TokenBytes, "join", panics)
     failed, written = generator.generate(requests)
-    assert failed.error == "the tokenizer cannot decode its ids (no such byte)"
+    assert failed.error == "no such byte"
     assert written.error is None

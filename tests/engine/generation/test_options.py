@@ -9,7 +9,7 @@ from jaxscore import GenerationRequest, LabelRequest, Scorer
 from jaxscore.engine.generation import Generator, slots
 from jaxscore.engine.generation.state import TextState
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES
@@ -187,7 +187,7 @@ def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, ste
     """Wherever the looks at the device's tokens fall."""
     monkeypatch.setattr(slots, "STEPS", steps)
     writer = Generator(Scorer(scorers("tiny-gpt2").model, scorers("tiny-gpt2").encoder))
-    decoder = TextDecoder(writer.encoder.tokenizer)
+    token_bytes = TokenBytes(writer.encoder.tokenizer)
     [plain] = writer.generate([asked("The cat", 40)])
     ids, text = plain.token_ids.tolist(), plain.text
     draw, pairs = np.random.default_rng(4), []
@@ -196,31 +196,31 @@ def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, ste
         pairs.append((text[at : at + n], text[at + 3 : at + 5]))
     got = writer.generate([asked("The cat", 40, k, stop=pair) for k, pair in enumerate(pairs)])
     for one, pair in zip(got, pairs, strict=True):
-        n = slow(ids, pair, decoder.raw_text)
+        n = slow(ids, pair, token_bytes.join_all)
         assert (one.token_ids.tolist(), one.finish) == (ids[:n], "stop")
-        cut = min(k for stop in pair if (k := decoder.text(ids[:n]).find(stop)) >= 0)
+        cut = min(k for stop in pair if (k := token_bytes.join(ids[:n]).find(stop)) >= 0)
         assert one.text == text[:cut]
 
 
 def test_a_special_token_can_end_a_text(scorers):
     """It is in no text, and the stop search sees it; as `eos_ids` it is no part of the ids."""
     encoder = scorers("tiny-qwen2").encoder
-    decoder = TextDecoder(encoder.tokenizer)
+    token_bytes = TokenBytes(encoder.tokenizer)
     [end] = encoder.tokenizer.encode("<|im_end|>", add_special_tokens=False)
     [word] = encoder.tokenizer.encode("a", add_special_tokens=False)
     ids = np.array([word, word, end, word])
     one = TextState(TokenRequest(np.array([word]), 9, 0.0, 1.0, 0, ("<|im_end|>",), ()))
-    one.append(ids, decoder)
+    one.append(ids, token_bytes)
     assert (one.token_ids, one.text, one.finish_reason) == ([word, word, end], "aa", "stop")
     again = TextState(one.request)
-    again.restore(GeneratedTokens(np.array(one.token_ids, np.int32), "stop"), decoder)
+    again.restore(GeneratedTokens(np.array(one.token_ids, np.int32), "stop"), token_bytes)
     assert (again.token_ids, again.text, again.finish_reason) == (
         one.token_ids,
         one.text,
         one.finish_reason,
     )
     longer = TextState(one.request)
-    longer.restore(GeneratedTokens(ids, "stop"), decoder)  # the text had ended before
+    longer.restore(GeneratedTokens(ids, "stop"), token_bytes)  # the text had ended before
     assert longer.finish_reason is None
 
 
@@ -228,14 +228,14 @@ def test_a_special_token_can_end_a_text(scorers):
 def test_what_was_drawn_at_random_ends_where_everything_decoded_says(scorers):
     """Samples at a high temperature: pieces of characters, special tokens, blanks."""
     writer = Generator(scorers("tiny-llama3"))
-    decoder, stop = TextDecoder(writer.encoder.tokenizer), ("<|eot", "ea", "\n ", "é")
+    token_bytes, stop = TokenBytes(writer.encoder.tokenizer), ("<|eot", "ea", "\n ", "é")
     options = {"temperature": 8.0, "eos_ids": ()}
     plain = writer.generate([asked("The", 40, k, seed=k, **options) for k in range(24)])
     got = writer.generate([asked("The", 40, k, seed=k, stop=stop, **options) for k in range(24)])
     for one, whole in zip(got, plain, strict=True):
         ids = whole.token_ids.tolist()
-        n = slow(ids, stop, decoder.raw_text)
+        n = slow(ids, stop, token_bytes.join_all)
         assert one.token_ids.tolist() == ids[:n]
         assert one.finish == ("length" if n is None else "stop")
-        assert fast(ids, stop, decoder.raw_text) == n
+        assert fast(ids, stop, token_bytes) == n
     assert {one.finish for one in got} == {"stop", "length"}

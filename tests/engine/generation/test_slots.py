@@ -18,7 +18,7 @@ from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts
 from jaxscore.plan import decode_slots
 from jaxscore.plan.requests import TokenRequest
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from tests.device.configs import gpt2like, llamalike
 from tests.engine.generation.test_generator import OfIds, random_model
 
@@ -62,7 +62,7 @@ def writing(one, asked, known=None):
     texts = [TextState(request) for request in asked]
     for k, old in (known or {}).items():
         texts[k] = dataclasses.replace(old)
-    writer = Scheduler(one.engine, TextDecoder(one.encoder))
+    writer = Scheduler(one.engine, TokenBytes(one.encoder))
     with Progress(False) as progress:
         ended = list(writer.generate(texts, progress))
     return texts, ended
@@ -208,7 +208,7 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
     monkeypatch.setattr(SlotTable, "_decode_block", counted)
     monkeypatch.setattr(interrupts, "interrupt_requested", lambda: len(blocks) >= n_blocks)
     texts = [TextState(request) for request in asked]
-    writer, found = Scheduler(one.engine, TextDecoder(one.encoder)), []
+    writer, found = Scheduler(one.engine, TokenBytes(one.encoder)), []
     some = map(found.extend, writer.generate(texts, Progress(False)))
     with pytest.raises(KeyboardInterrupt):
         list(some)
