@@ -23,7 +23,7 @@ from jaxscore.server import invalid_field, not_finite
 from jaxscore.server.request_models import SamplingRequest
 from jaxscore.server.scheduler import Piece, every_token, next_token
 from jaxscore.server.service import Prompt, Service
-from jaxscore.text.decoder import TokenBytes
+from jaxscore.text.decoder import StopSearch, TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -209,11 +209,9 @@ def choice_of(service: Service, request: ChoiceRequest, index: int, text: Genera
             raise not_finite(subject)
         raise invalid_field(request.prompt_field, f"{subject}: {text.error}")
     ids = text.token_ids.tolist()
-    decoded = service.token_bytes.join(ids)
-    visible = decoded[: find_stop(decoded, request.fields.stop)]
     if text.eos_id is not None:
         ids.append(text.eos_id)
-    return Choice(prompt, ids, visible, "length" if text.finish == "length" else "stop")
+    return Choice(prompt, ids, text.text, "length" if text.finish == "length" else "stop")
 
 
 async def _score(
@@ -273,9 +271,10 @@ async def _most_probable_tokens(service: Service, request: ChoiceRequest) -> lis
 def _choice_of_token(service: Service, request: ChoiceRequest, prompt: int, id: int) -> Choice:
     if id in service.eos_ids:
         return Choice(prompt, [id], "", "stop")
-    text = service.token_bytes.join([id])
-    end = find_stop(text, request.fields.stop)
-    return Choice(prompt, [id], text[:end], "length" if end is None else "stop")
+    stop = request.fields.stop
+    text = service.token_bytes.text_before([id], stop)
+    is_stopped = StopSearch(stop, service.token_bytes.raw).ends_with(id)
+    return Choice(prompt, [id], text, "stop" if is_stopped else "length")
 
 
 def last_logprobs(
@@ -345,10 +344,9 @@ async def stream_texts(
             index, generated = message
             text = texts[index]
             if isinstance(generated, Generated):
-                ids = generated.token_ids[text.n_ids :].tolist()
-                yield index, text.append(ids, is_finished=True), generated
+                yield index, text.finish(generated.text), generated
             else:
-                yield index, text.append(generated, is_finished=False), None
+                yield index, text.append(generated), None
         await generation  # raises an error of the worker
     finally:
         generation.cancel()
@@ -359,34 +357,27 @@ class GrowingText:
     """Text of a stream of tokens, in parts that never have to be taken back.
 
     Withholds incomplete characters and what may become a stop string.
-
-    Attributes:
-        n_ids: tokens so far.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop: Sequence[str]) -> None:
         self._bytes, self._stop = token_bytes, tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text, self._n_returned = "", 0
-        self.n_ids = 0
 
-    def append(self, ids: Sequence[int], *, is_finished: bool) -> str:
-        """Add tokens, and return the text that became certain.
-
-        Args:
-            ids: new tokens, up to the first one that completes a stop string.
-            is_finished: whether no tokens will follow.
-        """
-        self.n_ids += len(ids)
+    def append(self, ids: Sequence[int]) -> str:
+        """Add tokens, and return the text that became certain."""
         raw = b"".join(self._bytes.raw(id) for id in ids if not self._bytes.is_special(id))
-        self._text += self._decoder.decode(raw, is_finished)
+        self._text += self._decoder.decode(raw)
         end = find_stop(self._text, self._stop)
         if end is None:
-            n_withheld = 0 if is_finished else count_stop_prefix(self._text, self._stop)
-            end = len(self._text) - n_withheld
+            end = len(self._text) - count_stop_prefix(self._text, self._stop)
         part = self._text[self._n_returned : end]
         self._n_returned = max(self._n_returned, end)
         return part
+
+    def finish(self, text: str) -> str:
+        """Return the rest of the finished text, see `Generated.text`."""
+        return text[self._n_returned :]
 
 
 def find_stop(text: str, stop: Sequence[str]) -> int | None:

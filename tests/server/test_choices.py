@@ -1,5 +1,7 @@
 """Parts of a growing text: they add up to it, and none has to be taken back."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +20,11 @@ class Bytes:
 
 
 def parts(ids, stop, cuts):
+    """What each look at the ids gives; the last one is at the finished text."""
     growing = GrowingText(Bytes(), stop)
-    starts, ends = [0, *sorted(cuts)], [*sorted(cuts), len(ids)]
-    return [
-        growing.append(ids[start:end], is_finished=k == len(cuts))
-        for k, (start, end) in enumerate(zip(starts, ends, strict=True))
-    ]
+    found = [growing.append(ids[a:b]) for a, b in itertools.pairwise([0, *sorted(cuts)])]
+    text = bytes(id for id in ids if id < 256).decode(errors="replace")
+    return [*found, growing.finish(text[: find_stop(text, stop)])]
 
 
 @given(

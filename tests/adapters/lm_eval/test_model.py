@@ -2,7 +2,9 @@
 
 import json
 import logging
+import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from lm_eval.api.registry import get_model
@@ -11,9 +13,13 @@ import jaxscore.adapters.lm_eval
 from jaxscore import Scorer
 from jaxscore.adapters.lm_eval import JaxscoreLM
 from jaxscore.errors import InputError
+from jaxscore.text.tokenizer_files import load_tokenizer
+from jaxscore.types.requests import GenerationRequest
 from tests.adapters.lm_eval.evaluated import evaluated, request, responses
 from tests.adapters.lm_eval.folders import args, case, changed
 from tests.adapters.lm_eval.tasks import DOCUMENTS, OF_EACH_KIND
+from tests.conftest import CASES
+from tests.server.conftest import Served
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -155,3 +161,84 @@ def test_token_ids(model):
     request = (text, asked.context.tolist(), asked.continuation.tolist())
     assert model._loglikelihood_tokens([request], disable_tqdm=True) == [wanted]
     assert model.tok_decode(model.tok_encode("The cat")) == "The cat"
+
+
+POSITIONS = 64
+
+
+def writes(script, tokenizer, n_prompt):
+    """A model that continues any prompt of `n_prompt` tokens by these ids."""
+    head = np.zeros((len(tokenizer), POSITIONS), np.float32)
+    head[script, n_prompt - 1 + np.arange(len(script))] = 9
+    return Scorer.from_function(
+        lambda params, ids: jnp.broadcast_to(
+            jnp.eye(POSITIONS)[: ids.shape[1]], (*ids.shape, POSITIONS)
+        ),
+        lambda params: params,
+        head,
+        tokenizer,
+        vocab_size=len(tokenizer),
+        max_positions=POSITIONS,
+    )
+
+
+def generated_and_served(scorer, prompt, n_new, stop):
+    """Text and reason of its end: of the generator, of the server, and of the server's stream."""
+    request = GenerationRequest("a", prompt, n_new, eos_ids=(), stop=stop)
+    [generated] = scorer.generator().generate([request])
+    body = {"prompt": prompt, "max_tokens": n_new, "temperature": 0, "stop": [*stop]}
+    served = Served(scorer)
+    try:
+        [choice] = served.ask("/v1/completions", body).json()["choices"]
+        lines = served.ask("/v1/completions", body | {"stream": True}).text.splitlines()
+    finally:
+        served.close()
+    parts = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    streamed = "".join(part["text"] for part in parts), parts[-1]["finish_reason"]
+    return [
+        (generated.text, generated.finish),
+        (choice["text"], choice["finish_reason"]),
+        streamed,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "stop", "expected"),
+    [
+        (" The cat<|im_start|> a", ("cat<|im",), (" The ", "stop")),
+        (" The cat<|im_start|> a", ("im_start",), (" The cat", "stop")),
+        (" The cat<|im_start|> a", ("cat a",), (" The cat a", "length")),
+        ("<|im_start|>", ("<|im_start|>",), ("", "stop")),
+    ],
+)
+def test_a_stop_string_in_special_tokens_ends_every_text_alike(script, stop, expected):
+    tokenizer = load_tokenizer(case("tiny-qwen2"))
+    ids = tokenizer.backend_tokenizer.encode(script).ids
+    scorer = writes(ids, tokenizer, len(tokenizer("The cat")["input_ids"]))
+    assert generated_and_served(scorer, "The cat", len(ids), stop) == [expected] * 3
+
+
+@pytest.mark.parametrize("stop", [(), ("b .",), (" it",)])
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace", "unigram"])
+def test_one_text_of_tokens_in_generator_server_and_adapter(kind, stop, tmp_path):
+    """Whatever tokenizer_config.json says of spaces before punctuation."""
+    shutil.copy(CASES / "tokenizers" / kind / "tokenizer.json", tmp_path)
+    source = CASES / "tokenizers" / kind / "saved_by_4/tokenizer_config.json"
+    settings = json.loads(source.read_text("utf-8")) | {"clean_up_tokenization_spaces": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    tokenizer = load_tokenizer(tmp_path)
+    prompt, text = "the cat", " a , b . it 's a"
+    # As in hf, SentencePiece's space before a text's first word is left out in the adapter.
+    first = "" if kind == "byte_level" else " "
+    backend = tokenizer.backend_tokenizer
+    script = backend.encode(text.removeprefix(first), add_special_tokens=False).ids
+    n_prompt = len(backend.encode(prompt).ids)
+    scorer = writes(script, tokenizer, n_prompt)
+    end = min([text.index(one) for one in stop], default=len(text))
+    expected = (text[:end], "stop" if stop else "length")
+    assert generated_and_served(scorer, prompt, len(script), stop) == [expected] * 3
+    model = JaxscoreLM(scorer)
+    kwargs = {"until": [*stop], "max_gen_toks": len(script)}
+    asked = [request(prompt, kwargs)]
+    assert model.generate_until(asked, disable_tqdm=True) == [text[:end].removeprefix(first)]
+    assert model.tok_decode(script) == text.removeprefix(first)
