@@ -25,6 +25,7 @@ from jaxscore.types.results import Generated, ListedLabelScores, ScoredRequest, 
 DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
 # Policies of `jaxscore.text.encoder`. The others join ids of separately encoded texts.
 BOUNDARIES = ("joint", "exact", "skip_context")
+NO_IDS = "it has token_ids, and an endpoint scores text; leave them out, or take a local model"
 WINDOW = 1024  # requests of a stream that are in memory together
 N_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the generated token is dropped
 N_LISTED = (20, 5)  # default limits of vLLM and OpenAI
@@ -136,7 +137,7 @@ class CompletionsEndpoint(Endpoint):
     def _score(
         self, requests: list[Request], boundary: str, *, continues: bool
     ) -> list[ScoredRequest]:
-        scored = [request for request in requests if request.continuation]
+        scored = [r for r in requests if r.continuation and r.token_ids is None]
         texts = dict.fromkeys(request.context + request.continuation for request in scored)
         if boundary == "skip_context":
             texts |= dict.fromkeys(request.context for request in scored if request.context)
@@ -328,6 +329,8 @@ def _greedy(top: Any, values: list[Any]) -> np.ndarray:
 
 def _scored(request: Request, echoes: dict[str, "_Echo | Failed"], boundary: str) -> ScoredRequest:
     """Scores of the request's continuation, cut from the echo of its text."""
+    if request.token_ids is not None:
+        return failed(request.id, NO_IDS)
     echo = echoes[request.context + request.continuation] if request.continuation else EMPTY
     if isinstance(echo, Failed):
         return failed(request.id, str(echo))

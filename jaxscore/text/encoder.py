@@ -75,10 +75,10 @@ class TextEncoder:
         special_tokens: bool = True,
         most: int | None = None,
     ) -> list[Encoded]:
-        """Encode requests.
+        """Encode requests, or take the ids that they have.
 
         Args:
-            boundary: one of `BOUNDARIES`.
+            boundary: one of `BOUNDARIES`; of ids only "after" differs from the others.
             special_tokens: whether to add the tokenizer's BOS to a text without one.
             most: positions of the model if longer texts fail; None is no limit.
 
@@ -93,6 +93,20 @@ class TextEncoder:
         """
         check_choice("boundary", boundary, BOUNDARIES)
         prefix = self.prefix if special_tokens else []
+        encoded = iter(
+            self._encode([r for r in requests if r.token_ids is None], boundary, prefix, most)
+        )
+        return [
+            next(encoded)
+            if request.token_ids is None
+            else (_sequence(*request.token_ids, boundary),)
+            for request in requests
+        ]
+
+    def _encode(
+        self, requests: Sequence[Request], boundary: Boundary, prefix: list[int], most: int | None
+    ) -> list[Encoded]:
+        """Encode texts; see `encode`."""
         if boundary == "reencoded":
             return self._reencoded(requests, prefix, most)
         contexts = [request.context for request in requests]
@@ -238,6 +252,16 @@ class TextEncoder:
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return BoundedTokenizer(spaced)
+
+
+def _sequence(
+    context: Sequence[int], continuation: Sequence[int], boundary: Boundary
+) -> TokenSequence:
+    """Make the sequence of a request's own ids."""
+    after = [0] * (boundary == "after" and bool(continuation))
+    # Not int32: an id beyond it would become another one, instead of an error.
+    ids = np.array([*context, *continuation, *after], np.int64)
+    return TokenSequence(ids, len(context) + len(after))
 
 
 def _with_prefix(prefix: Sequence[int], ids: Ids) -> Ids:

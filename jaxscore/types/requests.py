@@ -17,13 +17,18 @@ EXPECTED = (
 class Request:
     """Text to score: how probable is `continuation` after `context`?
 
-    A blank between the two belongs to the continuation. With an empty context the continuation is
+    A space between the two belongs to the continuation. With an empty context the continuation is
     scored after the tokenizer's BOS, or from its second token if there is no BOS.
+
+    Attributes:
+        token_ids: ids of the context and of the continuation, which a local model scores unchanged
+            and without a further BOS, in place of the texts'; None if the texts are encoded.
     """
 
     id: str | int
     context: str
     continuation: str
+    token_ids: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,7 +196,8 @@ def parse_request(item: Any, position: int) -> Request | Unusable:
         if not isinstance(value, str):
             found = "missing" if value is None else _describe_type(value)
             return Unusable(name, f"item {position}: {field} is {found}; {EXPECTED}")
-    return Request(name, fields.get("context", ""), fields["continuation"])
+    token_ids = item.token_ids if isinstance(item, Request) else None
+    return Request(name, fields.get("context", ""), fields["continuation"], token_ids)
 
 
 def _to_int(value: Any) -> int | None:
