@@ -20,6 +20,8 @@ import orjson
 from jaxscore.io.atomic import atomic
 from jaxscore.io.streams import is_stream
 
+# Lists of token ids: an id on a line of its own takes five times the space of the text.
+TOKEN_IDS = re.compile(r'("(?:prompt_)?token_ids": )(\[(?:[\s\d,\[\]]|null)*\])')
 HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which UTF-8 cannot encode
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 PLAIN_TYPES = {str, int, bool, type(None)}  # types whose every value is valid JSON
@@ -84,6 +86,10 @@ def _indented(value: Any, margin: int = 0) -> str:
     """`json_text` without a line end, whose lines but the first begin with `margin` blanks."""
     text = json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, indent=2)
     return _escape_half_pairs(text).replace("\n", "\n" + " " * margin)
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(text.split()).replace(",", ", ")
 
 
 def _escape_half_pairs(text: str) -> str:
@@ -203,6 +209,8 @@ class GrowingArray:
 def write_array(file: TextIO, items: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON array in the published scripts' layout: indented by four, ASCII only.
 
+    Token ids, which these scripts do not write, are on one line.
+
     Objects are encoded one at a time, to bound memory.
     """
     with array_writer(file) as write:
@@ -226,6 +234,7 @@ def array_writer(
         text = json.dumps(
             to_json_value(dict(item)), ensure_ascii=is_ascii, allow_nan=False, indent=margin
         )
+        text = TOKEN_IDS.sub(lambda match: match[1] + _on_one_line(match[2]), text)
         file.write(f"{opening}\n{margin}" + _escape_half_pairs(text).replace("\n", f"\n{margin}"))
         opening = ","
 

@@ -5,10 +5,14 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxscore.errors import InputError
 from jaxscore.lm import LocalLM
+from jaxscore.systems.drawn_tokens import PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of, ids_of_text
 from jaxscore.systems.resuming import Known, Work
 from jaxscore.systems.settings import MODEL_GROUP, Settings, setting
+from jaxscore.text.decoder import TextDecoder
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -45,12 +49,22 @@ class Generations(Known):
         texts: in their order.
         finish: what ended each, as of `Generated.finish`; empty if its record does not say it.
         model_input: the text that the model read.
+        token_ids: ids of each text, see `drawn_tokens`; None if its record does not have them.
+        prompt_token_ids: ids that the model read, or None.
         made: what they were generated with.
     """
 
     texts: list[str]
     finish: list[str]
     model_input: Any
+    token_ids: list[Any]
+    prompt_token_ids: Any
+
+    def id_fields(self) -> dict[str, Any]:
+        """Return the ids as a record has them, without a field that an earlier version left out."""
+        ids = self.token_ids if any(ids is not None for ids in self.token_ids) else None
+        fields = {PROMPT_TOKEN_IDS: self.prompt_token_ids, TOKEN_IDS: ids}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class GenerationWork(Work[Generations]):
@@ -73,8 +87,12 @@ class GenerationWork(Work[Generations]):
         """
 
     @abc.abstractmethod
-    def requests(self, place: int, model_input: str) -> list[GenerationRequest]:
-        """The requests for an entry's texts."""
+    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
+        """Make the requests for an entry's texts.
+
+        Args:
+            prompt: int32 [n], the token ids of `model_input`.
+        """
 
     def text(self, generated: Generated) -> str:
         """A generated text as its record has it."""
@@ -105,7 +123,10 @@ class GenerationWork(Work[Generations]):
             "generator": record.get("generator"),
             **(configs if isinstance(configs, dict) else {}),
         }
-        return Generations(made, record["output"], finish, record.get("model_input"))
+        texts = record["output"]
+        ids = [ids_of(record, k) for k in range(len(texts))]
+        prompt_ids = record.get(PROMPT_TOKEN_IDS)
+        return Generations(made, texts, finish, record.get("model_input"), ids, prompt_ids)
 
     def is_finished(self, place: int) -> bool:
         """See `Work.is_finished`."""
@@ -119,7 +140,7 @@ class GenerationWork(Work[Generations]):
             The number of tokens that the model wrote.
         """
         made, before = self.made(lm), lm.statistics.tokens_written
-        generator = lm.generator()
+        generator, decoder = lm.generator(), TextDecoder(lm.encoder.tokenizer)
         usable = [place for place in range(len(self.entries)) if place not in self.errors]
         together = max(1, self.texts_per_slot * generator.side_by_side // self.n_texts)
         for first in range(0, len(usable), together):
@@ -133,23 +154,29 @@ class GenerationWork(Work[Generations]):
                 places = [place for place in places if place in missing]
             inputs = self._model_inputs(lm, places, missing)
             requests = [
-                request for place, text in inputs.items() for request in self.requests(place, text)
+                request
+                for place, (_, ids) in inputs.items()
+                for request in self.requests(place, ids)
             ]
             order = list(inputs)
             for k, generated in self._by_entry(generator.stream(requests)):
                 if (place := order[k]) in missing:
-                    self._take(place, generated, inputs[place], made)
+                    text, ids = inputs[place]
+                    new = Generations(made, [], [], text, [], ids.tolist())
+                    self._take(place, generated, new, decoder)
                     self.pass_on(on_item)
         return int(lm.statistics.tokens_written) - before
 
     def _model_inputs(
         self, lm: LocalLM, places: Sequence[int], missing: Collection[int]
-    ) -> dict[int, str]:
-        """What the model reads of each entry; a missing one that it cannot read fails alone."""
+    ) -> dict[int, tuple[str, np.ndarray]]:
+        """Text and ids that the model reads of each entry; an unreadable one fails alone."""
         out = {}
         for place in places:
             try:
-                out[place] = self.model_input(lm, place)
+                text = self.model_input(lm, place)
+                [ids] = lm.encoder.prompt_ids([text], most=lm.capabilities.max_positions)
+                out[place] = text, ids
             except InputError as problem:
                 if place in missing:
                     self.errors[place] = str(problem)
@@ -168,11 +195,19 @@ class GenerationWork(Work[Generations]):
                 yield prompt, [texts[k] for k in range(self.n_texts)]
 
     def _take(
-        self, place: int, generated: Sequence[Generated], model_input: str, made: Mapping[str, Any]
+        self,
+        place: int,
+        generated: Sequence[Generated],
+        new: Generations,
+        decoder: TextDecoder,
     ) -> None:
-        """Note the texts of an entry up to the first that failed; those that are known stay."""
-        known = self.known[place] or Generations(made, [], [], model_input)
-        texts, finish = [*known.texts], [*known.finish]
+        """Note the texts of an entry up to the first that failed; those that are known stay.
+
+        Args:
+            new: what the texts were made of and with, without a text.
+        """
+        known = self.known[place] or new
+        texts, finish, token_ids = [*known.texts], [*known.finish], [*known.token_ids]
         for k, one in enumerate(generated[len(texts) :], start=len(texts) + 1):
             if one.error or one.finish is None:
                 # What is wrong with the prompt is wrong with every text of it.
@@ -181,5 +216,8 @@ class GenerationWork(Work[Generations]):
                 break
             texts.append(self.text(one))
             finish.append(one.finish)
+            token_ids.append(ids_of_text(decoder, one))
         if texts:
-            self.known[place] = Generations(made, texts, finish, model_input)
+            self.known[place] = dataclasses.replace(
+                new, texts=texts, finish=finish, token_ids=token_ids
+            )

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
+import numpy as np
+
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS, named
 from jaxscore.io.json_input import json_kind
@@ -46,6 +48,9 @@ output, a JSON array of the same items with
   output        n responses, without the token that ended them
   finish        what ended each: eos, stop (a --stop string), or length
                 (--max-new-tokens, or the end of the model's positions)
+  prompt_token_ids, token_ids
+                the ids of model_input, and of each response as they were drawn,
+                without EOS and stop string; self-certainty scores these
   generator     the model
   configs       what it sampled with
   error         why it has fewer than n responses
@@ -130,6 +135,8 @@ class Record(TypedDict, total=False):
     model_input: str
     output: list[str]
     finish: list[str]
+    prompt_token_ids: list[int]
+    token_ids: list[list[int] | None]
     generator: str
     configs: dict[str, Any]
     error: str
@@ -223,13 +230,13 @@ class SampleWork(GenerationWork):
             max_positions=lm.capabilities.max_positions,
         )
 
-    def requests(self, place: int, model_input: str) -> list[GenerationRequest]:
+    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
         """The samples of a prompt, each with a seed of its own."""
         names = ("max_new_tokens", "temperature", "top_p", "top_k", "stop")
         return [
             GenerationRequest(
                 id=f"{self.entries[place].name}, sample {k + 1}",
-                prompt=model_input,
+                prompt=prompt,
                 seed=(self.prompts[place].seed + k) % SEEDS,
                 **{name: getattr(self.settings, name) for name in names},
             )
@@ -248,6 +255,7 @@ class SampleWork(GenerationWork):
                 "model_input": known.model_input,
                 "output": known.texts,
                 "finish": known.finish,
+                **known.id_fields(),
                 "generator": (known.made or {})["generator"],
                 "configs": self.configs(known),
             }

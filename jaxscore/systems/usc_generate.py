@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+import numpy as np
+
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_lenient_rows
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.local_path import local_path
 from jaxscore.lm import LocalLM
+from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.remarks import Remark
@@ -52,6 +55,8 @@ output, the same items with
   responses     the first N of the item's `output`
   chat_history  the prompt, in a list
   model_input   the prompt as the model reads it
+  prompt_token_ids, token_ids
+                the ids of model_input, and of the reply as they were drawn
   generator     the model
   configs       what it generated with
   Beside OUT lies OUT.run.json: what made it, and how many items failed.
@@ -103,6 +108,8 @@ class Record(TypedDict, total=False):
     chat_history: list[str]
     model_input: str
     output: list[str]
+    prompt_token_ids: list[int]
+    token_ids: list[list[int] | None]
     generator: str
     configs: dict[str, Any]
     responses: list[str]
@@ -158,12 +165,12 @@ class ReplyWork(GenerationWork):
         message = {"role": "user", "content": self.prompts[place]}
         return chat_template.render(lm.encoder.tokenizer, [message])
 
-    def requests(self, place: int, model_input: str) -> list[GenerationRequest]:
+    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
         """The request for a reply, with a seed of its own: it does not matter what runs with it."""
         return [
             GenerationRequest(
                 id=self.entries[place].name,
-                prompt=model_input,
+                prompt=prompt,
                 max_new_tokens=self.settings.max_new_tokens,
                 temperature=self.settings.temperature,
                 top_p=self.settings.top_p,
@@ -179,7 +186,8 @@ class ReplyWork(GenerationWork):
         """The published fields first, then the item's others; None while a reply is missing."""
         if not self.is_finished(place):
             return None
-        given = {name: value for name, value in self.items[place].items() if name != "error"}
+        # The item's ids are those of its responses.
+        given = {k: v for k, v in without_ids(self.items[place]).items() if k != "error"}
         if place in self.errors:
             prompt = self.prompts[place]
             return {
@@ -198,6 +206,7 @@ class ReplyWork(GenerationWork):
             "chat_history": [self.prompts[place]],
             "model_input": known.model_input,
             "output": known.texts,
+            **known.id_fields(),
             "generator": (known.made or {})["generator"],
             "configs": self.configs(known),
             "responses": self.responses[place],

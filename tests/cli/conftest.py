@@ -1,5 +1,6 @@
 """Runs the command line in this process, on files of a fresh folder."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,12 @@ def place(tmp_path):
         return tmp_path
 
     return write
+
+
+def with_text_prompts(scorer, requests):
+    """Generation requests whose prompts are the texts of their ids."""
+    decode = scorer.encoder.tokenizer.decode
+    return [dataclasses.replace(request, prompt=decode(request.prompt)) for request in requests]
 
 
 def with_input(words, path):

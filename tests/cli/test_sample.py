@@ -6,6 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from jaxscore.cli import model_flags
 from jaxscore.engine import generation as generator_module
@@ -17,9 +18,10 @@ from jaxscore.io.run_files import file_digest
 from jaxscore.plan import decode_slots
 from jaxscore.systems import sample
 from jaxscore.types.results import Generated
-from tests.cli.conftest import QWEN, strict, with_input
+from tests.cli.conftest import QWEN, strict, with_input, with_text_prompts
 from tests.conftest import ROOT
 
+QWEN_TOKENIZER = Tokenizer.from_file(f"{QWEN}/tokenizer.json")
 ASKED = [{"id": k, "prompt": f"How many days did {name} travel?", "answer": "3"}
          for k, name in enumerate(("Arlen", "Sana", "مرحبا"))]  # fmt: skip
 
@@ -36,7 +38,7 @@ def asked(monkeypatch):
             self.scorer = scorer
 
         def stream(self, requests):
-            for place, one in enumerate(requests):
+            for place, one in enumerate(with_text_prompts(self.scorer, requests)):
                 seen.append(one)
                 error = "too long" if "fails" in one.prompt else None
                 finish = ("eos", "stop", "length")[one.seed % 3]
@@ -91,6 +93,8 @@ def test_what_is_asked_for_and_what_is_written(run, place, asked):
             "model_input": item["prompt"],
             "output": [f'{{"answer": "{seed}"}}' for seed in seeds[own]],
             "finish": ends[own],
+            "prompt_token_ids": QWEN_TOKENIZER.encode(item["prompt"]).ids,
+            "token_ids": [[0, 0]] * 4,
             "generator": QWEN,
             "configs": {
                 "temperature": 0.7, "top_p": 0.9, "top_k": 5, "max_tokens": 9,

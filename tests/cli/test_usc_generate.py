@@ -9,7 +9,7 @@ from jaxscore.cli import model_flags
 from jaxscore.engine import generation as generator_module
 from jaxscore.systems.usc_generate import ReplyWork
 from jaxscore.types.results import Generated
-from tests.cli.conftest import QWEN, strict
+from tests.cli.conftest import QWEN, strict, with_text_prompts
 
 ITEMS = [
     {"id": k, "chat_history": [f"How many days did {name} travel?"], "output": ["3", "4", "3"]}
@@ -35,7 +35,7 @@ def asked(monkeypatch):
             self.scorer = scorer
 
         def stream(self, requests):
-            for place, one in enumerate(requests):
+            for place, one in enumerate(with_text_prompts(self.scorer, requests)):
                 error = "too long" if "fails" in one.prompt else None
                 text = f"The most consistent response is Response {len(seen)}"
                 self.scorer.statistics.tokens_written += 5
@@ -225,7 +225,7 @@ def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypat
 
         def stream(self, requests):
             together.append([one.id.split()[1] for one in requests])
-            for place, one in enumerate(requests):
+            for place, one in enumerate(with_text_prompts(self.scorer, requests)):
                 error = "fails" in one.prompt or None
                 yield place, Generated(one.id, "x", np.zeros(1, np.int32), "eos", error)
 

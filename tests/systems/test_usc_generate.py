@@ -8,6 +8,7 @@ import pytest
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems import usc_generate
+from jaxscore.systems.generations import Generations
 from jaxscore.types.results import Generated
 from tests.systems.works import begin
 
@@ -25,7 +26,8 @@ def load(tmp_path, items, previous=(), n=2, **options):
 def take(work, place, text, error=None):
     """Note a reply; returns the item's record."""
     reply = Generated("", text, np.zeros(1, np.int32), "eos", error)
-    work._take(place, [reply], "<p>", work.made_with({"model": "m"}) | {"dtype": "float32"})
+    made = work.made_with({"model": "m"}) | {"dtype": "float32"}
+    work._take(place, [reply], Generations(made, [], [], "<p>", [], [7, 8]), decoder=None)
     return work.record(place)
 
 
@@ -91,6 +93,8 @@ def test_the_record_is_what_usc_select_reads(tmp_path):
         ("chat_history", [work.prompts[0]]),
         ("model_input", "<p>"),
         ("output", ["Response 1"]),
+        ("prompt_token_ids", [7, 8]),
+        ("token_ids", [[0]]),
         ("generator", "m"),
         ("configs", {"temperature": 0.0, "top_p": 1.0, "max_tokens": 1024, "dtype": "float32"}),
         ("responses", ["one", "two"]),
@@ -106,8 +110,8 @@ def test_the_record_is_what_usc_select_reads(tmp_path):
 
 def test_each_item_draws_with_a_seed_of_its_own(tmp_path):
     work = load(tmp_path, ITEMS, max_new_tokens=7, temperature=0.5, top_p=0.9, seed=10)
-    [r] = work.requests(1, "<p>")
-    assert (r.prompt, r.max_new_tokens, r.temperature, r.top_p, r.seed) == ("<p>", 7, 0.5, 0.9, 11)
+    [r] = work.requests(1, [3, 4])
+    assert (r.prompt, r.max_new_tokens, r.temperature, r.top_p, r.seed) == ([3, 4], 7, 0.5, 0.9, 11)
 
 
 def test_a_later_run_keeps_replies_to_the_same_prompts(tmp_path):

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
 from jaxscore.systems import selection
+from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.selection import (
     AnswerSettings,
@@ -161,7 +162,7 @@ class RankedSelection(Selection):
 
     def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
         return {
-            **without(candidates.fields, "output"),
+            **without(with_chosen_ids(candidates.fields, choice.index), "output"),
             "output": [candidates.responses[choice.index]],
             "confidence": choice.confidence,
             **answer_form(candidates.answers, choice),
@@ -169,7 +170,7 @@ class RankedSelection(Selection):
         }
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {**without(fields, "output"), "output": [], "confidence": None}
+        return {**without(without_ids(fields), "output"), "output": [], "confidence": None}
 
 
 class MostCertain(RankedSelection):

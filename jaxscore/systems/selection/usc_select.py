@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
 from jaxscore.systems import selection
+from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.selection import (
     AnswerSettings,
@@ -165,14 +166,14 @@ class NamedByReply(Selection):
 
     def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
         return {
-            **without(candidates.fields, "fallback"),
+            **without(without_ids(candidates.fields), "fallback"),
             "output": [candidates.responses[choice.index]],
             **answer_form(candidates.answers, choice),
             **({} if choice.fallback is None else {"fallback": choice.fallback}),
         }
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {**without(fields, "fallback"), "output": []}
+        return {**without(without_ids(fields), "fallback"), "output": []}
 
     def summary(self, results: Sequence[Result]) -> dict[str, Any]:
         """Counts of decisions, and of items without any answer."""
