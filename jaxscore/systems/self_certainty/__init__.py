@@ -8,6 +8,7 @@ An item has one input and many outputs, and gets a `confidence_list`, one number
 
 import collections
 import dataclasses
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -24,6 +25,7 @@ from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
 from jaxscore.io.json_input import require_field
 from jaxscore.lm import LocalLM
 from jaxscore.report import markdown
+from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.rounding_audit import Noise
@@ -36,6 +38,7 @@ from jaxscore.systems.self_certainty.work import ConfidenceWork, MergedWork, Pla
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
 from jaxscore.text.encoder import Boundary
+from jaxscore.types.results import ScoredRequest
 
 HELP = """\
 How certain was the model of each of its outputs? The self-certainty is the mean
@@ -48,7 +51,9 @@ input, a .json array, or a table (see --input) with these columns:
   `input` is read where `model_input` is absent. Without --model, the model is
   the first item's `generator`. Prompt and output are encoded apart and no
   special token is added, so `model_input` is the text as the model saw it, the
-  tokens of its chat template included.
+  tokens of its chat template included. `token_ids` (a list for each output) and
+  `prompt_token_ids`, as sample writes them, are scored in place of the text's
+  if they decode to it: a text that is encoded again may have other tokens.
 
 output, the same items with
   confidence_list      one number per output; null where it has none (no tokens,
@@ -92,6 +97,14 @@ exit code: 0 all scored, 1 some outputs have no confidence or none is graded,
 ALIGNMENTS: dict[str, Boundary] = {"formula": "separate", "upstream": "after"}
 CHARACTERS_PER_TOKEN = 3
 STATISTIC = "self-certainty"
+STALE_IDS = (
+    "{n} outputs have token_ids that are not those of the texts in this tokenizer: the text was "
+    "edited, or another model drew them; these texts were encoded again"
+)
+ENCODED_AGAIN = (
+    "{n} outputs have no token_ids and were encoded again: {n_differ} certainly have other tokens "
+    "than were drawn, and of the others the text does not show it; sample keeps the ids"
+)
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
 
 
@@ -162,7 +175,7 @@ class Settings(IntervalSettings):
     @property
     def list_fields(self) -> tuple[str, ...]:
         """See `Settings.list_fields`."""
-        return (self.output_field,)
+        return (self.output_field, *ID_FIELDS)
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them; settings of grading only if outputs are graded."""
@@ -264,7 +277,7 @@ def evaluate(
     n_before = sum(
         len(known.values) - len(known.errors) - len(known.missing) for known in work.known
     )
-    n_cut = _score(run, lm, work, on_item)
+    counts = _score(run, lm, work, on_item)
     if run.noise is not None:
         work.note_noise(run.noise.spread["mean_self_certainty"].largest)
     work.pass_on(on_item)
@@ -284,7 +297,11 @@ def evaluate(
     remarks = {
         no_effect: settings.batch_size is not None,
         Remark(NO_READABLE_ANSWER, if_all=True): is_unreadable,
-        Remark("{n} outputs were scored after an input cut at its left", n=n_cut): n_cut,
+        Remark("{n} outputs were scored after an input cut at its left", n=counts.n_cut): (
+            counts.n_cut
+        ),
+        Remark(STALE_IDS, n=counts.n_stale): counts.n_stale,
+        Remark(ENCODED_AGAIN, n=counts.n_encoded, n_differ=counts.n_differ): counts.n_encoded,
     }
     return Evaluation(
         summary=summary,
@@ -319,28 +336,66 @@ def merge(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
     return evaluate(no_model, MergedWork(records, settings), settings)
 
 
+@dataclasses.dataclass
+class _Counts:
+    """Counts of the outputs that this run scored.
+
+    Attributes:
+        n_cut: outputs whose input was cut.
+        n_stale: outputs whose ids are not those of their text.
+        n_encoded: outputs without ids.
+        n_differ: outputs without ids that certainly have other ids than were drawn.
+    """
+
+    n_cut: int = 0
+    n_stale: int = 0
+    n_encoded: int = 0
+    n_differ: int = 0
+
+
 def _score(
     run: ScoringRun,
     lm: LocalLM,
     work: ConfidenceWork,
     on_item: Callable[[Mapping[str, Any]], None] | None,
-) -> int:
-    """Score what is missing; returns the number of outputs whose input was cut."""
+) -> _Counts:
+    """Score what is missing."""
+    counts = _Counts()
     missing = set(wanted := work.missing_outputs())
     if not missing:
-        return 0
+        return counts
     made, scorable = work.made(lm), work.scorable_outputs()
     window = window_size(work, scorable, lm.batch_tokens)
     # What is not missing costs nothing if the journal has it.
     places = wanted if lm.journal is None else _whole_windows(scorable, missing, window)
-    stream = run.stream(work.requests(places), window=window, n_requests=len(places))
-    n_cut = 0
-    for (place, output), scored in zip(places, stream, strict=True):
+    drawn = DrawnTokens(lm)
+    sent, requests = itertools.tee(work.requests(places, drawn))
+    stream = run.stream(requests, window=window, n_requests=len(places))
+    for (place, output), request, scored in zip(places, sent, stream, strict=True):
         if (place, output) in missing:
             work.known[place].take(output, scored, made)
-            n_cut += scored.truncated > 0
+            counts.n_cut += scored.truncated > 0
+            if request.token_ids is None and scored.error is None:
+                inputs = work.inputs[place]
+                if work.drawn_ids(inputs, output) is not None:
+                    counts.n_stale += 1
+                else:
+                    counts.n_encoded += 1
+                    counts.n_differ += _differ(drawn, lm, work, (place, output), scored)
             work.pass_on(on_item)
-    return n_cut
+    return counts
+
+
+def _differ(
+    drawn: DrawnTokens, lm: LocalLM, work: ConfidenceWork, at: Place, scored: ScoredRequest
+) -> bool:
+    """Return True if an output that was encoded again certainly has other ids than were drawn."""
+    place, output = at
+    inputs = work.inputs[place]
+    text, ids = inputs.outputs[output], scored.token_ids
+    if work.settings.alignment != "formula":  # each token is scored in place of the one before it
+        [ids] = lm.encoder.prompt_ids([text], special_tokens=False)
+    return drawn.differ(inputs.context, text, ids.tolist(), length_limit(inputs.given, output))
 
 
 def _whole_windows(scorable: Sequence[Place], missing: Set[Place], window: int) -> list[Place]:

@@ -39,17 +39,20 @@ class Confidence(Known):
     stated: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def unknown(cls, outputs: Sequence[Any], *, measures: bool) -> "Confidence":
+    def unknown(
+        cls, outputs: Sequence[Any], token_ids: Sequence[Any], *, measures: bool
+    ) -> "Confidence":
         """Nothing is known yet, except which outputs cannot be scored.
 
         Args:
+            token_ids: drawn ids of each output, or None; special tokens may have no text.
             measures: whether the confidences of `MEASURED` are requested.
         """
         errors = {}
         for place, output in enumerate(outputs):
             if not isinstance(output, str):
                 errors[place] = f"found {json_kind(output)}, expected a string"
-            elif not output:
+            elif not output and not token_ids[place]:
                 errors[place] = NO_TOKENS
         nothing: list[float | None] = [None] * len(outputs)
         measured = {name: [*nothing] for name in MEASURED} if measures else None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import Lazy, to_json_value
+from jaxscore.systems.drawn_tokens import ID_FIELDS, OUTPUTS, PROMPT, DrawnTokens, ids_of
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.resuming import NO_OUTPUT, Work
@@ -23,7 +24,7 @@ from jaxscore.systems.self_certainty.confidences import (
 from jaxscore.systems.self_certainty.right_responses import RightResponses
 from jaxscore.types.requests import Request
 
-INPUT_FIELD, OTHER_INPUT_FIELD = "model_input", "input"
+INPUT_FIELD, OTHER_INPUT_FIELD = PROMPT, "input"
 # Fields of a record beside the item's own; `processed_index` is the published script's.
 OWN_FIELDS = (
     "confidence_list", "processed_index", "confidence_settings", "confidence_errors", *MEASURED,
@@ -52,7 +53,7 @@ class ConfidenceWork(Work[Confidence]):
             NothingUsable: no item has gold, which is requested.
         """
         self.inputs: Sequence[Inputs] = [self._inputs(place) for place in range(len(self.entries))]
-        self.known = [self._unknown(inputs.outputs) for inputs in self.inputs]
+        self.known = [self._unknown(inputs) for inputs in self.inputs]
         self.right: RightResponses | None = None
         if self.settings.gold is not None:
             self.right = right_responses.read(
@@ -71,15 +72,22 @@ class ConfidenceWork(Work[Confidence]):
             return Inputs(name, given, "", [], field)
         return Inputs(name, given, given[field], given[output_field], field)
 
-    def _unknown(self, outputs: Sequence[Any]) -> Confidence:
-        return Confidence.unknown(outputs, measures=self.settings.gold is not None)
+    def _unknown(self, inputs: Inputs) -> Confidence:
+        ids = [self.drawn_ids(inputs, output) for output in range(len(inputs.outputs))]
+        return Confidence.unknown(inputs.outputs, ids, measures=self.settings.gold is not None)
+
+    def drawn_ids(self, inputs: Inputs, output: int) -> Any:
+        """Return the ids that the item has of an output, unchecked; None if it has none."""
+        names = inputs.input_field, self.settings.output_field
+        return ids_of(inputs.given, output) if names == (PROMPT, OUTPUTS) else None
 
     def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
-        """Whether input and outputs of a record equal the item's."""
+        """Return True if input, outputs and ids of a record equal the item's."""
         inputs, values = self.inputs[place], record.get("confidence_list")
         return (
             record.get(inputs.input_field) == inputs.context
             and record.get(self.settings.output_field) == to_json_value(inputs.outputs)
+            and all(record.get(name) == inputs.given.get(name) for name in ID_FIELDS)
             and isinstance(values, list)
             and len(values) <= len(inputs.outputs)
         )
@@ -91,7 +99,7 @@ class ConfidenceWork(Work[Confidence]):
         without tokens. That script does not say how it computed, so that nothing is added to an
         item of its file: it is complete, or computed again.
         """
-        out, made = self._unknown(self.inputs[place].outputs), record.get("confidence_settings")
+        out, made = self._unknown(self.inputs[place]), record.get("confidence_settings")
         # Older scripts wrote as many as the first item has.
         for output, value in enumerate(record["confidence_list"]):
             if is_finite(value) and output not in out.errors:
@@ -135,12 +143,17 @@ class ConfidenceWork(Work[Confidence]):
             out["confidence_errors"] = errors
         return out if self.right is None else {**out, **self.right.fields(place)}
 
-    def requests(self, places: Sequence[Place]) -> Iterator[Request]:
-        """One for each output."""
+    def requests(self, places: Sequence[Place], drawn: DrawnTokens) -> Iterator[Request]:
+        """Make a request for each output, with the drawn ids of those that have them."""
+        context: tuple[int, Any] = (-1, None)  # place of an item, and its ids
         for place, output in places:
-            inputs = self.inputs[place]
+            inputs, ids = self.inputs[place], None
+            if self.drawn_ids(inputs, output) is not None:
+                if context[0] != place:
+                    context = place, drawn.context_ids(inputs.given)
+                ids = drawn.request_ids(inputs.given, output, context[1])
             name = f"{self.entries[place].name}, output {output + 1}"
-            yield Request(name, inputs.context, inputs.outputs[output])
+            yield Request(name, inputs.context, inputs.outputs[output], ids)
 
     def missing_outputs(self) -> list[Place]:
         """All outputs that are not scored, in the input's order."""
@@ -257,7 +270,7 @@ class MergedWork(ConfidenceWork):
 
         A run would score it again, but no model is there to do so.
         """
-        record, known = self.items[place], self._unknown(self.inputs[place].outputs)
+        record, known = self.items[place], self._unknown(self.inputs[place])
         if place not in self.errors and self.is_same(place, record):
             known = self.recall(place, record) or known
         stated = record.get("confidence_errors")

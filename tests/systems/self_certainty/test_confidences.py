@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore.errors import InputError
+from jaxscore.systems.drawn_tokens import DrawnTokens
 from jaxscore.systems.self_certainty import ALIGNMENTS
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES, MODELS
@@ -35,7 +36,9 @@ def complete(scorer, work, alignment="formula", only=None):
     """Score what is missing (of the items `only`); returns how many outputs were scored."""
     wanted = [one for one in work.missing_outputs() if only is None or one[0] in only]
     found = scorer.score(
-        work.requests(wanted), boundary=ALIGNMENTS[alignment], special_tokens=False
+        work.requests(wanted, DrawnTokens(scorer)),
+        boundary=ALIGNMENTS[alignment],
+        special_tokens=False,
     )
     made = work.made_with({"model": "m"})
     for (place, output), one in zip(wanted, found, strict=True):
