@@ -32,7 +32,12 @@ from jaxscore.io.json_output import StoredRecords, write_array
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.upload import Upload
-from jaxscore.systems.audits import boundary_line, united_blanks, united_boundaries
+from jaxscore.systems.audits import (
+    boundary_line,
+    merge_window_bos,
+    united_blanks,
+    united_boundaries,
+)
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
 from jaxscore.systems.system import System, declaration
@@ -48,7 +53,7 @@ output, in the order of the inputs' names:
   page of one run over everything, with means and intervals over all items.
   preferences, sample, select, vote, usc-* and livecode-* get no page, and other
   pages no contexts and no tokens that the outputs do not have. Audits (noise,
-  boundaries, blanks) cover the samples of all shards together.
+  boundaries, blanks, windows) cover the samples of all shards together.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.
@@ -389,6 +394,9 @@ def _with_audits(found: Evaluation, shards: Sequence[Finished], settings: Any) -
             out[name] = united_blanks(known)
             findings += filter(None, [out[name].get("finding")])
             n_audited[name] = sum("results" in blank for blank in known)
+        elif name == "window_bos":
+            out[name] = merge_window_bos(known)
+            findings += filter(None, [out[name]["finding"]])
         elif all(value == values[0] for value in values):
             out[name] = values[0]
     if (n := max(n_audited.values())) and len(shards) > 1:

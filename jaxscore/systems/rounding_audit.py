@@ -128,11 +128,12 @@ class Draw:
         """Pass results through, in the order of their requests."""
         for result in results:
             if self._n:
-                self._take(self._waiting.popleft(), result)
+                self.add(self._waiting.popleft(), result)
             yield result
 
-    def _take(self, request: Any, result: Any) -> None:
-        if result.error is not None or not np.isfinite(result.logprob).any():
+    def add(self, request: Any, result: Any) -> None:
+        """Draw or leave out one request with its result."""
+        if getattr(result, "error", None) is not None or not np.isfinite(result.logprob).any():
             return
         self._n_seen += 1
         if len(self.pairs) < self._n:

@@ -2,11 +2,14 @@
 
 import csv
 import gzip
+import math
 
 import pytest
 
 from jaxscore.cli import model_flags
+from jaxscore.systems import audits
 from tests.cli.conftest import QWEN, strict
+from tests.conftest import CASES
 
 FIELDS = (
     "id begin text_sha256 n_tokens n_scored n_bytes n_words n_windows sum_logprob mean_logprob "
@@ -131,3 +134,33 @@ def test_windows_that_the_model_cannot_read(run, place):
     assert (code, out) == (2, "")
     assert "stride is 17, and a window reads 16 tokens" in err
     assert not (folder / "out.jsonl").exists()
+
+
+def test_windows_without_bos_are_reported_and_merged(run, tmp_path, monkeypatch):
+    """Shards have samples of their own, and `merge` reports all of them as one."""
+    monkeypatch.setattr(audits, "LEAST_GAIN", -math.inf)
+    monkeypatch.setattr(audits, "STANDARD_ERRORS", -math.inf)
+    (tmp_path / "in").mkdir()
+    for name, text in zip("ab", (TEXTS[0] * 2, TEXTS[0]), strict=True):
+        (tmp_path / f"in/{name}.txt").write_text(text, encoding="utf-8")
+    words = ("perplexity", "--model", str(CASES / "models/tiny-llama3"), "--max-length", 16)
+    records = []
+    for name in "ab":
+        output = tmp_path / f"{name}.jsonl"
+        code, out, err = run(*words, "--input", tmp_path / f"in/{name}.txt", "--output", output)
+        assert code == 0, err
+        found = strict((tmp_path / f"{name}.jsonl.report.json").read_text())
+        assert found["findings"] == [found["window_bos"]["finding"]]
+        assert f"finding  {found['findings'][0]}\n" in out
+        records.append(found["window_bos"])
+    parts = [tmp_path / f"in/{name}.txt" for name in "ab"]
+    code, _, err = run(*words, "--input", *parts, "--output", f"{tmp_path / 'out'}/")
+    assert code == 0, err
+    code, out, err = run("merge", tmp_path / "out", "--output", tmp_path / "all.jsonl")
+    assert code == 0, err
+    merged = strict((tmp_path / "all.jsonl.report.json").read_text())
+    for name in ("n_windows", "n_tokens", "sum_logprob", "sum_gain", "sum_squared_gain"):
+        total = sum(record[name] for record in records)
+        assert merged["window_bos"][name] == pytest.approx(total, rel=1e-4), name
+    assert merged["findings"] == [merged["window_bos"]["finding"]]
+    assert f"a sample of {merged['window_bos']['n_windows']} of them is" in out

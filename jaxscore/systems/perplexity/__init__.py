@@ -16,6 +16,7 @@ from jaxscore.io.json_input import check_regular, read_text
 from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities, LocalLM
+from jaxscore.systems.audits import WindowBosAudit
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.perplexity.report import report
@@ -40,6 +41,9 @@ windows: each reads up to --max-length tokens and scores those that no window
 before it scored: at most --stride, the first one up to --max-length. By default
 they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
 stride gives tokens more context and takes twice as long.
+Only the first window of a document reads its BOS. At most 32 of the others are
+scored again with one; if that lowers their perplexity by more than noise, the
+run reports both numbers.
 
 A document fails if it has more than 2,097,152 characters without a place where
 the tokenizer certainly splits a text; of some tokenizers no place is certain.
@@ -179,16 +183,25 @@ def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) ->
         InputError: windows that the model cannot read.
     """
     windows = _windows(settings, lm.capabilities)
+    audit = WindowBosAudit(lm, windows["max_length"], settings.seed)
     started = time.perf_counter()
     documents = list(
-        score_documents(lm, entries, prefix_token_id=settings.prefix_token_id, **windows)
+        score_documents(
+            lm, entries, prefix_token_id=settings.prefix_token_id, audit=audit, **windows
+        )
     )
     seconds = time.perf_counter() - started
     found = merge([_record(document) for document in documents], settings)
+    audited = audit.record()
     return dataclasses.replace(
         found,
         rows=found.items,
-        details={**found.details, "windows": windows},
+        details={
+            **found.details,
+            "windows": windows,
+            **({"window_bos": audited} if audited else {}),
+        },
+        findings=[audited["finding"]] if audited.get("finding") else [],
         failures=[
             Failure(document.entry.name, document.error)
             for document in documents

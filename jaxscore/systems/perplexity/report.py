@@ -19,7 +19,7 @@ from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
-    sentence,
+    verdict,
     with_failures,
     worst_first,
 )
@@ -41,7 +41,7 @@ def report(source: Source) -> Document:
     return Document(
         system="perplexity",
         title=f"Perplexity: {model_of(record)}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=_cards(record["summary"]),
         charts=_charts(Lazy(places, documents.__getitem__)),
         items=with_failures(items, record["failures"]),

@@ -19,6 +19,7 @@ import numpy as np
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
+from jaxscore.systems.audits import WindowBosAudit
 from jaxscore.systems.entries import Entry
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
@@ -34,6 +35,7 @@ class ScoredDocument:
     """A document without its text, and what is known of its scores.
 
     Attributes:
+        bos: special tokens that the first window begins with.
         n_tokens: tokens of the text, without what is put before it.
         n_words: pieces between blanks as lm-evaluation-harness counts them for
             `word_perplexity`: a blank at the beginning or the end makes one more, empty one.
@@ -47,6 +49,7 @@ class ScoredDocument:
     n_bytes: int
     n_words: int
     error: str | None
+    bos: tuple[int, ...] = ()
     n_tokens: int = 0
     n_scored: int = 0
     n_windows: int = 0
@@ -90,6 +93,7 @@ def score_documents(
     max_length: int,
     stride: int,
     prefix_token_id: int | None,
+    audit: WindowBosAudit,
     most: int = WINDOW,
     most_tokens: int = WINDOW_TOKENS,
 ) -> Iterator[ScoredDocument]:
@@ -100,10 +104,11 @@ def score_documents(
         max_length, stride: of the windows, see `jaxscore.plan.requests.rolling_windows`.
         prefix_token_id: put before each document that does not start with it, in place of the
             tokenizer's BOS; None is that BOS if the tokenizer has one.
+        audit: gets the windows after a document's first one, with their scores.
         most, most_tokens: windows and tokens that are planned together.
     """
     pending: deque[ScoredDocument] = deque()
-    owners: deque[list[ScoredDocument]] = deque()
+    sent: deque[list[tuple[ScoredDocument, TokenSequence]]] = deque()
 
     def windows() -> Iterator[tuple[ScoredDocument, TokenSequence]]:
         for document, own in _cut(lm, entries, max_length, stride, prefix_token_id):
@@ -114,11 +119,13 @@ def score_documents(
         for group in bounded_groups(
             windows(), lambda pair: pair[1].n_input_tokens, most, most_tokens
         ):
-            owners.append([document for document, _ in group])
+            sent.append(group)
             yield [window for _, window in group]
 
     for group_scores in lm.engine.run(groups()):
-        for document, scores in zip(owners.popleft(), group_scores, strict=True):
+        for (document, window), scores in zip(sent.popleft(), group_scores, strict=True):
+            if document.sums:
+                audit.add(document.bos, window, scores)
             document.add(scores)
         while pending and pending[0].is_finished:
             yield pending.popleft()
@@ -152,6 +159,7 @@ def _cut(
                 if ids[:1].tolist() != [prefix_token_id]:
                     ids = np.concatenate([np.array([prefix_token_id], np.int32), ids])
                 first = 1
+            document.bos = _special_beginning(lm, ids, prefix_token_id)
             windows = []
             if document.error is None:
                 windows = rolling_windows(ids, first, max_length, stride)
@@ -161,6 +169,17 @@ def _cut(
                     document.error, windows = complaints[min(complaints)], []
             document.n_windows = len(windows)
             yield document, windows
+
+
+def _special_beginning(
+    lm: LocalLM, ids: np.ndarray, prefix_token_id: int | None
+) -> tuple[int, ...]:
+    """Return the special tokens that a document begins with, its own or added ones."""
+    bos = lm.encoder.tokenizer.bos_token_id
+    expected = [bos] if bos is not None and not lm.encoder.prefix else lm.encoder.prefix
+    if prefix_token_id is not None:
+        expected = [prefix_token_id]
+    return tuple(expected) if ids[: len(expected)].tolist() == expected else ()
 
 
 def _text(entry: Entry[Any]) -> str:

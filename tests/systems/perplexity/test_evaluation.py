@@ -12,6 +12,7 @@ import transformers
 
 from jaxscore import InputError, evaluate
 from jaxscore.systems import perplexity
+from jaxscore.systems.audits import WindowBosAudit
 from jaxscore.systems.entries import iterate_objects
 from jaxscore.systems.perplexity import windows
 from tests.conftest import CASES
@@ -119,6 +120,7 @@ def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
             max_length=8,
             stride=8,
             prefix_token_id=None,
+            audit=WindowBosAudit(scorers("tiny-llama3"), 8, 0),
             most=3,
             most_tokens=20,
         )
