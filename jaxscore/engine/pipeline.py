@@ -19,7 +19,7 @@ from jaxscore.engine.dispatch import Dispatch, InFlight, PlannedBatch
 from jaxscore.engine.journal_writer import JournalWriter, Rows, read_journal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
-from jaxscore.engine.stages import Stage, rare_collection
+from jaxscore.engine.stages import PATIENCE, Stage, rare_collection
 from jaxscore.io import interrupts, processes
 from jaxscore.journal import Journal, pack_scores, unpack_scores
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
@@ -94,17 +94,22 @@ class Pipeline:
             chunks_ahead: most chunks that wait, at least 1.
 
         Raises:
-            KeyboardInterrupt: an interrupt was requested; in-flight batches are journaled.
+            KeyboardInterrupt: an interrupt was requested. In-flight batches are journaled, and
+                windows whose scores are complete were yielded; nothing else was read, tokenized
+                or planned.
         """
         # Over 60 lines: the threads' generators share the queue and its events.
         waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         room = threading.Semaphore(AHEAD + 1)
         stopped, news = threading.Event(), threading.Event()
 
+        def has_ended() -> bool:
+            return stopped.is_set() or interrupts.interrupt_requested()
+
         def taken_chunks() -> Iterator[Any]:
             for chunk in iter(waiting.get, _END):
                 news.set()
-                if stopped.is_set():
+                if has_ended():
                     return
                 yield chunk
 
@@ -112,8 +117,8 @@ class Pipeline:
             source = taken_chunks() if windows is None else windows(taken_chunks())
             while True:
                 room.acquire()
-                window = None if stopped.is_set() else next(source, None)
-                if window is None:
+                window = None if has_ended() else next(source, None)
+                if window is None or has_ended():  # its last chunks may be missing
                     return
                 yield window
 
@@ -134,7 +139,7 @@ class Pipeline:
             computed = self._scored(planned, progress, n_expected, stopped, options)
             scored = Stage("device", computed, 0, news)
             try:
-                for chunk in chunks:
+                for chunk in interrupts.until_interrupt(chunks):
                     waiting.put(chunk)
                     # Scores are yielded once enough chunks wait: nothing is read while the caller
                     # uses them.
@@ -182,20 +187,24 @@ class Pipeline:
             while len(in_flight) > n_left:
                 self._fetch(in_flight.popleft(), progress, writer)
 
-        def stop_if_interrupted() -> None:
-            if interrupts.interrupt_requested():
-                fetch()
-                raise KeyboardInterrupt
-
         def finished() -> Iterator[Window]:
             while open_windows and open_windows[0].done:
                 yield open_windows.popleft()
+
+        def stop_if_interrupted() -> Iterator[Window]:
+            if interrupts.interrupt_requested():
+                fetch()
+                yield from finished()
+                raise KeyboardInterrupt
 
         with journal_writer as writer:
             while True:
                 while in_flight and not planned.ready:  # nothing to send
                     fetch(len(in_flight) - 1)
                     yield from finished()
+                while not planned.ready:  # planning may take long, and stops at its next window
+                    yield from stop_if_interrupted()
+                    planned.wait(PATIENCE)
                 try:
                     window = next(planned, None)
                 except Exception:  # in reading, tokenizing or planning: computed scores are kept
@@ -204,7 +213,7 @@ class Pipeline:
                     raise
                 if window is None:
                     break
-                stop_if_interrupted()
+                yield from stop_if_interrupted()
                 self.statistics.count_window(window)
                 # Before any program runs: it would wait forever for a process without a partner.
                 processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash))
@@ -219,7 +228,7 @@ class Pipeline:
                 for forest_scores, part, plan in window.planned_parts():
                     caches: tuple[KVCache, ...] | None = None
                     for batches in self._together(forest_scores, part, plan, progress):
-                        stop_if_interrupted()
+                        yield from stop_if_interrupted()
                         if stopped.is_set():  # no consumer of the scores is left
                             return
                         variant = forest_scores.variant
@@ -236,7 +245,7 @@ class Pipeline:
                 window.all_sent = True
                 yield from finished()
             fetch()
-            stop_if_interrupted()
+            yield from stop_if_interrupted()
             if stopped.is_set():  # the windows ended because their consumer is gone
                 return
             # A process that has more to score finds the others here, and none of them writes.

@@ -97,6 +97,12 @@ class Stage(Generic[Item]):
         """Whether the next item, or the end, can be taken without waiting."""
         return self._end is not None or not self._items.empty()
 
+    def wait(self, seconds: float) -> None:
+        """Wait until `ready`, but no longer than this."""
+        self._news.clear()
+        if not self.ready:
+            self._news.wait(seconds)
+
     def stop(self) -> None:
         """Take no more items: the thread ends at its next one, and so does a waiting taker."""
         self._stopped.set()

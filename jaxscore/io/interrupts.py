@@ -14,14 +14,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from jaxscore.errors import INTERRUPTED
 from jaxscore.io import processes
 
 NOTICE = "Finishing in-flight batches. Press Ctrl-C again to abort."
+Item = TypeVar("Item")
+
 PATIENCE = 5.0  # seconds that the main thread has to react to a second Ctrl-C
 
 
@@ -73,6 +75,18 @@ def interrupt_requested() -> bool:
     others waiting for batches that it never sends.
     """
     return _State.requested and processes.is_first()
+
+
+def until_interrupt(items: Iterable[Item]) -> Iterator[Item]:
+    """Pass items through until an interrupt is requested.
+
+    For inputs of the scoring pipeline, which then raises KeyboardInterrupt once in-flight batches
+    are finished: nothing takes the shorter input for the whole one.
+    """
+    for item in items:
+        if interrupt_requested():
+            return
+        yield item
 
 
 def interrupt_requested_anywhere() -> bool:

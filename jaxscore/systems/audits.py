@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from jaxscore.analysis.text_measures import perplexity
+from jaxscore.io import interrupts
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.rounding_audit import Draw
@@ -342,7 +343,8 @@ class BoundaryAudit:
             if len(part) == AUDITED_TOGETHER:
                 yield from self._count(part, rewritten or {})
                 part = []
-        yield from self._count(part, rewritten or {})
+        if not interrupts.interrupt_requested():  # the last requests are not scored any more
+            yield from self._count(part, rewritten or {})
 
     def retain(self, sample: Answers[Any], pairs: Sequence[Pair]) -> None:
         """Take the requests of a sample with their scores, to score them again."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from jaxscore.errors import InputError
+from jaxscore.io import interrupts
 from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.systems.audits import (
     JOINT_OR_SEPARATE,
@@ -192,7 +193,7 @@ class ScoringRun:
         """
         started = time.perf_counter()
         chosen: dict[int, Request] = {}
-        left = iter(requests)
+        left = interrupts.until_interrupt(requests)
         unaudited = itertools.islice(left, n_unaudited)
         n_audited = None if n_requests is None else n_requests - n_unaudited
         audited = self.boundaries.sample_stream(self.boundaries.watch(left), n_audited, chosen)

@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from jaxscore.io import interrupts
+from jaxscore.plan.requests import TokenSequence
+from tests.conftest import CASES
 from tests.journal.test_killed import complete, finish, kept, place, start  # noqa: F401
 
 
@@ -83,7 +86,6 @@ def test_another_thread_cannot_listen_and_works_all_the_same():
 def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
     """Asked to stop while the first batch computes, a run fetches all that it has sent."""
     from jaxscore import Request, Scorer
-    from tests.conftest import CASES
 
     path = tmp_path / "journal"
     scorer = Scorer.from_pretrained(
@@ -190,3 +192,117 @@ def test_while_modules_are_imported_it_is_one_line(tmp_path, module):
     assert done.returncode == 130
     assert re.fullmatch(r"jaxscore.*: interrupted.*\n", done.stderr)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "modules"]
+
+
+PRESSES = """
+import json, os, signal, sys, time
+import jaxscore.cli.main as cli
+from jaxscore.engine.dispatch import Dispatch
+from jaxscore.engine.planner import Planner
+from jaxscore.io import interrupts
+from jaxscore.text.encoder import TextEncoder
+
+what, at, *words = sys.argv[1:]
+counts, before = {"batches": 0, "texts": 0, "windows": 0}, {}
+
+def count(owner, method, name, n):
+    genuine = getattr(owner, method)
+    def call(self, *args, **options):
+        counts[name] += n(*args)
+        if name == what and counts[name] >= int(at) and not before:
+            os.kill(os.getpid(), signal.SIGINT)
+            while not interrupts._State.requested:
+                time.sleep(0.001)
+            before.update(counts)
+        return genuine(self, *args, **options)
+    setattr(owner, method, call)
+
+count(Dispatch, "send", "batches", lambda *_: 1)
+count(TextEncoder, "encode", "texts", lambda requests, *_: len(requests))
+count(Planner, "window", "windows", lambda *_: 1)
+code = cli.main(words)
+print(json.dumps({name: counts[name] - n for name, n in before.items()}))
+sys.exit(code)
+"""
+
+
+def command_of(system, folder, output, *, n=6000):
+    """Words of a command with n items."""
+    words = [f"w{k * 7919 % 10**4}" for k in range(400)]
+    with open(folder / "in.jsonl", "w", encoding="utf-8") as file:
+        for k in range(n):
+            head, tail = (" ".join(words[(k * m) % 390 :][:10]) for m in (3, 7))
+            item = {"context": head, "continuation": f" {tail}"}
+            if system == "perplexity":
+                item = {"text": f"{head} {tail}"}
+            elif system == "choose":
+                item = {"context": head, "options": [f" {tail}", " no"]}
+            file.write(json.dumps({"id": k, **item}) + "\n")
+    model = CASES / "models/tiny-gpt2"
+    files = ["--input", folder / "in.jsonl", "--output", folder / output]
+    return [system, "--model", model, *files, "--batch-tokens", 256, "--quiet"]
+
+
+def run_code(code, *words):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "system",
+    ["score", *(pytest.param(x, marks=pytest.mark.slow) for x in ("perplexity", "choose"))],
+)
+def test_after_ctrl_c_nothing_is_read_planned_or_sent(tmp_path, system):
+    """While texts are tokenized, long before all of them are read."""
+    code, out, err = run_code(PRESSES, "texts", 600, *command_of(system, tmp_path, "out.jsonl"))
+    assert code == 130, err
+    assert interrupts.NOTICE in err
+    started = json.loads(out.splitlines()[-1])
+    assert started["batches"] == started["windows"] == 0
+    assert started["texts"] <= 1024  # of another thread, which had begun with them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["score", "perplexity", "choose"])
+def test_after_ctrl_c_sent_batches_are_kept_and_the_same_command_goes_on(tmp_path, system):
+    whole = command_of(system, tmp_path, "whole.jsonl", n=600)
+    assert run_code(PRESSES, "never", 0, *whole)[0] == 0
+    words = command_of(system, tmp_path, "out.jsonl", n=600)
+    code, out, err = run_code(PRESSES, "batches", 5, *words)
+    assert code == 130, err
+    started = json.loads(out.splitlines()[-1])
+    assert started == {"batches": 0, "texts": 0, "windows": 0}
+    assert not (tmp_path / "out.jsonl").exists()
+    n_kept = complete(tmp_path / ".jaxscore/out.jsonl.journal")
+    assert n_kept > 0
+    code, out, err = run_code(PRESSES, "never", 0, *words)
+    assert code == 0, err
+    assert int(re.search(r"(\d+) of \d+ texts come from it", out)[1]) >= n_kept
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_windows_whose_scores_are_complete_come_before_the_interrupt(scorers, monkeypatch):
+    """A caller without a journal can write them."""
+    scorer = scorers("tiny-gpt2", batch_tokens=256)
+    sequences = [TokenSequence(np.arange(k + 2, k + 22, dtype=np.int32), 1) for k in range(90)]
+    windows = [sequences[k : k + 30] for k in range(0, 90, 30)]
+    sent, taken = [], []
+    send = scorer.engine.dispatch.send
+
+    def counted(*args):
+        sent.append(args)
+        if sum(len(batches) for _, batches, *_ in sent) == 5:  # of the second window
+            monkeypatch.setattr(interrupts, "interrupt_requested", lambda: True)
+        return send(*args)
+
+    monkeypatch.setattr(scorer.engine.dispatch, "send", counted)
+    with pytest.raises(KeyboardInterrupt):
+        taken.extend(scorer.engine.run(iter(windows)))
+    assert [len(scores) for scores in taken] == [30]
+    assert len(sent) == 5

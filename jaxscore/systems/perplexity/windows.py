@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
+from jaxscore.io import interrupts
 from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
 from jaxscore.systems.audits import WindowBosAudit
@@ -141,7 +142,8 @@ def _cut(
 ) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
     """Each document with its windows; one that cannot be scored has an error and no window."""
     encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
-    for chunk in bounded_groups(entries, lambda entry: len(_text(entry)), CHUNK, CHUNK_CHARACTERS):
+    chunks = bounded_groups(entries, lambda entry: len(_text(entry)), CHUNK, CHUNK_CHARACTERS)
+    for chunk in interrupts.until_interrupt(chunks):
         requests = [Request(0, "", _text(entry)) for entry in chunk]
         for entry, encoded in zip(chunk, encode_each(encode, requests), strict=True):
             document = ScoredDocument.from_entry(entry, _text(entry))
