@@ -139,10 +139,13 @@ def _body(messages: list[ChatMessage], config: GenerateConfig) -> dict[str, Any]
     """The conversation as the body of a chat request."""
     for message in messages:
         parts = [] if isinstance(message.content, str) else message.content
-        kinds = [part.type for part in parts if part.type not in ("text", "reasoning")]
-        if message.role == "tool" or kinds:
-            found = kinds[0] if kinds else "a tool's answer"
-            raise InputError(f"a message has {found}, expected text alone")
+        others = [part.type for part in parts if part.type != "text"]
+        if message.role == "tool":
+            others.append("a tool's answer")
+        elif getattr(message, "tool_calls", None):
+            others.append("a tool's call")
+        if others:
+            raise InputError(f"a message has {others[0]}, expected text alone")
     names = {name: name for name in FIELDS} | RENAMED
     values = {field: getattr(config, name) for name, field in names.items()}
     return {

@@ -54,9 +54,9 @@ class JaxscoreModel(LightevalModel):
         if folder and not args.max_length:  # lighteval never asks the tokenizer
             self.max_length = config_length(folder) or DEFAULT_LENGTH
         self._chat = self.tokenizer.chat_template is not None if chat is None else chat
-        if self._chat:
-            chat_template.check(self.tokenizer)  # lighteval renders in this process
-        self._prompts = PromptManager(self._chat, self.tokenizer, config.system_prompt)
+        # Its prompts are rendered by our process, with checks, instead of by the tokenizer.
+        template = SimpleNamespace(apply_chat_template=self._render)
+        self._prompts = PromptManager(self._chat, template, config.system_prompt)
         self.config = config.model_copy(update={"model_name": args.pretrained})
         # lighteval's cache identifies a custom model by its names alone, so it is never read.
         self._cache = SimpleNamespace(_init_registry=lambda registry: None)
@@ -142,6 +142,9 @@ class JaxscoreModel(LightevalModel):
             return whole
         first = next(k for k in range(len(whole)) if whole[k : k + len(bare)] == bare)
         return whole[:first] + whole[first + cut :]
+
+    def _render(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return chat_template.render(self.tokenizer, messages)
 
     def _prompt(self, doc: Doc) -> str:
         prompt = self._prompts.prepare_prompt(doc)

@@ -250,12 +250,19 @@ class Message(RequestModel):
     content: Annotated[list[TextPart], FailFast(), BeforeValidator(_text_parts)] = Field(
         description="a string or a list of text parts"
     )
-    name: Any = Field(None, description="anything")
+    name: str | None = Field(None, description="a string")
 
     @property
-    def text(self) -> str:
-        """The text of all parts."""
-        return "".join(part.text for part in self.content)
+    def n_characters(self) -> int:
+        """Number of characters of all parts."""
+        return sum(len(part.text) for part in self.content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the message for the chat template, with one part as a string."""
+        texts = [part.text for part in self.content]
+        parts = [{"type": "text", "text": text} for text in texts]
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": texts[0] if len(texts) == 1 else parts, **named}
 
 
 class ChatRequest(SamplingRequest):

@@ -229,18 +229,13 @@ def tokenize_conversation(service: Service, messages: Sequence[Message]) -> Prom
     """Render a conversation by the chat template and tokenize it.
 
     Raises:
-        ApiError: 400, the template refuses it, or it is too long.
+        ApiError: 400, the template refuses it or leaves out text of it, or it is too long.
     """
     tokenizer = service.encoder.tokenizer
-    texts = [message.text for message in messages]
-    n_characters = sum(map(len, texts))
+    n_characters = sum(message.n_characters for message in messages)
     if n_characters <= service.max_characters():
-        rendered = [
-            {"role": message.role, "content": text}
-            for message, text in zip(messages, texts, strict=True)
-        ]
         try:
-            text = chat_template.render(tokenizer, rendered)
+            text = chat_template.render(tokenizer, [message.to_dict() for message in messages])
         except InputError as error:
             # The message begins with the tokenizer's folder, which clients must not see.
             problem = str(error).removeprefix(f"{tokenizer.name_or_path}: ")

@@ -49,9 +49,10 @@ ref_rejected_logps.
 input, one object per line:
   {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
   Conversations have lists of messages {"role": ..., "content": ...} in all
-  fields; the tokenizer's chat template makes texts of them. `prompt` may be
-  left out: it is then what `chosen` and `rejected` have in common. A JSON
-  array, .parquet or a folder of datasets' save_to_disk holds the same.
+  fields; the tokenizer's chat template makes texts of them, to which no BOS is
+  added. `prompt` may be left out: it is then what `chosen` and `rejected` have
+  in common. A JSON array, .parquet or a folder of datasets' save_to_disk holds
+  the same.
 
 tokens, as DPOTrainer (TRL 1.16) makes them: prompt and completion are encoded
 together, and the completion starts at the first token that the prompt alone
@@ -70,7 +71,10 @@ exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
 """
 # Fields of TRL's data sets that change what the chat template writes, or are no text.
 NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
-MESSAGE_FIELDS = ("role", "content")
+SAME_TEXT = (
+    "chosen and rejected differ, and the chat template writes the same text for both; leave the "
+    "pair out, or take a model whose template writes what they differ in"
+)
 NO_EOS = "its tokenizer has no EOS token, which TRL puts after a completion; give messages"
 
 Part = str | list[Any]  # a text, or messages
@@ -151,11 +155,7 @@ class Item:
                         'found a message without a text "role" or "content", expected '
                         '{"role": "user", "content": "..."}'
                     )
-                if more := sorted(k for k, v in message.items() if v and k not in MESSAGE_FIELDS):
-                    raise InputError(
-                        f"a message has {more[0]}, which is not given to the chat template; leave "
-                        "it out"
-                    )
+                chat_template.check_fields(message, "a message")
 
     @property
     def pair(self) -> Pair:
@@ -170,7 +170,7 @@ def _without_nulls(part: str | list[Any]) -> str | list[Any]:
     """Messages with the fields that templates get: a table's rows have null for the others."""
     if isinstance(part, str):
         return part
-    return [{name: message[name] for name in MESSAGE_FIELDS} for message in part]
+    return [{name: message[name] for name in chat_template.FIELDS} for message in part]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,7 +363,14 @@ def _texts(lm: LocalLM, entry: Entry[Any]) -> tuple[str, str, str] | str:
             )
         except InputError as problem:
             return str(problem)
+        # Spaces are trimmed by many templates.
+        if texts[1] == texts[2] and _words(chosen) != _words(rejected):
+            return SAME_TEXT
     return texts if all(map(is_valid_unicode, texts)) else INVALID_UNICODE
+
+
+def _words(messages: Any) -> list[list[str]]:
+    return [message["content"].split() for message in messages]
 
 
 def _sequences(

@@ -73,7 +73,7 @@ class Prompting:
             key: of the item, see `Example`.
 
         Raises:
-            InputError: the template refuses the messages.
+            InputError: the template refuses the messages, or leaves out text of them.
         """
         shown = [one for one in self.examples if one.key != key]
         prompts = [*(one.prompt for one in shown), prompt]
@@ -152,7 +152,8 @@ class PromptSettings(ScoringSettings):
     apply_chat_template: bool = setting(
         False,
         help="make each prompt a conversation by the tokenizer's chat template; the continuation "
-        "is scored as the start of the assistant's turn",
+        "is scored as the start of the assistant's turn. Special tokens are the template's alone: "
+        "no BOS is added",
         group=GROUP,
     )
     system_prompt: str | None = setting(
@@ -273,9 +274,10 @@ class PromptSettings(ScoringSettings):
         if not self.apply_chat_template:
             return Prompting(None, system, examples)
         tokenizer = require_local("apply_chat_template", lm).encoder.tokenizer
-        chat_template.check_keeps(tokenizer, len(examples), system=bool(system))
         start = chat_template.answer_start(tokenizer)
-        return Prompting(tokenizer, system, examples, answer_start=start)
+        prompting = Prompting(tokenizer, system, examples, answer_start=start)
+        prompting.context_of("probe", key=object())  # fails before the first item, and for all
+        return prompting
 
     def facts(self, prompting: Prompting, n_left_out: int) -> dict[str, Any]:
         """What a report says of the prompts: only what was requested.

@@ -1,8 +1,9 @@
 """`sample`: n responses of a model to each prompt.
 
 The records are what `self-certainty`, `usc-generate` and, by way of `self-certainty`, `vote` read:
-the layout of the published samples (arXiv 2502.18581), with `finish`. A BOS that the tokenizer
-would put before a prompt is written out, since `self-certainty` adds no special token.
+the layout of the published samples (arXiv 2502.18581), with `finish`. A BOS that the tokenizer puts
+before a plain prompt is written out, since `self-certainty` adds no special token. A chat template
+writes its own special tokens.
 """
 
 import collections
@@ -38,9 +39,10 @@ input, one object per line, or a table (see --input), with a prompt or a
 conversation each:
   {"id": "a", "prompt": "How many days has a leap year?", "answer": "366"}
   {"id": "b", "messages": [{"role": "user", "content": "Who ran?"}]}
-  `messages` need --apply-chat-template, which makes a user's message of a
-  `prompt` too. `id` defaults to the line's number. Other fields go into the
-  output as they are: with a right answer there, --gold measures what follows.
+  `messages` have `role` and `content` alone, and need --apply-chat-template,
+  which makes a user's message of a `prompt` too. `id` defaults to the line's
+  number. Other fields go into the output as they are: with a right answer
+  there, --gold measures what follows.
 
 output, a JSON array of the same items with
   chat_history  the prompt, or the messages without the system's, as texts
@@ -104,7 +106,9 @@ class Settings(GenerationSettings):
         (), metavar="TEXT", help="a sample ends before the first of these texts"
     )
     apply_chat_template: bool = setting(
-        False, help="the model reads the prompts as the tokenizer's chat template writes them"
+        False,
+        help="the model reads the prompts as the tokenizer's chat template writes them, without "
+        "another BOS",
     )
     system_prompt: str | None = setting(
         None,
@@ -369,7 +373,8 @@ def _message(given: Any, number: int) -> Message:
             found = json_kind(given[name]) if name in given else "missing"
             raise InputError(f'{where}: "{name}" is {found}, expected a string')
         _readable(given[name], f'{MESSAGES}", message {number}, "{name}')
-    return {name: given[name] for name in ("role", "content")}
+    chat_template.check_fields(given, where)
+    return {name: given[name] for name in chat_template.FIELDS}
 
 
 def _readable(text: str, field: str) -> str:
@@ -401,7 +406,7 @@ def model_input(
         max_positions: of the model; None is no limit.
 
     Raises:
-        InputError: messages without the template; the template omits something or refuses it; two
+        InputError: messages without the template; the template leaves out text or refuses it; two
             system messages; the text certainly has more tokens than `max_positions`.
     """
     if not chat:
@@ -416,13 +421,7 @@ def model_input(
         if any(message["role"] == "system" for message in messages):
             raise InputError("it has a system message of its own, and --system gives another")
         messages = [{"role": "system", "content": system}, *messages]
-    text = chat_template.render(encoder.tokenizer, messages)
-    if system is not None and system.strip() not in text:
-        raise InputError(
-            "the chat template leaves the system message out; leave out --system, and write what "
-            "it says into the prompt"
-        )
-    return _with_prefix(encoder, text, max_positions)
+    return _with_prefix(encoder, chat_template.render(encoder.tokenizer, messages), max_positions)
 
 
 def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> str:

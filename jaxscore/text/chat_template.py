@@ -1,66 +1,109 @@
-"""Renders conversations as prompts by the tokenizer's chat template."""
+"""Renders conversations as prompts by the tokenizer's chat template.
 
+A template is a program, so it may drop a text: it has no place for a system message, or it expects
+a content as a list of parts, `[{"type": "text", "text": ...}]`, and prints nothing of a string.
+Then two questions would get one prompt. `render` is the only way to a prompt, and checks each one:
+
+    1. The same conversation with markers in place of its texts is rendered, once per template and
+       shape. A message whose marker is missing gets its content in the other form, a string or a
+       list of parts. A marker that stays missing is an error.
+    2. A text that the template rewrote is rendered again between two markers. It may be trimmed,
+       and an answer may lose its reasoning, but its start (of an answer only its end) is kept.
+"""
+
+import contextlib
+import functools
 import hashlib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.io.json_input import json_kind
 from jaxscore.text import checkpoint_process
+from jaxscore.text.checkpoint_process import LimitError, RefusedError, TemplateError
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+FIELDS = ("role", "content")  # of messages in files
+RENDERED_FIELDS = (*FIELDS, "name")
 NO_SYSTEM = (
     "the template takes no system message: leave the system prompt out, or write it into the "
     "prompts"
 )
 LEAVES_OUT = (
-    "its chat template leaves out messages of a conversation; leave out the examples, or take "
-    "another model"
+    "its chat template leaves out {what} of message {number} of {n} ({role}); leave that message "
+    "out, or take a model whose template writes it"
 )
 PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+# A template that expects strings prints a list of parts as Python or JSON writes it.
+PRINTED_PART = re.compile(r"""['"]text['"]: *['"]\Z""")
 
 
 def render(
-    tokenizer: Any, messages: Sequence[Message], *, add_generation_prompt: bool = True
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    **variables: Any,
 ) -> str:
     """Render a prompt that ends where the assistant's next message starts.
 
-    A BOS of the template is part of the text; `TextEncoder` adds no second one.
+    The template writes all special tokens: encode the prompt without adding any, as transformers
+    does. A template that writes no BOS gets none.
 
     Args:
-        add_generation_prompt: False ends it after the last message.
+        messages: `role`, `content` (a text or a list of text parts) and optionally `name`. A
+            content has the form in which it is given if the template writes that one.
+        add_generation_prompt: False ends the prompt after the last message.
+        variables: further variables of the template.
 
     Raises:
-        InputError: there is no template, or it refuses these messages, or takes too much time or
-            memory.
+        RefusedError: the template refuses these messages.
+        TemplateError: it takes too much time or memory, or fails in another way.
+        InputError: there is no template, or it leaves out text; or a message has something else
+            than text.
     """
-    _template(tokenizer)
+    template = _template(tokenizer)
+    values = {
+        **tokenizer.special_tokens_map,
+        "add_generation_prompt": add_generation_prompt,
+        **variables,
+    }
     try:
-        return checkpoint_process.render(
-            tokenizer, messages, add_generation_prompt=add_generation_prompt
-        )
-    except InputError as problem:
+        return _render_checked(template, messages, values)
+    except TemplateError as problem:
         roles = ", ".join(message["role"] for message in messages)
-        raise InputError(
-            f"{_name(tokenizer)}: its chat template refuses messages of {roles} ({problem})"
+        others = [message for message in messages if message["role"] != "system"]
+        advice = ""
+        if isinstance(problem, RefusedError) and 0 < len(others) < len(messages):
+            with contextlib.suppress(InputError):
+                _render_checked(template, others, values)
+                advice = f"; {NO_SYSTEM}"
+        raise type(problem)(
+            f"{_name(tokenizer)}: its chat template refuses messages of {roles} ({problem}){advice}"
         ) from None
+    except InputError as problem:
+        raise InputError(f"{_name(tokenizer)}: {problem}") from None
 
 
-def check(tokenizer: Any) -> None:
-    """Refuse a template that takes too much time or memory for a short conversation.
+def check_fields(message: Mapping[str, Any], where: str, fields: Collection[str] = FIELDS) -> None:
+    """Refuse a message with other fields, whose text would be lost; empty ones do no harm.
+
+    Args:
+        where: what errors call the message.
 
     Raises:
-        InputError: it does, or it fails. Refusing the conversation is no failure.
+        InputError: naming the field.
     """
-    try:
-        checkpoint_process.render(tokenizer, PROBE[1:], add_generation_prompt=True)
-    except checkpoint_process.TemplateError:
-        return
-    except (InputError, ValueError) as problem:
-        raise InputError(f"{_name(tokenizer)}: its chat template fails ({problem})") from None
+    if unknown := sorted(name for name, value in message.items() if value and name not in fields):
+        raise InputError(
+            f"{where} has {unknown[0]}, which is not given to the chat template; leave it out"
+        )
 
 
 def takes_system(tokenizer: Any) -> bool:
-    """Whether the template mentions `system` and does not refuse it.
+    """Return True if the template mentions `system` and writes a system message.
 
     Published scripts check the first alone. Gemma's template mentions it only to raise an error.
 
@@ -76,49 +119,23 @@ def takes_system(tokenizer: Any) -> bool:
     return True
 
 
-def check_keeps(tokenizer: Any, n_answered: int, *, system: bool) -> None:
-    """Refuse a template that refuses, drops or reorders messages of a conversation.
-
-    Args:
-        n_answered: number of answered user messages before the last one.
-        system: whether the conversation starts with a system message.
-
-    Raises:
-        InputError: there is no template, or it refuses, drops or reorders messages.
-    """
-    roles = ["user", "assistant"] * n_answered + ["user"]
-    messages = [{"role": role, "content": f"probe {k}."} for k, role in enumerate(roles)]
-    text, at = render(tokenizer, messages), 0
-    if system:
-        messages.insert(0, {"role": "system", "content": "probe."})
-        try:
-            text = render(tokenizer, messages)
-        except InputError as problem:
-            raise InputError(f"{problem}; {NO_SYSTEM}") from None
-    for message in messages:
-        at = text.find(message["content"], at)
-        if at < 0:
-            reason = NO_SYSTEM if message["role"] == "system" else LEAVES_OUT
-            raise InputError(f"{_name(tokenizer)}: {reason}")
-
-
 def answer_start(tokenizer: Any) -> str:
-    """Blanks that the template writes between a prompt's end and the assistant's message.
+    """Return the spaces that the template writes between a prompt and the assistant's message.
 
-    Llama 2's template ends a prompt with `[/INST]` and writes an answer as ` text </s>`: one blank.
-    Most others end the prompt with a line end or a special token: empty. It is empty too if the
-    template writes more than blanks, such as empty reasoning.
+    Llama 2's template ends a prompt with `[/INST]` and writes an answer as ` text </s>`: one space.
+    Most others end the prompt with a newline or a special token: empty. It is empty too if the
+    template writes more than spaces, such as empty reasoning.
     """
     question = [{"role": "user", "content": "a"}]
     answered = [*question, {"role": "assistant", "content": "probe."}]
     prompt = render(tokenizer, question)
     try:
-        whole = checkpoint_process.render(tokenizer, answered)
+        conversation = render(tokenizer, answered, add_generation_prompt=False)
     except InputError:  # it refuses answers
         return ""
-    start, found, _ = whole.removeprefix(prompt).partition("probe.")
-    known = whole.startswith(prompt) and found and not start.strip(" ")
-    return start if known else ""
+    start, answer, _ = conversation.removeprefix(prompt).partition("probe.")
+    is_known = conversation.startswith(prompt) and answer and not start.strip(" ")
+    return start if is_known else ""
 
 
 def digest(tokenizer: Any) -> str:
@@ -136,10 +153,156 @@ def _template(tokenizer: Any) -> str:
     except ValueError:  # none, or several without a default
         raise InputError(
             f"{_name(tokenizer)}: its tokenizer has no chat template, by which a conversation "
-            "becomes a prompt; give a chat model, or put a chat_template.jinja beside its "
+            "becomes a prompt; give a chat model, or put a chat_template.jinja next to its "
             "tokenizer.json"
         ) from None
 
 
 def _name(tokenizer: Any) -> str:
     return str(tokenizer.name_or_path or type(tokenizer).__name__)
+
+
+def _render_checked(
+    template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> str:
+    """Render a conversation and check that its texts are in the prompt."""
+    texts = [_texts(message, number) for number, message in enumerate(messages, start=1)]
+    # A blank text has nothing to lose, and a template may treat it differently.
+    markers = [
+        [f"probe{k}x{j}x" if text.strip() else text for j, text in enumerate(of_message)]
+        for k, of_message in enumerate(texts)
+    ]
+    has_parts = [isinstance(message["content"], list) for message in messages]
+    probe = _with_contents(messages, markers, has_parts)
+    forms = _choose_forms(template, json.dumps(probe), json.dumps(variables, sort_keys=True))
+    prompt = checkpoint_process.render(template, _with_contents(messages, texts, forms), variables)
+    rewritten = [
+        k for k, of_message in enumerate(texts) if any(t.strip() not in prompt for t in of_message)
+    ]
+    if not rewritten:
+        return prompt
+    for k in rewritten:
+        # An answer may start with reasoning, which templates drop from earlier turns.
+        if messages[k]["role"] != "assistant":
+            texts[k][0] = f"start{k}x{texts[k][0]}"
+        texts[k][-1] += f"end{k}x"
+    marked = checkpoint_process.render(template, _with_contents(messages, texts, forms), variables)
+    for k in rewritten:
+        is_answer = messages[k]["role"] == "assistant"
+        if f"end{k}x" not in marked or (not is_answer and f"start{k}x" not in marked):
+            raise InputError(_leaves_out(messages, k, "a part of the text"))
+    return prompt
+
+
+@functools.lru_cache(maxsize=256)
+def _choose_forms(template: str, probe: str, variables: str) -> tuple[bool, ...]:
+    """Choose which messages have a list of parts as their content, such that no text is lost.
+
+    Args:
+        probe: JSON of messages with markers as texts, in the forms to try first.
+        variables: JSON of the template's variables.
+
+    Returns:
+        For each message True for a list of parts and False for a string.
+
+    Raises:
+        InputError: no form keeps all texts. It is that of the forms tried first.
+    """
+    messages, values = json.loads(probe), json.loads(variables)
+    texts = [_texts(message, number) for number, message in enumerate(messages, start=1)]
+    forms = [isinstance(message["content"], list) for message in messages]
+    error: InputError | None = None
+    for _ in range(3):  # as given, the other form of what is lost, and one correction of that
+        try:
+            prompt = checkpoint_process.render(
+                template, _with_contents(messages, texts, forms), values
+            )
+        except LimitError:
+            raise
+        except TemplateError as problem:
+            lost = [*range(len(messages))]
+            error = error or problem
+        else:
+            lost = _lost(prompt, messages, texts, forms)
+            if not lost:
+                return tuple(forms)
+            others = [k for k in lost if messages[k]["role"] != "system"]
+            error = error or InputError(
+                _leaves_out(messages, others[0], "the text") if others else NO_SYSTEM
+            )
+        forms = [form != (k in lost) for k, form in enumerate(forms)]
+    assert error is not None
+    raise error
+
+
+def _texts(message: Mapping[str, Any], number: int) -> list[str]:
+    """Return the texts of a message's content.
+
+    Args:
+        number: of the message in its conversation, from 1.
+
+    Raises:
+        InputError: the content has something else than text, or the message another field.
+    """
+    check_fields(message, f"message {number}", RENDERED_FIELDS)
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise InputError(
+            f"message {number}: content is {json_kind(content)}, expected a string or a list of "
+            "text parts"
+        )
+    for part in content:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else json_kind(part)
+            raise InputError(
+                f"message {number} has a part of type {kind}, expected text alone: "
+                '{"type": "text", "text": "..."}'
+            )
+    return [part["text"] for part in content]
+
+
+def _with_contents(
+    messages: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str]], forms: Sequence[bool]
+) -> list[dict[str, Any]]:
+    """Return the messages with these texts as lists of parts (True in `forms`) or as strings."""
+    return [
+        {
+            **message,
+            "content": [{"type": "text", "text": text} for text in of_message]
+            if has_parts
+            else "".join(of_message),
+        }
+        for message, of_message, has_parts in zip(messages, texts, forms, strict=True)
+    ]
+
+
+def _lost(
+    prompt: str,
+    messages: Sequence[Mapping[str, Any]],
+    texts: Sequence[Sequence[str]],
+    forms: Sequence[bool],
+) -> list[int]:
+    """Return the indices of messages that are not in the prompt, in the conversation's order.
+
+    A system message may be anywhere: Mistral's templates write it into a message of the user.
+    """
+    lost, end = [], 0
+    for k, of_message in enumerate(texts):
+        is_system = messages[k]["role"] == "system"
+        start = 0 if is_system else end
+        for text in filter(str.strip, of_message):
+            start = prompt.find(text, start)
+            if start < 0 or (forms[k] and PRINTED_PART.search(prompt[:start])):
+                lost.append(k)
+                break
+        else:
+            end = end if is_system else start
+    return lost
+
+
+def _leaves_out(messages: Sequence[Mapping[str, Any]], index: int, what: str) -> str:
+    return LEAVES_OUT.format(
+        what=what, number=index + 1, n=len(messages), role=messages[index]["role"]
+    )

@@ -21,36 +21,46 @@ ENVIRONMENT = {"USE_TORCH": "0", "USE_TF": "0", "USE_FLAX": "0", "OPENBLAS_NUM_T
 
 
 class TemplateError(InputError):
-    """A chat template refuses a conversation."""
+    """A chat template fails on a conversation."""
+
+
+class RefusedError(TemplateError):
+    """A chat template raises an error, such as for a role that it does not know."""
+
+
+class LimitError(TemplateError):
+    """A chat template takes too much time or memory."""
 
 
 _RENDERER = RestartedProcess(lambda: _start("render", RENDER_LIMIT))
 atexit.register(_RENDERER.end)
 
 
-def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
-    """Result of `tokenizer.apply_chat_template(messages, tokenize=False, **more)`.
+def render(
+    template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+) -> str:
+    """Render a conversation as `apply_chat_template(messages, tokenize=False)` of transformers.
+
+    Args:
+        template: the chat template.
+        variables: its variables, special tokens included, and arguments of transformers.
 
     Raises:
-        TemplateError: the template raises an error.
-        InputError: the template takes too much time or memory, or fails in another way.
-        ValueError: there is no template.
+        RefusedError: the template raises an error.
+        LimitError: it takes too much time or memory.
+        TemplateError: it fails in another way.
     """
-    template = tokenizer.get_chat_template()
-    question = {
-        "template": template,
-        "messages": list(messages),
-        "more": {**tokenizer.special_tokens_map, **more},
-    }
+    question = {"template": template, "messages": list(messages), "more": dict(variables)}
     reply = _RENDERER.ask(question, RENDER_LIMIT)
     if reply is None:
-        raise InputError(
+        raise LimitError(
             f"it takes more than {RENDER_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"
         )
     if "text" in reply:
         text: str = reply["text"]
         return text
-    raise (TemplateError if reply.get("refused") else InputError)(reply["error"])
+    errors = {"refused": RefusedError, "limit": LimitError}
+    raise errors.get(reply.get("why", ""), TemplateError)(reply["error"])
 
 
 def check_tokenizer(path: Path) -> None:

@@ -6,8 +6,8 @@ question is a line of JSON on stdin, its answer a line on stdout:
     {"template": TEXT, "messages": [...], "more": {...}}   {"text": TEXT} or {"error": WHY}
     {"tokenizer": PATH}                                    {"error": null or WHY}
 
-`"refused": true` beside an error says that the template raised it. One line, {}, comes when the
-imports are done.
+An error has `"why": "refused"` if the template raised it, and `"why": "limit"` if it takes too much
+memory. One line, {}, is written when the imports are done.
 """
 
 import json
@@ -45,7 +45,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         return _read(question["tokenizer"]) if "tokenizer" in question else _rendered(question)
     except MemoryError:
-        return {"error": f"more than {MEMORY >> 30} GB of memory"}
+        return {"error": f"more than {MEMORY >> 30} GB of memory", "why": "limit"}
     except BaseException as problem:  # a panic is no Exception
         return {"error": str(problem).strip() or type(problem).__name__}
 
@@ -61,9 +61,9 @@ def _rendered(question: dict[str, Any]) -> dict[str, Any]:
             **question["more"],
         )
     except jinja2.TemplateError as problem:
-        return {"error": str(problem), "refused": True}
+        return {"error": str(problem), "why": "refused"}
     if len(text) > LONGEST:
-        return {"error": f"a text of more than {LONGEST} characters"}
+        return {"error": f"a text of more than {LONGEST} characters", "why": "limit"}
     return {"text": text}
 
 

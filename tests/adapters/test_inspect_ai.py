@@ -23,11 +23,12 @@ from inspect_ai.model import (
     ChatMessageTool,
     ChatMessageUser,
     ContentImage,
+    ContentReasoning,
     ContentText,
     GenerateConfig,
     get_model,
 )
-from inspect_ai.tool import ToolInfo
+from inspect_ai.tool import ToolCall, ToolInfo
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
 
@@ -40,6 +41,8 @@ TALK = [
     ChatMessageAssistant(content="The cat."),
     ChatMessageUser(content="Where?"),
 ]
+CALLS = [ToolCall(id="1", function="f", arguments={})]
+REASONING = [ContentReasoning(reasoning="hm"), ContentText(text="a")]
 ROLES = [{"role": one.role, "content": one.text} for one in TALK]
 
 
@@ -83,6 +86,14 @@ def test_text_and_log_probabilities(model):
     np.testing.assert_allclose([t.logprob for t in before], scores.logprob[:-n], atol=1e-4)
 
 
+def test_a_template_that_expects_parts_writes_all_text(model, monkeypatch):
+    encoder = model.api._scorer.encoder
+    template = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(encoder.tokenizer, "chat_template", template)
+    [ids] = encoder.prompt_ids(["".join(one.text for one in TALK)], special_tokens=False)
+    assert ask(model, max_tokens=1).usage.input_tokens == len(ids)
+
+
 def test_samples_and_seeds(model):
     config = {"max_tokens": 6, "num_choices": 3, "seed": 7, "temperature": 1.0}
     first, again = (ask(model, **config) for _ in range(2))
@@ -121,6 +132,8 @@ def test_a_conversation_that_does_not_fit(model):
         ({"top_logprobs": 2}, "top_logprobs needs logprobs"),
         ({"tools": [ToolInfo(name="f", description="g")]}, "tools"),
         ({"messages": [ChatMessageTool(content="a")]}, "a tool's answer"),
+        ({"messages": [ChatMessageAssistant(content="a", tool_calls=CALLS)]}, "a tool's call"),
+        ({"messages": [ChatMessageAssistant(content=REASONING)]}, "reasoning"),
         ({"messages": [ChatMessageUser(content=[ContentImage(image="a.png")])]}, "image"),
     ],
 )

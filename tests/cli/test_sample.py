@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -129,6 +130,32 @@ def test_the_chat_template_and_a_system_message(run, place, asked):
     assert second["id"] == 2
     assert first["configs"]["system"] == "Be brief."
     assert first["configs"]["apply_chat_template"] is True
+
+
+def test_a_template_that_expects_parts_gets_each_prompt(run, place, asked, tmp_path):
+    model = shutil.copytree(QWEN, tmp_path / "model")
+    (model / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% for part in m['content'] %}{% if part['type'] == 'text' %}"
+        "[{{ part['text'] }}]{% endif %}{% endfor %}{% endfor %}"
+    )
+    folder = place(*ASKED)
+    command = flags(folder, "--apply-chat-template", n=1)
+    assert run(*command, "--model", model).code == 0
+    prompts = [f"[{item['prompt']}]" for item in ASKED]
+    assert [request.prompt for request in asked] == prompts
+    assert [record["model_input"] for record in result(folder)] == prompts
+
+
+def test_prompts_that_a_template_leaves_out_fail_by_name(run, place, asked, tmp_path):
+    model = shutil.copytree(QWEN, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    said = [{"role": role, "content": "Who?"} for role in ("user", "assistant", "user")]
+    folder = place(ASKED[0], {"messages": said})
+    code, _, err = run(*flags(folder, "--apply-chat-template", n=1), "--model", model)
+    assert code == 1
+    assert "in.jsonl:2: " in err
+    assert "leaves out the text of message 2 of 3 (assistant); leave that message out" in err
+    assert len(asked) == 1
 
 
 def test_more_samples_and_other_prompts_leave_the_earlier_ones(run, place, asked):

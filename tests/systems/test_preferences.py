@@ -1,5 +1,6 @@
 """Reference log-probabilities against PyTorch and TRL's rule of tokens, written out."""
 
+import copy
 import functools
 
 import pytest
@@ -89,6 +90,22 @@ def test_texts_against_pytorch(scorers, name, max_length):
     remarks = " ".join(report.evaluation.remarks)
     assert ("more than 9 tokens" in remarks) == bool(max_length)
     assert "the prompt alone has other last tokens" in remarks  # of the one that ends in a blank
+
+
+def test_completions_that_a_template_writes_alike_fail(scorers, monkeypatch):
+    """DeepSeek's template drops the reasoning, in which alone the first pair differs."""
+    encoder = scorers("tiny-qwen2").encoder
+    tokenizer = copy.copy(encoder.tokenizer)
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] | trim }}"
+        "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    monkeypatch.setattr(encoder, "tokenizer", tokenizer)
+    texts = [("a</think>Yes", "b</think>Yes"), ("a</think>Yes", "b</think>No"), ("Yes", "Yes ")]
+    rows = [{"prompt": [SAID], "chosen": [answer(a)], "rejected": [answer(b)]} for a, b in texts]
+    report = evaluate("preferences", scorers("tiny-qwen2"), rows)
+    assert ["error" in record for record in report.items] == [True, False, False]
+    assert "the chat template writes the same text for both" in report.items[0]["error"]
 
 
 def test_conversations_against_pytorch(demo_scorer):

@@ -405,8 +405,9 @@ def test_where_a_chat_template_stands(written):
     plain = functools.partial(written, tokenizer_class="PreTrainedTokenizerFast")
     folder = plain(chat_template="old {{ messages[0].content }}")
     assert render(load_tokenizer(folder)) == "old a"
-    several = [{"name": "default", "template": "d"}, {"name": "rag", "template": "r"}]
-    assert render(load_tokenizer(plain(chat_template=several))) == "d"
+    default = {"name": "default", "template": "d {{ messages[0].content }}"}
+    several = [default, {"name": "rag", "template": "r"}]
+    assert render(load_tokenizer(plain(chat_template=several))) == "d a"
     (folder / "chat_template.jinja").write_text("new {{ messages[0].content }}", encoding="utf-8")
     assert render(load_tokenizer(folder)) == "new a"
     (folder / "additional_chat_templates").mkdir()

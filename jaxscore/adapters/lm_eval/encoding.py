@@ -20,9 +20,9 @@ import numpy as np
 from jaxscore.adapters.model import Answer, Question
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import rolling_windows
-from jaxscore.text import checkpoint_process
+from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each
-from jaxscore.text.checkpoint_process import TemplateError
+from jaxscore.text.checkpoint_process import RefusedError
 from jaxscore.text.tokenizer import copy_backend
 
 log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
@@ -227,41 +227,31 @@ class ChatTemplate:
                 message, the start of the answer, continues.
 
         Raises:
-            InputError: the tokenizer has no template, or it refuses the messages.
+            InputError: the tokenizer has no template, or it refuses the messages or leaves out
+                text of them.
         """
         if not self._tokenizer.chat_template:
             raise InputError(
                 "the tokenizer has no chat template; leave out --apply_chat_template, or give a "
                 "tokenizer that has one: tokenizer=NAME in model_args"
             )
-        try:
-            return self._render(messages, add_generation_prompt)
-        except TemplateError as problem:
-            others = [message for message in messages if message["role"] != "system"]
-            if len(others) == len(messages):
-                raise InputError(f"the chat template refuses the messages: {problem}") from None
-            if not self._has_warned:
-                log.warning("the chat template refuses the messages (%s); without system", problem)
-            self._has_warned = True
-        try:
-            return self._render(others, add_generation_prompt)
-        except TemplateError as problem:
-            raise InputError(
-                f"the chat template refuses the messages without system too: {problem}"
-            ) from None
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        try:
-            return checkpoint_process.render(
+        def render(messages: Sequence[Message]) -> str:
+            return chat_template.render(
                 self._tokenizer,
                 messages,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=not add_generation_prompt,
                 **self._args,
             )
-        except TemplateError:
-            raise
-        except InputError as problem:
-            raise InputError(
-                f"{self._tokenizer.name_or_path}: its chat template fails ({problem})"
-            ) from None
+
+        try:
+            return render(messages)
+        except RefusedError as problem:
+            others = [message for message in messages if message["role"] != "system"]
+            if len(others) == len(messages):
+                raise
+            if not self._has_warned:
+                log.warning("messages are rendered without system: %s", problem)
+            self._has_warned = True
+        return render(others)
