@@ -656,7 +656,8 @@ class Scorer:
                 `GenerationRequest`s that differ in their seed.
 
         Raises:
-            InputError: the tokenizer has no chat template, or it refuses a conversation.
+            InputError: the tokenizer has no chat template, or it refuses a conversation or leaves
+                out text of it.
             TypeError: an unknown keyword; the message names the most similar one.
         """
         for name in unknown:
@@ -694,4 +695,5 @@ class Scorer:
             request.temperature,
             stop=request.stop,
             seed=request.seed,
+            special_tokens=False,  # the template writes them
         )

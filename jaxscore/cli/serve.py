@@ -74,7 +74,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--chat-template",
         type=Path,
         metavar="FILE",
-        help="a Jinja template in place of the tokenizer's",
+        help="a Jinja template in place of the tokenizer's; it writes all special tokens of a "
+        "chat, no BOS is added",
     )
     _add_limits(group)
     _add_access(group)

@@ -271,6 +271,7 @@ def _local_feature(request: GenerationRequest) -> str | None:
         "top_k": request.top_k != 0,
         "repetition_penalty": request.repetition_penalty != 1,
         "eos_ids": request.eos_ids is not None,
+        "special_tokens": not request.special_tokens,
     }
     return next((name for name, is_used in features.items() if is_used), None)
 

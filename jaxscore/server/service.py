@@ -243,7 +243,8 @@ def tokenize_conversation(service: Service, messages: Sequence[Message]) -> Prom
         n_characters = len(text)
     if n_characters > service.max_characters():
         raise _too_long(service, "messages", "the messages have", n_characters)
-    [prompt] = tokenize_prompts(service, [text], True)
+    # The template writes all special tokens.
+    [prompt] = tokenize_prompts(service, [text], False)
     return prompt
 
 

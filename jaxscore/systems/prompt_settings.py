@@ -107,6 +107,11 @@ class Prompting:
             return dict(known)
         return {name: "exact" if one == "joint" else one for name, one in known.items()}
 
+    @property
+    def special_tokens(self) -> bool:
+        """True if the tokenizer's BOS is added to the contexts; a template writes its own."""
+        return self.tokenizer is None
+
     def n_left_out(self, keys: Iterable[Hashable]) -> int:
         """How many items are one of the examples, and so do not see it."""
         own = {one.key for one in self.examples}

@@ -242,6 +242,7 @@ class SampleWork(GenerationWork):
                 id=f"{self.entries[place].name}, sample {k + 1}",
                 prompt=prompt,
                 seed=(self.prompts[place].seed + k) % SEEDS,
+                special_tokens=False,  # the text has them already
                 **{name: getattr(self.settings, name) for name in names},
             )
             for k in range(self.n_texts)
@@ -421,7 +422,7 @@ def model_input(
         if any(message["role"] == "system" for message in messages):
             raise InputError("it has a system message of its own, and --system gives another")
         messages = [{"role": "system", "content": system}, *messages]
-    return _with_prefix(encoder, chat_template.render(encoder.tokenizer, messages), max_positions)
+    return chat_template.render(encoder.tokenizer, messages)
 
 
 def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> str:

@@ -38,7 +38,8 @@ input, a .json array, or a table (see --input) with these columns:
   The question is the first text of `chat_history`, else `model_input` or
   `input`; of a published prompt only the part between its headings.
 
-prompt, in the model's chat template:
+prompt, in the model's chat template (no other special token, such as a BOS, is
+added):
   I have generated the following responses to the question: How many days?
   Response 0: first response
 
@@ -175,6 +176,7 @@ class ReplyWork(GenerationWork):
                 temperature=self.settings.temperature,
                 top_p=self.settings.top_p,
                 seed=self.settings.seed + place,
+                special_tokens=False,  # the template writes them
             )
         ]
 

@@ -39,7 +39,7 @@ from jaxscore.text.bounded_tokenizer import (
     encode_each,
 )
 from jaxscore.text.tokenizer import copy_backend, special_prefix
-from jaxscore.types.requests import Request
+from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
@@ -176,6 +176,16 @@ class TextEncoder:
         """Encode prompts as int32 ids; arguments and errors as of `encode`."""
         prefix = self.prefix if special_tokens else []
         return [np.array(ids, np.int32) for ids in self._ids(prompts, most, prefix)]
+
+    def request_ids(
+        self, requests: Sequence[GenerationRequest | LabelRequest], *, most: int | None = None
+    ) -> list[np.ndarray]:
+        """Encode the text prompts of requests as int32 ids; `most` and errors as of `encode`."""
+        all_ids = self._ids([str(request.prompt) for request in requests], most)
+        return [
+            np.array(_with_prefix(self.prefix if request.special_tokens else [], ids), np.int32)
+            for request, ids in zip(requests, all_ids, strict=True)
+        ]
 
     def prompts(
         self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None

@@ -100,8 +100,8 @@ class RequestTokenizer:
     ) -> list[TokenizedRequest]:
         """Tokenize label requests: the prompt, and the labels as choices after it."""
         most = self._max_positions if truncate is None else None
-        encode = functools.partial(self._encoder.prompt_ids, most=most)
-        usable = [request.prompt for request in requests if _label_error(request) is None]
+        encode = functools.partial(self._encoder.request_ids, most=most)
+        usable = [request for request in requests if _label_error(request) is None]
         encoded = iter(encode_each(encode, usable))
         tokenized = []
         for request in requests:

@@ -36,13 +36,16 @@ class LabelRequest:
     """Labels whose probability as the next token is requested.
 
     Attributes:
-        prompt: text; the tokenizer's BOS is added unless the text starts with it.
+        prompt: text.
         label_ids: a distinct token id per label, as from `TextEncoder.first_ids`.
+        special_tokens: if True, the tokenizer's BOS is added unless the prompt starts with it.
+            False is for a prompt that a chat template wrote.
     """
 
     id: str | int
     prompt: str
     label_ids: tuple[int, ...]
+    special_tokens: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,8 +56,7 @@ class GenerationRequest:
     `top_p`.
 
     Attributes:
-        prompt: text, to which the tokenizer's BOS is added unless it starts with it; or token
-            ids, which are used unchanged.
+        prompt: text, or token ids, which are used unchanged.
         max_new_tokens: maximum number of tokens to generate.
         temperature: divides the logits before a token is drawn; 0 is greedy. Finite.
         top_p: draw from the smallest set of most probable tokens with this probability (nucleus
@@ -68,6 +70,8 @@ class GenerationRequest:
             the prompt or the generated text (arXiv 1909.05858), also in greedy generation; 1 is
             none.
         eos_ids: token ids that end the text, or None for the checkpoint's.
+        special_tokens: if True, the tokenizer's BOS is added to a text unless it starts with it.
+            False is for a prompt that a chat template wrote.
     """
 
     id: str | int
@@ -80,6 +84,7 @@ class GenerationRequest:
     top_k: int = 0
     repetition_penalty: float = 1.0
     eos_ids: tuple[int, ...] | None = None
+    special_tokens: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ TAKEN = {
             }
         ],
         [{"role": "user", "content": "a", "name": "me", "tool_calls": None}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        [{"role": "user", "content": []}],
     ],
     "max_tokens": [None, 1],
     "logprobs": [None, True, False],
@@ -45,6 +47,8 @@ REFUSED = {
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
         [{"role": "user", "content": [{"type": "text"}]}],
         [{"role": "assistant", "content": "a", "tool_calls": [{}]}],
+        [{"role": "assistant", "content": "a", "reasoning_content": "b"}],
+        [{"role": "user", "content": "a", "name": 7}],
     ],
     "max_tokens": [0, -1, 1.0, True],
     "max_completion_tokens": [3, 0],  # beside max_tokens, or too few
@@ -101,6 +105,51 @@ def test_the_prompt_is_the_templates_with_one_bos(served):
     assert choice["message"] == {"role": "assistant", "content": written.text}
     assert choice["finish_reason"] == "length"
     assert choice["logprobs"] is None
+
+
+def test_a_template_without_a_bos_gets_none(served, monkeypatch):
+    encoder = served.scorer.encoder
+    assert encoder.prefix
+    template = encoder.tokenizer.get_chat_template()
+    n_tokens = chat(served)["usage"]["prompt_tokens"]
+    monkeypatch.setattr(encoder.tokenizer, "chat_template", template.replace("bos_token", "''"))
+    assert chat(served)["usage"]["prompt_tokens"] == n_tokens - 1
+
+
+PARTS = (
+    "{% for m in messages %}<{{ m.role }}{{ ' ' + m.name if m.name }}>"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "prompt"),
+    [
+        ({"content": "Where?"}, "<user>Where?"),
+        ({"content": "Who?", "name": "Ada"}, "<user Ada>Who?"),
+        ({"content": [{"type": "text", "text": t} for t in ("Wh", "o?")]}, "<user>Who?"),
+    ],
+)
+def test_a_template_that_expects_parts_writes_all_text(served, monkeypatch, message, prompt):
+    encoder = served.scorer.encoder
+    monkeypatch.setattr(encoder.tokenizer, "chat_template", PARTS)
+    [ids] = encoder.prompt_ids([prompt], special_tokens=False)
+    answer = chat(served, messages=[{"role": "user", **message}])
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[-1].content }}", "the template takes no system message"),
+        ("{{ messages[0].content }}", "leaves out the text of message 2 of 2 (user)"),
+    ],
+)
+def test_a_template_that_leaves_out_text_is_refused(served, monkeypatch, template, message):
+    monkeypatch.setattr(served.scorer.encoder.tokenizer, "chat_template", template)
+    error = refused(served.ask(PATH, BASE), 400, param="messages")
+    assert error["message"].startswith(("the template", "its chat template"))  # without a folder
+    assert message in error["message"]
 
 
 def test_numbers_are_the_scorers(served):

@@ -1,8 +1,11 @@
 """Systems after a system prompt, examples and a template: the scores of texts written by hand."""
 
+import copy
+import json
 import re
 from math import log
 
+import numpy as np
 import pytest
 
 from jaxscore import InputError, evaluate
@@ -10,6 +13,7 @@ from jaxscore.io.json_output import to_json_value
 from jaxscore.systems import chronologic
 from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
+from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
 
@@ -280,3 +284,123 @@ def test_a_question_without_a_quiz_is_refused_as_an_example_without_a_model():
     settings = chronologic.Settings(mode="mcq", fewshot=[shot])
     with pytest.raises(InputError, match="few-shot example 1: no field"):
         with_examples(chronologic.SYSTEM, settings)
+
+
+ASKED = [{"role": "user", "content": "Who ran?"}]
+JUDGED = json.loads((CASES / "judge/ours/eval_dev_out.json").read_text(encoding="utf-8"))[:2]
+CONVERSATIONS = {
+    "score": ("score", ITEMS[:2], {"apply_chat_template": True, "system_prompt": "S"}),
+    "paths": ("paths", PATHS, {"apply_chat_template": True, "system_prompt": "S"}),
+    "chronologic": ("chronologic", QUESTIONS, {"apply_chat_template": True, "mode": "full"}),
+    "chronologic by letters": (
+        "chronologic", QUESTIONS, {"apply_chat_template": True, "mode": "mcq", "shuffle": False},
+    ),
+    "probsem": ("probsem", SUITE, {"apply_chat_template": True}),
+    "judge": ("judge", JUDGED, {}),
+    "judge by whole labels": ("judge", JUDGED, {"label_score": "sequence"}),
+    "sample": (
+        "sample", [{"id": 1, "prompt": "Who sat?"}, {"id": 2, "messages": ASKED}],
+        {"apply_chat_template": True, "n": 2, "max_new_tokens": 3, "system_prompt": "S"},
+    ),
+    "usc-generate": (
+        "usc-generate", [{"input": "Who?", "output": ["me", "you"]}],
+        {"n": 2, "max_new_tokens": 3},
+    ),
+    "preferences": (
+        "preferences",
+        [{"prompt": ASKED, "chosen": [{"role": "assistant", "content": "The cat."}],
+          "rejected": [{"role": "assistant", "content": "A dog."}]}],
+        {},
+    ),
+}  # fmt: skip
+HEADER = "{% for m in messages %}<{{ m['role'] }}>\n"
+STRINGS = HEADER + "{{ m['content'] }}{% endfor %}<assistant>\n"
+PARTS = (
+    HEADER + "{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}"
+    "{% endfor %}{% endfor %}<assistant>\n"
+)
+
+
+@pytest.fixture
+def scorer_with(scorers, monkeypatch):
+    """Returns a function: a chat template -> the scorer of a tokenizer that puts a BOS first."""
+    scorer = scorers("tiny-llama3")
+    assert scorer.encoder.prefix
+
+    def use(template):
+        tokenizer = copy.copy(scorer.encoder.tokenizer)
+        tokenizer.chat_template = template
+        monkeypatch.setattr(scorer.encoder, "tokenizer", tokenizer)
+        return scorer
+
+    return use
+
+
+@pytest.fixture
+def texts_read(monkeypatch):
+    """All token ids that models score or continue, decoded."""
+    from jaxscore.engine.engine import Engine
+    from jaxscore.engine.generation import Generator
+
+    read = []
+    run, states = Engine.run, Generator._states
+
+    def run_read(self, items, *args, **kwargs):
+        windows = kwargs.get("windows", lambda groups: groups)
+
+        def noted(groups):
+            for group in windows(groups):
+                read.extend(sequence.ids for sequence in group)
+                yield group
+
+        return run(self, items, *args, **{**kwargs, "windows": noted})
+
+    def states_read(self, requests):
+        made = states(self, requests)
+        read.extend(state.request.ids for state in made)
+        return made
+
+    monkeypatch.setattr(Engine, "run", run_read)
+    monkeypatch.setattr(Generator, "_states", states_read)
+    return read
+
+
+def numbers(report):
+    """The items of a report, without the name of the template."""
+    return json.dumps(to_json_value(report.items), sort_keys=True)
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_template_that_expects_parts_gives_the_numbers_of_one_that_expects_strings(
+    scorer_with, name
+):
+    system, items, settings = CONVERSATIONS[name]
+    first = evaluate(system, scorer_with(STRINGS), items, **settings)
+    second = evaluate(system, scorer_with(PARTS), items, **settings)
+    assert second.failures == first.failures == []
+    assert numbers(second) == numbers(first)
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_template_that_leaves_out_the_question_is_refused_by_each_system(scorer_with, name):
+    system, items, settings = CONVERSATIONS[name]
+    scorer = scorer_with("<assistant>")
+    match = "its chat template leaves out the text of message"
+    if system == "preferences":  # whose report has an error for each item
+        [failure] = evaluate(system, scorer, items).failures
+        assert match in failure.error
+        return
+    with pytest.raises(InputError, match=match):
+        evaluate(system, scorer, items, **settings)
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("n_bos", [0, 1])
+def test_a_conversation_has_the_bos_of_its_template_alone(scorer_with, texts_read, name, n_bos):
+    """As transformers encodes a rendered template: with add_special_tokens=False."""
+    system, items, settings = CONVERSATIONS[name]
+    scorer = scorer_with("{{ bos_token }}" * n_bos + STRINGS)
+    evaluate(system, scorer, items, **settings)
+    assert texts_read
+    bos = scorer.encoder.tokenizer.bos_token_id
+    assert {np.count_nonzero(ids == bos) for ids in texts_read} == {n_bos}

@@ -250,7 +250,13 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
     """Brier scores of the answers' probabilities."""
     prompting = settings.prompting(lm, _answer_examples(settings))
     n_left_out = _n_left_out(prompting, entries, settings)
-    run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
+    run = ScoringRun(
+        lm,
+        settings,
+        policies=prompting.policies(BOUNDARIES),
+        special_tokens=prompting.special_tokens,
+        advice=ADVICE,
+    )
     scored = run.score_answers(_answers(entries, settings, prompting))
     records = [
         answer_scores.record_of(entry, [result for _, result in pairs], settings.boundary)
@@ -405,11 +411,16 @@ def _choose(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) ->
     started = time.perf_counter()
     written = lm.generate(
         [
-            GenerationRequest(entry.id, quiz.prompt, multiple_choice.MAX_NEW_TOKENS)
+            GenerationRequest(
+                entry.id,
+                quiz.prompt,
+                multiple_choice.MAX_NEW_TOKENS,
+                special_tokens=prompting.special_tokens,
+            )
             for entry, quiz in quizzes
         ]
     )
-    masses = _letter_masses(lm, quizzes, run)
+    masses = _letter_masses(lm, quizzes, run, special_tokens=prompting.special_tokens)
     seconds = time.perf_counter() - started
     records = [
         multiple_choice.record_of(entry, quiz, text, mass)
@@ -484,7 +495,11 @@ def quiz_examples(settings: Settings) -> list[Example]:
 
 
 def _letter_masses(
-    lm: LM, quizzes: Sequence[tuple[Entry[Question], Quiz]], run: ScoringRun
+    lm: LM,
+    quizzes: Sequence[tuple[Entry[Question], Quiz]],
+    run: ScoringRun,
+    *,
+    special_tokens: bool,
 ) -> list[LetterMass]:
     if not lm.capabilities.is_local:
         listed = lm.label(
@@ -502,7 +517,10 @@ def _letter_masses(
         return [multiple_choice.unknown_mass(str(problem)) for _ in quizzes]
     scores = run.label(
         LabelRequest(
-            entry.id, quiz.prompt, tuple(id for own in ids[: len(quiz.choices)] for id in own)
+            entry.id,
+            quiz.prompt,
+            tuple(id for letter in ids[: len(quiz.choices)] for id in letter),
+            special_tokens=special_tokens,
         )
         for entry, quiz in quizzes
     )

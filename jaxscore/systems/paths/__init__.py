@@ -344,7 +344,13 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
     settings.check_model(lm.capabilities)
     system = next(filter(None, settings.systems), None)
     prompting = settings.prompting(lm, examples_of(settings)[0], system=system)
-    run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
+    run = ScoringRun(
+        lm,
+        settings,
+        policies=prompting.policies(BOUNDARIES),
+        special_tokens=prompting.special_tokens,
+        advice=ADVICE,
+    )
     by_entry = cases_of(entries)
     cases = [case for own in by_entry for case in own]
     pairs = run.score_answers(_answers(cases, Prompts.of(prompting, settings), settings))

@@ -313,7 +313,13 @@ def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Eva
     suite = entry.value
     prompts = Prompts.of(lm, suite, settings)
     prompting = prompts.by_boundary[settings.boundary]
-    run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
+    run = ScoringRun(
+        lm,
+        settings,
+        policies=prompting.policies(BOUNDARIES),
+        special_tokens=prompting.special_tokens,
+        advice=ADVICE,
+    )
     answers = Answers(
         what="contexts",
         units=suite.contexts,

@@ -50,6 +50,8 @@ the judge, one of:
                           probabilities. Without it the model writes an answer,
                           and the score is the worth of the one label in it
                           (-100, outside the mean, for no label or several)
+                          A prompt has the special tokens of the model's chat
+                          template; no BOS is added
   --llm-ollama MODEL [SHORT]   an ollama server, which writes an answer
   --gpt MODEL             an OpenAI-compatible server (key in OPENAI_API_KEY),
                           which writes an answer
@@ -272,7 +274,8 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
     takes_system = not lm.capabilities.is_local or chat_template.takes_system(_tokenizer(lm))
     evaluator, judged = settings.read_evaluator, usable(entries)
     failures = unusable(entries)
-    run = ScoringRun(lm, settings, boundary=BOUNDARY, policies={BOUNDARY: BOUNDARY})
+    policies: dict[str, Boundary] = {BOUNDARY: BOUNDARY}
+    run = ScoringRun(lm, settings, boundary=BOUNDARY, policies=policies, special_tokens=False)
     started = time.perf_counter()
     if settings.read_opponent is not None:
         assert evaluator.pairwise is not None  # `kind` checks it
@@ -347,7 +350,9 @@ def weigh(
     if whole_labels:
         scored = run.score(pointwise.sequence_requests(prompts, question))
         return pointwise.by_sequences(question, scored)
-    requests = [LabelRequest(k, prompt, label_ids) for k, prompt in enumerate(prompts)]
+    requests = [
+        LabelRequest(k, prompt, label_ids, special_tokens=False) for k, prompt in enumerate(prompts)
+    ]
     return pointwise.by_labels(question, run.label(requests))
 
 

@@ -148,6 +148,7 @@ def evaluate(
         lm,
         settings,
         policies=prompting.policies(BOUNDARIES),
+        special_tokens=prompting.special_tokens,
         audit_boundary=settings.audit_boundary,
     )
     tokenizer = lm.encoder.tokenizer if can.is_local else None
