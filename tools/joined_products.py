@@ -22,7 +22,6 @@ compiler estimates for the fusions of the program, in which nothing overlaps.
 """
 
 import argparse
-import dataclasses
 import functools
 import re
 import sys
@@ -66,11 +65,11 @@ class JoinedHeads(self_attention.Attention):
 
     def heads(self, x, own, only_queries):
         c = self.config
-        n, k = c.n_heads, c.n_kv_heads
-        y = Linear((n + 2 * k) * c.head_width, c.qkv_bias, name="qkv")(x)
-        y = y.reshape(*x.shape[:2], n + 2 * k, c.head_width)
+        n, k = c.attention.n_heads, c.attention.n_kv_heads
+        y = Linear((n + 2 * k) * c.attention.head_width, c.attention.qkv_bias, name="qkv")(x)
+        y = y.reshape(*x.shape[:2], n + 2 * k, c.attention.head_width)
         parts = [y[:, :, : n + k]] if self.turned_as_one else [y[:, :, :n], y[:, :, n : n + k]]
-        turned = [apply_rotary(part, own.cos, own.sin, c.interleaved) for part in parts]
+        turned = [apply_rotary(part, own.cos, own.sin, c.positions.interleaved) for part in parts]
         q, key = jnp.split(turned[0], [n], axis=2) if self.turned_as_one else turned
         return q, key, y[:, :, n + k :]
 
@@ -83,9 +82,9 @@ class JoinedMlp(feed_forward.Mlp):
     @nn.compact
     def __call__(self, x, cutoff=None):
         c = self.config
-        joined = Linear(2 * self.inner_width, c.mlp_bias, name="gate_up")(x)
+        joined = Linear(2 * self.inner_width, c.mlp.bias, name="gate_up")(x)
         gate, up = jnp.split(joined, 2, axis=-1)
-        return Linear(c.width, c.mlp_bias, name="down")(feed_forward.gate_function(c)(gate, up))
+        return Linear(c.width, c.mlp.bias, name="down")(feed_forward.gate_function(c)(gate, up))
 
 
 PLAIN = (self_attention.Attention, feed_forward.Mlp)
@@ -108,8 +107,9 @@ def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str
     rows, length = map(int, sizes.split("x"))
     one, device = estimates.one_layer(config), target.devices[0]
     if kind == "step":
-        own = {"windows": one.windows * IN_LOOP, "rotary_of": one.rotary_of * IN_LOOP}
-        one = dataclasses.replace(one, n_layers=IN_LOOP, **own)
+        windows = one.attention.scores.windows * IN_LOOP
+        rotary_of = one.positions.rotary_of * IN_LOOP
+        one = one.replace(n_layers=IN_LOOP, windows=windows, rotary_of=rotary_of)
     model = abstract_model(one, "bfloat16", raw["model_type"], device)
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:

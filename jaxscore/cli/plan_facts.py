@@ -47,7 +47,6 @@ MATRICES: dict[str, Dtype] = {
     "float16": "bfloat16",
     "bfloat16": "bfloat16",
 }
-MODEL_FIELDS = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
 MOST_SHARDS = 1024  # of the meshes that are looked at for what would fit
 FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_flops")
 
@@ -101,7 +100,12 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "quantize": args.quantize,
         **({"stored_share": stored_share(shapes)} if stored else {}),
         **({"accepted_config": accepted} if accepted else {}),
-        **{name: getattr(config, name) for name in MODEL_FIELDS},
+        "n_layers": config.n_layers,
+        "width": config.width,
+        "n_heads": config.attention.n_heads,
+        "n_kv_heads": config.attention.n_kv_heads,
+        "vocab_size": config.vocab_size,
+        "max_positions": config.max_positions,
         "parameters": sum(part.parameters for part in parts),
         "active_parameters": costs.active_parameters(shapes, config),
         "mesh": dataclasses.asdict(mesh),
@@ -253,7 +257,11 @@ def _would_fit(
                 needed += costs.gathered_bytes(shapes, stored, one)[1]
             return needed + working <= memory
 
-        splits = [n for n in sizes if compiled_shards <= n <= stored.n_heads and divides(stored, n)]
+        splits = [
+            n
+            for n in sizes
+            if compiled_shards <= n <= stored.attention.n_heads and divides(stored, n)
+        ]
         model = next((n for n in splits if fits(MeshShape(1, n))), None)
         fsdp = None
         if compiled_shards == 1 != model:  # one device is less than many

@@ -30,22 +30,26 @@ KEY_PARAMETERS = ("k", "v", "k_norm")  # absent in a layer that shares another's
 def stacked_by_kind(config: DecoderConfig) -> bool:
     """Whether the parameters of attention are stacked per kind, outside `layers`."""
     recurrent = config.recurrent
-    several = config.other_heads is not None or (recurrent is not None and not recurrent.beside)
-    return several or bool(config.keys_of) or config.mlp_layers is not None
+    several = config.attention.other_heads is not None or (
+        recurrent is not None and not recurrent.beside
+    )
+    return several or bool(config.attention.keys_of) or config.mlp.layers is not None
 
 
 def trim_rotary(own: PerLayer, here: DecoderConfig) -> PerLayer:
     """Inputs of a layer with cosines and sines cut to the head width of its kind."""
-    if own.cos is None or own.sin is None or here.latent is not None:
+    if own.cos is None or own.sin is None or here.attention.latent is not None:
         return own
-    pairs = here.head_width // 2
+    pairs = here.attention.head_width // 2
     return own._replace(cos=own.cos[..., :pairs], sin=own.sin[..., :pairs])
 
 
 def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
     """Layers of a kind, and which of them compute their own keys and values."""
     mine = [i for i in range(config.n_layers) if config.kind_of(i) == kind]
-    return mine, [i for i in mine if not config.keys_of or config.keys_of[i] == i]
+    return mine, [
+        i for i in mine if not config.attention.keys_of or config.attention.keys_of[i] == i
+    ]
 
 
 def cached_layers(config: DecoderConfig) -> list[int]:
@@ -55,12 +59,16 @@ def cached_layers(config: DecoderConfig) -> list[int]:
 
 def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
     """Key heads and channels of layers of one kind on one shard."""
-    return 1 if build.whole_kv(here) else here.n_kv_heads // build.shards, here.head_width
+    return 1 if build.whole_kv(
+        here
+    ) else here.attention.n_kv_heads // build.shards, here.attention.head_width
 
 
 def cache_head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
     """Key heads and channels of a KV cache on one shard: the largest kind's."""
-    heads, widths = zip(*(_own_shape(kind, build) for kind in config.kinds()), strict=True)
+    heads, widths = zip(
+        *(_own_shape(kind, build) for kind in config.attention_configs()), strict=True
+    )
     return max(heads), max(widths)
 
 
@@ -77,18 +85,18 @@ def to_cache(keys_values: KeyValue, config: DecoderConfig, build: Build, dtype: 
 
 def sources_of(config: DecoderConfig, kind: int) -> list[int]:
     """Layers of a kind whose keys and values another layer shares."""
-    used = {source for layer, source in enumerate(config.keys_of) if source != layer}
+    used = {source for layer, source in enumerate(config.attention.keys_of) if source != layer}
     return [layer for layer in layers_of(config, kind)[1] if layer in used]
 
 
 def empty_sources(shape: tuple[int, ...], config: DecoderConfig, build: Build) -> Any:
     """Zeros for shared keys and values of rows [R, L]: for each kind two arrays
     [sources, R, L, K, H]."""
-    if not config.keys_of:
+    if not config.attention.keys_of:
         return ()
     shapes = [
         (len(sources_of(config, kind)), *shape, *_own_shape(here, build))
-        for kind, here in enumerate(config.kinds())
+        for kind, here in enumerate(config.attention_configs())
     ]
     return tuple((jnp.zeros(one), jnp.zeros(one)) for one in shapes)
 
@@ -161,7 +169,10 @@ class LayerCall:
         self, here: Mapping[str, Array], kind: int, *, shares: bool
     ) -> tuple[Array, Any, Any]:
         """What attention of a kind adds, its keys and values as stored, and sources."""
-        config, stack = self.config.kinds()[kind], self.params["attentions"][KINDS[kind]]
+        config, stack = (
+            self.config.attention_configs()[kind],
+            self.params["attentions"][KINDS[kind]],
+        )
 
         def of_layer(name: str) -> Any:
             nth = here["keys" if name in KEY_PARAMETERS else "all"]
@@ -241,7 +252,7 @@ class LayerCall:
 
 def block_config(config: DecoderConfig) -> DecoderConfig:
     """Config of the halves of `SharedBlocks`."""
-    return dataclasses.replace(config, recurrent=None, mlp_layers=None)
+    return config.replace(recurrent=None, mlp_layers=None)
 
 
 def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
@@ -256,13 +267,13 @@ def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bo
     slot in `empty_sources`, its indices in KV caches and among recurrent layers, its kind, and
     whether it shares keys."""
     n = config.n_layers
-    shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
+    shares = [bool(config.attention.keys_of) and config.attention.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]
     everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
     cached = [sum(kind >= 0 for kind in kinds[:i]) for i in range(n)]
     with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
     slots = {kind: sources_of(config, kind) for kind in set(kinds)}
-    used = [config.keys_of[i] if config.keys_of else i for i in range(n)]
+    used = [config.attention.keys_of[i] if config.attention.keys_of else i for i in range(n)]
     source = [
         slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])
         for i in range(n)

@@ -281,7 +281,7 @@ class Build:
 
     def whole_kv(self, config: DecoderConfig) -> bool:
         """Whether each shard computes all key heads and selects the one that its queries use."""
-        return config.n_kv_heads % self.shards != 0
+        return config.attention.n_kv_heads % self.shards != 0
 
 
 ON_CPU = Build()

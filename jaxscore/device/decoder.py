@@ -115,15 +115,15 @@ def _embed(
     embed: Params, config: DecoderConfig, ids: Array, position: Array, build: Build
 ) -> Array:
     """Embeddings [R, L, D], of the shard's tokens, with learned or sinusoidal positions."""
-    x = _lookup(embed["token"], ids, build, config.vocab_size) * config.embedding_scale
+    x = _lookup(embed["token"], ids, build, config.vocab_size) * config.embedding.scale
     position = build.own_tokens(position)
-    if config.embedding_width:
+    if config.embedding.width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
-    if config.learned_positions:
+    if config.positions.learned_positions:
         x += from_storage(embed["position"][position]).astype(jnp.float32)
-    if config.sinusoidal_from is not None:
-        x += _sinusoidal(position + config.sinusoidal_from, config.width)
-    if config.embedding_norm:
+    if config.positions.sinusoidal_from is not None:
+        x += _sinusoidal(position + config.positions.sinusoidal_from, config.width)
+    if config.embedding.norm:
         x = Norm(config).apply({"params": embed["norm"]}, x)
     return x
 
@@ -183,7 +183,7 @@ def _run(
     run = _Run(params, config, build, layout, caches, rotary, states, of_ngrams, scans_caches)
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(ids.shape, config, build)
-    if config.streams is not None:
+    if config.residual.streams is not None:
         x = residual_streams.expand(config, params.get("streams"), x)
 
     def step(carry: Any, layer: Any) -> Any:
@@ -195,11 +195,11 @@ def _run(
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
     (x, *_), kept_of = lax.scan(step, start, stacked)
-    if config.streams is not None:
+    if config.residual.streams is not None:
         x = residual_streams.merge(config, params["streams"], x)
-    if config.final_norm:
+    if config.head.norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
-    if config.embedding_width:
+    if config.embedding.width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
     x = build.gathered(x, x.dtype).reshape(*ids.shape, -1)
     if not keep_kv:
@@ -239,7 +239,7 @@ def _layer(
     def feed_forward(read: Array) -> tuple[Array, Any]:
         return _mlp_half(run.params, config, build, weights, layer, read, cutoff)
 
-    if isinstance(config.streams, HyperConnections):
+    if isinstance(config.residual.streams, HyperConnections):
         around = weights["streams"]
         x, of_ngrams = _add_ngrams(run, layer, x)
         x, of_keys = residual_streams.around(config, around["attention"], x, attend)
@@ -247,33 +247,37 @@ def _layer(
         after = {**after, "ngrams": of_ngrams} if of_ngrams else after
         x, later = residual_streams.around(config, around["mlp"], x, feed_forward)
         return (x, sources, later), (keys_values, after)
-    if isinstance(config.streams, AltUp):
+    if isinstance(config.residual.streams, AltUp):
         update = residual_streams.AlternatingUpdate(config).bind({"params": weights["streams"]})
         streams = update.predict(x)
-        x = streams[config.streams.active]
+        x = streams[config.residual.streams.active]
     added, (keys_values, sources, after) = attend(x)
-    added = added * config.residual_scale
+    added = added * config.residual.branch_scale
     if factors is not None:
         x, added = x * factors[0], added * factors[1]
-    read = x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
+    read = (
+        x
+        if config.residual.parallel != "no"
+        else _add_residual(config, weights, "attention", x, added)
+    )
     more, later = feed_forward(read)
-    more *= config.residual_scale
+    more *= config.residual.branch_scale
     if factors is not None:
         read, more = read * factors[2], more * factors[3]
-    if config.parallel != "no":
+    if config.residual.parallel != "no":
         x = x + added + more
     else:
         x = _add_residual(config, weights, "mlp", read, more)
     if config.experts is not None and config.experts.late:
         x += late
     gated = x
-    if config.streams is not None:
+    if config.residual.streams is not None:
         x, gated = update.correct(streams, x)
-    if config.per_layer_width:
+    if config.embedding.per_layer_width:
         half = PerLayerInput(config)
         more = half.apply({"params": weights["per_layer"]}, gated, embedding)
-        x = x + more if config.streams is None else x.at[1:].add(more)
-    if config.layer_scale:
+        x = x + more if config.residual.streams is None else x.at[1:].add(more)
+    if config.residual.layer_scale:
         x *= weights["layer_scale"]
     return (x, sources, later), (keys_values, after)
 
@@ -288,7 +292,7 @@ def _without_ngrams(states: Any) -> tuple[Any, Any]:
 
 def _empty_ngram_states(config: DecoderConfig, *n: int) -> Any:
     """Zero states [*n, channels, tokens] of the convolutions of n-grams."""
-    own, streams = config.ngrams, config.streams
+    own, streams = config.ngrams, config.residual.streams
     assert own is not None
     assert streams is not None
     if own.taps == 1:
@@ -362,9 +366,9 @@ def _per_layer_embeddings(
     embed: Params, config: DecoderConfig, ids: Array, x: Array, build: Build
 ) -> Any:
     """See `feed_forward.per_layer_inputs`; () without."""
-    if not config.per_layer_width:
+    if not config.embedding.per_layer_width:
         return ()
-    n_rows = config.per_layer_rows or config.vocab_size
+    n_rows = config.embedding.per_layer_rows or config.vocab_size
     rows = _lookup(embed["per_layer"]["token"], jnp.where(ids < n_rows, ids, 0), build, n_rows)
     return per_layer_inputs(embed, config, x, rows)
 
@@ -438,19 +442,19 @@ def _of_kinds(
 def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
     """Per-layer inputs stacked over layers. Omits features that no layer uses."""
     own = {}
-    if any(config.windows):
-        own["window"] = jnp.asarray(config.windows, jnp.int32)
-    if config.rotary:
-        own["table"] = jnp.asarray(config.rotary_of, jnp.int32)
-    if config.sum_factors:
-        own["factors"] = jnp.asarray(config.sum_factors, jnp.float32)
-    if config.mlp_cutoffs:
-        cutoffs = [math.nan if one is None else one for one in config.mlp_cutoffs]
+    if any(config.attention.scores.windows):
+        own["window"] = jnp.asarray(config.attention.scores.windows, jnp.int32)
+    if config.positions.rotary:
+        own["table"] = jnp.asarray(config.positions.rotary_of, jnp.int32)
+    if config.residual.sum_factors:
+        own["factors"] = jnp.asarray(config.residual.sum_factors, jnp.float32)
+    if config.mlp.cutoffs:
+        cutoffs = [math.nan if one is None else one for one in config.mlp.cutoffs]
         own["cutoff"] = jnp.asarray(cutoffs, jnp.float32)
-    if config.qk_norm_of:
-        own["qk_normed"] = jnp.asarray(config.qk_norm_of)
-    if config.query_growth is not None:
-        own["growth"] = jnp.asarray(config.query_growth.shares, jnp.float32)
+    if config.attention.qk_norm.layers:
+        own["qk_normed"] = jnp.asarray(config.attention.qk_norm.layers)
+    if config.attention.scores.query_growth is not None:
+        own["growth"] = jnp.asarray(config.attention.scores.query_growth.shares, jnp.float32)
     return own
 
 
@@ -468,7 +472,7 @@ def _mlp_half(
     If layers have several kinds of MLP, parameters are stacked per kind and the program branches.
     """
     is_recurrent = None
-    if config.norm_place == "mixed":
+    if config.norm.place == "mixed":
         assert config.recurrent is not None
         recurrent = [n in config.recurrent.layers for n in range(config.n_layers)]
         is_recurrent = jnp.asarray(recurrent)[layer]
@@ -503,7 +507,7 @@ def _mlp_half(
         if not kind:
             return now(jnp.zeros_like(x))
         mlp = jax.tree.map(lambda leaf: leaf[here], params["mlps"][kind])
-        own, other = weights | {"mlp": from_storage(mlp)}, config.other_mlp
+        own, other = weights | {"mlp": from_storage(mlp)}, config.mlp.other
         if kind == "main":
             return main(own, here)
         assert other is not None
@@ -558,10 +562,10 @@ def _lookup(table: Array, ids: Array, build: Build, n_rows: int) -> Array:
 
 def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:
     """Cosines and sines of every rotary table, [tables, R, L, 1, pairs]; () without tables."""
-    if not config.rotary:
+    if not config.positions.rotary:
         return ()
-    frequencies = jnp.asarray([table.frequencies for table in config.rotary], jnp.float32)
-    factor = jnp.asarray([table.factor for table in config.rotary], jnp.float32)
+    frequencies = jnp.asarray([table.frequencies for table in config.positions.rotary], jnp.float32)
+    factor = jnp.asarray([table.factor for table in config.positions.rotary], jnp.float32)
     angle = position[None, :, :, None, None] * frequencies[:, None, None, None]
     return tuple(f(angle) * factor[:, None, None, None, None] for f in (jnp.cos, jnp.sin))
 
@@ -571,15 +575,15 @@ def _add_residual(
 ) -> Array:
     """The residual stream after one half of a layer, normed if the model norms there."""
     x = x + added
-    if config.norm_place != "residual":
+    if config.norm.place != "residual":
         return x
     return Norm(config).apply({"params": weights[f"{half}_norm"]}, x)
 
 
 def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
     """The LM head of a decoder, on one shard."""
-    weight = gathered(params["embed"]["token"] if config.tied else params["unembed"]["weight"])
-    bias = params["unembed"]["bias"] if config.head_bias else None
-    scale, softcap = config.logit_scale, config.logit_softcap
+    weight = gathered(params["embed"]["token"] if config.head.tied else params["unembed"]["weight"])
+    bias = params["unembed"]["bias"] if config.head.bias else None
+    scale, softcap = config.head.scale, config.head.softcap
     axis = build.vocabulary_axis(config)
     return Unembedding(weight, bias, scale, softcap, axis, build.backend)

@@ -1,7 +1,16 @@
-"""What differs between decoders, as data: `DecoderConfig`."""
+"""`DecoderConfig`: the differences between decoders, as data."""
 
 import dataclasses
-from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.dots import Form
@@ -11,7 +20,7 @@ NormKind = Literal["rms", "layer"]
 # "streams": of the streams of `HyperConnections`
 NormPlace = Literal["before", "after", "both", "residual", "mixed", "streams"]
 Parallel = Literal["no", "own", "shared"]
-QkNorm = Literal["", "head", "heads", "flat"]
+QkNormKind = Literal["", "head", "heads", "flat"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu"]
 Quantized = Literal["", "float32", "bfloat16"]
 RouterScores = Literal["softmax", "sigmoid", "sparsemixer"]
@@ -23,10 +32,10 @@ NORMS_AFTER = ("after", "both")
 
 @dataclasses.dataclass(frozen=True)
 class Rotary:
-    """How positions turn the first channels of queries and keys (RoPE, arXiv 2104.09864).
+    """Rotation of the first channels of queries and keys by position (RoPE, arXiv 2104.09864).
 
     Attributes:
-        frequencies: radians per position for each pair of channels; zeros turn nothing.
+        frequencies: radians per position for each pair of channels; zeros are no rotation.
         factor: multiplies cosine and sine (YaRN's attention factor).
     """
 
@@ -41,8 +50,8 @@ class Latent(NamedTuple):
     Attributes:
         rank: channels of that vector.
         query_rank: of a vector that all heads' queries are projections of; 0 is none.
-        turned: rotary channels of each query and of the one rotary key of all heads.
-        unturned: the other channels of a head's query and key.
+        rope_width: rotary channels of each query and of the one rotary key of all heads.
+        nope_width: non-rotary channels of a head's query and key.
         value: channels of a head's value.
         norm_eps: of the norms of both vectors.
         query_factor, factor: on the queries, and on that vector after its norm.
@@ -52,8 +61,8 @@ class Latent(NamedTuple):
 
     rank: int
     query_rank: int
-    turned: int
-    unturned: int
+    rope_width: int
+    nope_width: int
     value: int
     norm_eps: float
     query_factor: float = 1.0
@@ -357,48 +366,101 @@ class SharedBlocks(NamedTuple):
     n_blocks: int
 
 
+G = TypeVar("G", bound="Group")
+
+
+class Group:
+    """Base of configs that have groups of fields.
+
+    `of` and `replace` take the fields of all groups in one call, each with the prefix of its group:
+    `mlp_width=64` is the field `width` of the group `Mlp`.
+    """
+
+    prefix: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls: type[G], **fields: Any) -> G:
+        """Return a config of these fields, and of defaults for the others.
+
+        Raises:
+            TypeError: a field that does not exist, or one that is missing.
+        """
+        config = cls._take(fields)
+        if fields:
+            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(fields))}")
+        return config
+
+    @classmethod
+    def _take(cls: type[G], fields: dict[str, Any]) -> G:
+        """Return a config of the fields of this group, which are removed."""
+        values: dict[str, Any] = {}
+        for name, kind in _groups(cls).items():
+            if kind is not None and name not in fields:
+                values[name] = kind._take(fields)
+            elif cls.prefix + name in fields:
+                values[name] = fields.pop(cls.prefix + name)
+        return cls(**values)
+
+    def replace(self: G, **fields: Any) -> G:
+        """Return a copy with other values of some fields.
+
+        Raises:
+            TypeError: a field that does not exist.
+        """
+        config = self._replace_some(fields)
+        if fields:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(fields))}")
+        return config
+
+    def _replace_some(self: G, fields: dict[str, Any]) -> G:
+        """Return a copy with other values of the fields of this group, which are removed."""
+        values: dict[str, Any] = {}
+        for name, kind in _groups(type(self)).items():
+            if self.prefix + name in fields:
+                values[name] = fields.pop(self.prefix + name)
+            elif kind is not None:
+                values[name] = getattr(self, name)._replace_some(fields)
+        return dataclasses.replace(self, **values)  # type: ignore[type-var]
+
+
+def _groups(kind: type[Group]) -> dict[str, type[Group] | None]:
+    """Return the fields of a config class, each with its type if it is a group of fields."""
+    out: dict[str, type[Group] | None] = {}
+    for name, hint in get_type_hints(kind).items():
+        if name != "prefix":
+            is_group = isinstance(hint, type) and issubclass(hint, Group)
+            out[name] = hint if is_group else None
+    return out
+
+
 @dataclasses.dataclass(frozen=True)
-class Experts:
-    """An MLP in many copies, of which each token runs a few (arXiv 2401.04088).
+class Router(Group):
+    """The choice of experts, and their weights.
 
     Attributes:
-        count, per_token: how many experts, and how many of them a token runs.
-        renormalised: the weights of those are scaled to sum to one.
-        shared_width: of an MLP that every token runs beside them; 0 is none.
-        shared_gated: it is weighed by a sigmoid of its own.
-        shared_scale: factor on it.
-        scores: what the router's outputs become: "softmax", "sigmoid", or "sparsemixer", which
+        renormalised: the weights of the chosen experts are scaled to sum to one.
+        scores: function of the router's outputs: "softmax", "sigmoid", or "sparsemixer", which
             chooses and weighs one expert after the other (arXiv 2409.12136).
+        bias: the router's product adds a bias.
+        norm: the router reads the residual stream, normed and scaled by a vector of its own over
+            the root of the width.
         corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
         corrects_logits: it is added to the router's outputs instead.
         groups, groups_per_token: experts are chosen within the best groups of neighbours.
-        group_rank: scores of a group, summed, by which groups are ranked.
+        group_rank: number of scores of a group whose sum ranks the groups.
         dropped_score: of experts in other groups; None if they are never chosen.
-        least_sum: by which weights are divided at least, where they are renormalised.
-        added_sum: added to what weights are divided by, where they are renormalised.
+        least_sum: lower bound of the divisor of weights, if they are renormalised.
+        added_sum: added to the divisor of weights, if they are renormalised.
         scale: factor on the weights.
-        weighs_input: the weight multiplies what an expert reads instead of what it gives.
-        router_bias, bias: the router's and the experts' products add a bias.
         jitter: half the relative distance below the best within which "sparsemixer" weighs.
-        beside: experts stand beside the shared MLP with norms of their own: one before the experts,
-            which read the residual stream, and one after each of the two.
-        router_norm: the router reads the residual stream, normed and scaled by a vector of its
-            own over the root of the width.
         expert_scale: each expert's weight has a learned factor.
-        identities: further experts, which give what they read (arXiv 2509.01322).
-        late: what the routed experts give is added at the end of the next layer, and the shared
-            MLP's output in their own (arXiv 2509.01322); the last layer has none.
-        latent_width: experts read and give a projection of so many channels; 0 is none.
-        normed: the sum of experts and shared MLP has a norm.
     """
 
-    count: int
-    per_token: int
+    prefix: ClassVar[str] = "router_"
     renormalised: bool
-    shared_width: int = 0
-    shared_gated: bool = True
-    shared_scale: float = 1.0
     scores: RouterScores = "softmax"
+    bias: bool = False
+    norm: bool = False
     corrected: bool = False
     corrects_logits: bool = False
     groups: int = 1
@@ -408,13 +470,50 @@ class Experts:
     least_sum: float = 0.0
     added_sum: float = 0.0
     scale: float = 1.0
-    weighs_input: bool = False
-    router_bias: bool = False
-    bias: bool = False
     jitter: float = 0.0
-    beside: bool = False
-    router_norm: bool = False
     expert_scale: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedExpert(Group):
+    """An MLP that every token runs, next to the chosen experts.
+
+    Attributes:
+        width: inner width; 0 is no such MLP.
+        gated: its output is multiplied by the sigmoid of a further product.
+        scale: factor on its output.
+    """
+
+    prefix: ClassVar[str] = "shared_"
+    width: int = 0
+    gated: bool = True
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts(Group):
+    """An MLP in many copies, of which each token runs a few (arXiv 2401.04088).
+
+    Attributes:
+        count, per_token: number of experts, and of those that a token runs.
+        bias: the experts' products add a bias.
+        weighs_input: the weight multiplies what an expert reads instead of its output.
+        separate_norms: experts and the shared MLP have separate norms: one before the experts,
+            which read the residual stream, and one after each of the two.
+        identities: further experts, whose output is their input (arXiv 2509.01322).
+        late: the routed experts' output is added at the end of the next layer, and the shared
+            MLP's output in the same layer (arXiv 2509.01322); the last layer has none.
+        latent_width: channels of a projection that experts read and return; 0 is none.
+        normed: the sum of experts and shared MLP has a norm.
+    """
+
+    count: int
+    per_token: int
+    router: Router
+    shared: SharedExpert = SharedExpert()
+    bias: bool = False
+    weighs_input: bool = False
+    separate_norms: bool = False
     identities: int = 0
     late: bool = False
     latent_width: int = 0
@@ -422,85 +521,261 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig:
+class QkNorm(Group):
+    """Norms of queries and keys.
+
+    Attributes:
+        kind: one scale for each "head", scales for each of the "heads", or one norm over all heads,
+            "flat"; "" is no norm.
+        scale, bias: if the norms have them.
+        after_rotary: the norms come after the rotary embedding.
+        layers: for each layer, if it has these norms; empty if all do.
+    """
+
+    prefix: ClassVar[str] = "qk_norm_"
+    kind: QkNormKind = ""
+    scale: bool = True
+    bias: bool = False
+    after_rotary: bool = False
+    layers: tuple[bool, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Values(Group):
+    """The values of attention.
+
+    Attributes:
+        width: channels of a head's value, at most `head_width`; 0 is `head_width`.
+        factor: on values.
+        norm: the values of each head are normed without scale.
+        are_keys: values are the products that keys are before norm and rotary embedding.
+    """
+
+    prefix: ClassVar[str] = "value_"
+    width: int = 0
+    factor: float = 1.0
+    norm: bool = False
+    are_keys: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores(Group):
+    """The scores of attention: their scale, and which tokens have one.
+
+    Attributes:
+        windows: for each layer how far along the path a token sees; 0 is everything.
+        score_scale, score_softcap, alibi: see `ScoreRule`.
+        chunked: a window is a stretch of positions: a token sees those of its own stretch, which
+            begin at multiples of the window.
+        sinks: a learned score for each query head, next to those of the tokens that it sees,
+            without a value (arXiv 2309.17453).
+        query_growth: see `QueryGrowth`.
+    """
+
+    windows: tuple[int, ...]
+    score_scale: float
+    score_softcap: float | None = None
+    alibi: Alibi | None = None
+    chunked: bool = False
+    sinks: bool = False
+    query_growth: QueryGrowth | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention(Group):
+    """Sizes and products of attention.
+
+    Attributes:
+        qkv_bias, out_bias: if the products of queries, keys and values, and the output's, add a
+            bias.
+        qkv_rank: a product of this rank is added to those of queries, keys and values; 0 is none.
+            In shared blocks each layer has its own (arXiv 2411.15242, section 2.1).
+        qkv_limit: queries, keys and values are clipped to this distance from zero.
+        query_gate: the output is multiplied by the sigmoid of a further product, of the size of the
+            queries, or with one number for each head if `gate_per_head`.
+        keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
+            the same sizes; empty if each has its own.
+        latent: see `Latent`. With it `n_kv_heads` is 1 and `head_width` is `rank + rope_width`.
+        other_heads: see `OtherHeads`.
+    """
+
+    scores: Scores
+    n_heads: int
+    n_kv_heads: int
+    head_width: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qkv_rank: int = 0
+    qkv_limit: float | None = None
+    query_gate: bool = False
+    gate_per_head: bool = False
+    keys_of: tuple[int, ...] = ()
+    qk_norm: QkNorm = QkNorm()
+    values: Values = Values()
+    latent: Latent | None = None
+    other_heads: OtherHeads | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions(Group):
+    """How a token's position enters.
+
+    Attributes:
+        rotary: tables of equal length; empty without rotary embeddings.
+        rotary_of: for each layer the index of its table.
+        long_rotary: tables instead of `rotary` for requests of which the model reads more than
+            `long_from` tokens; empty if those have the same.
+        interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
+        learned_positions: a table of `max_positions` is added to the embeddings.
+        sinusoidal_from: the sines, then the cosines of a position (arXiv 1706.03762) are added,
+            counted from here; None adds nothing.
+    """
+
+    rotary: tuple[Rotary, ...] = ()
+    rotary_of: tuple[int, ...] = ()
+    long_rotary: tuple[Rotary, ...] = ()
+    long_from: int = 0
+    interleaved: bool = False
+    learned_positions: bool = False
+    sinusoidal_from: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlp(Group):
+    """The MLP: `down(act(gate(x)) * up(x))` if `gated`, else `down(act(up(x)))`.
+
+    Attributes:
+        width: inner width, of one expert if there are experts.
+        bias: if the products add a bias.
+        rank: a product of this rank is added to those inward; 0 is none. In shared blocks each
+            layer has its own (arXiv 2411.15242, section 2.1).
+        clamped: another gate, see `Clamped`.
+        factors: on the gate before its activation, and on the output.
+        cutoffs: for each layer the number of standard deviations above the mean of a token's
+            gates, below which they are zero, and from which they are counted (arXiv 2506.06644);
+            None is no cutoff. Empty if no layer has one.
+        other: see `OtherMlp`.
+        layers: layers that are an MLP alone, where each layer has one half and one norm: the
+            others are attention or a recurrence alone. None if all layers have both halves. Sizes
+            of halves that no layer has are 1.
+    """
+
+    prefix: ClassVar[str] = "mlp_"
+    width: int
+    activation: Activation
+    gated: bool = True
+    bias: bool = False
+    rank: int = 0
+    clamped: Clamped | None = None
+    factors: tuple[float, float] = (1.0, 1.0)
+    cutoffs: tuple[float | None, ...] = ()
+    other: OtherMlp | None = None
+    layers: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm(Group):
+    """The norms of a layer's halves.
+
+    Attributes:
+        kind: "rms" or "layer".
+        eps: added to the mean square or the variance.
+        place: where each half has its norms.
+        scale, bias: if the norms have them.
+        gate_rank: the norms before attention and before experts have a gate, see `LowRankGate`;
+            0 is no gate.
+    """
+
+    prefix: ClassVar[str] = "norm_"
+    kind: NormKind
+    eps: float
+    place: NormPlace = "before"
+    scale: bool = True
+    bias: bool = False
+    gate_rank: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(Group):
+    """The residual stream, and how the halves of a layer add to it.
+
+    Attributes:
+        parallel: "no", or attention and MLP both read the layer's input, through norms of their
+            "own" or one "shared".
+        streams: see `AltUp` and `HyperConnections`; per-layer embeddings are added to all streams
+            of the first but one.
+        branch_scale: factor on what a half adds.
+        sum_factors: for each layer the factors on the stream and attention's output, then on the
+            stream and the MLP's output where they are added; empty is `branch_scale` alone.
+        laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
+            (LAuReL, arXiv 2411.07501); 0 is none.
+        layer_scale: each layer's output has a learned factor.
+    """
+
+    parallel: Parallel = "no"
+    streams: AltUp | HyperConnections | None = None
+    branch_scale: float = 1.0
+    sum_factors: tuple[tuple[float, float, float, float], ...] = ()
+    laurel_rank: int = 0
+    layer_scale: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding(Group):
+    """The embeddings.
+
+    Attributes:
+        scale: factor.
+        norm: a norm follows.
+        width: of the embedding if it is not that of the decoder; products without bias lead from
+            one to the other, and back before the unembedding. 0 is the decoder's.
+        per_layer_width: a second embedding has so many channels for each layer, joined with a
+            projection of the first one; they gate what a third part of each layer adds. 0 is none.
+        per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
+    """
+
+    prefix: ClassVar[str] = "embedding_"
+    scale: float = 1.0
+    norm: bool = False
+    width: int = 0
+    per_layer_width: int = 0
+    per_layer_rows: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Head(Group):
+    """The final norm and the unembedding.
+
+    Attributes:
+        tied: the unembedding is the embedding.
+        bias: if the unembedding adds a bias.
+        norm: a norm precedes.
+        scale, softcap: see `Unembedding`.
+    """
+
+    prefix: ClassVar[str] = "head_"
+    tied: bool
+    bias: bool = False
+    norm: bool = True
+    scale: float = 1.0
+    softcap: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig(Group):
     """Everything that decides the function, hashable, so that it can be a static argument.
 
     Attributes:
         vocab_size: columns of the unembedding, padded ids included.
-        mlp_width: inner width of the MLP, or of one expert.
+        width: of the residual stream.
         max_positions: longest path from a root that the model was made for.
-        windows: for each layer how far along the path a token sees; 0 is everything.
-        chunked: a window is a stretch of positions instead: a token sees those of its own
-            stretch, which begin at multiples of the window.
-        norm: "rms" or "layer", with a scale where `norm_scale` and a bias where `norm_bias`;
-            `norm_eps` is added to the mean square or the variance.
-        norm_place: where each half has its norms.
-        norm_gate_rank: what the norms before attention and before experts give is gated, see
-            `LowRankGate`; 0 is not.
-        parallel: "no", or attention and MLP both read what the layer was given, through norms of
-            their "own" or one "shared".
-        qk_norm: queries and keys are normed: in each "head" by one scale, by scales for each of
-            the "heads", or over all heads together, "flat"; "" is not. Without a scale where
-            `qk_norm_scale` is false; after they are turned where `qk_norm_turned`; in some layers
-            alone where `qk_norm_of` has an entry for each.
-        value_norm: the values of each head are normed without scale.
-        value_width, value_scale: channels of a head's value, 0 is `head_width`, of which it is at
-            most; and a factor on values.
-        other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
+        experts: see `Experts`; None without experts.
         recurrent: see `Recurrent`; None if all layers have attention.
         shared_blocks: see `SharedBlocks`; sizes of attention and MLP describe the blocks.
-        qkv_rank, mlp_rank: products of this rank are added to those of queries, keys and values,
-            and to those inward of an MLP; 0 is none. In shared blocks each layer has its own
-            (arXiv 2411.15242, section 2.1).
-        query_gate: attention's output is multiplied by the sigmoid of a further product, of the
-            size of the queries, or with one number for each head where `gate_per_head`.
-        keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
-            the same sizes; empty where each has its own.
-        qkv_limit: queries, keys and values are at most so far from zero.
-        query_growth, latent: see `QueryGrowth` and `Latent`. With the second `n_kv_heads` is 1 and
-            `head_width` what its products have: `rank + turned`.
-        sinks: a learned score for each query head stands beside those of the tokens that it
-            sees, and has no value (arXiv 2309.17453).
-        gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`; another gate where
-            `clamped`, see there.
-        mlp_factors: on the gate before its activation, and on what the MLP adds.
-        mlp_cutoffs: for each layer the number of standard deviations above the mean of a token's
-            gates, below which they are zero, and from which they are counted (arXiv 2506.06644);
-            None is no cutoff. Empty if no layer has one.
-        other_mlp: see `OtherMlp`.
-        mlp_layers: layers that are an MLP alone, where each layer has one half and one norm: the
-            others are attention or a recurrence alone. None if all layers have both halves. Sizes
-            of halves that no layer has are 1.
-        rotary: tables, as long as each other; empty where nothing turns.
-        rotary_of: for each layer the index of its table.
-        long_rotary: tables instead of `rotary` for requests of which more than `long_from` tokens
-            are read; empty where those have the same.
-        interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
-        learned_positions: a table of `max_positions` is added to the embeddings.
-        sinusoidal_from: what is added to them instead is the sines, then the cosines of a position
-            (arXiv 1706.03762), which are counted from here; None is nothing.
-        attention_scale, attention_softcap, alibi: see `ScoreRule`.
-        qkv_bias, out_bias, mlp_bias, head_bias: which products add a bias.
-        tied: the unembedding is the embedding.
-        embedding_width: of the embedding where it is not `width`; products without bias lead
-            from one to the other, and back before the unembedding. 0 is `width`.
-        per_layer_width: a second embedding has so many channels for each layer, joined with a
-            projection of the first one; they gate what a third part of each layer adds. 0 is none.
-        per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
-        streams: see `AltUp` and `HyperConnections`; of the first, per-layer embeddings are added
-            to all streams but one.
         ngrams: see `Ngrams`; with `HyperConnections` and recurrent layers alone.
-        laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
-            (LAuReL, arXiv 2411.07501); 0 is none.
-        layer_scale: each layer's output has a learned factor.
-        embedding_scale, residual_scale: factors on embeddings, and on what a layer's halves add.
-        sum_factors: for each layer what the stream and attention's output, then the stream and the
-            MLP's output are multiplied by where they are added; empty is `residual_scale` alone.
-        embedding_norm, final_norm: norms after the embedding and before the unembedding.
-        logit_scale, logit_softcap: see `Unembedding`.
-        quantized: the type of the layers' products where their weights are int8 with a scale for
-            each output channel; "" where they are as stored. Embedding, unembedding and the
-            choice of experts never are.
+        quantized: the type of the layers' products if their weights are int8 with a scale for
+            each output channel; "" if they are as stored. Embedding, unembedding and the choice of
+            experts never are.
         stored: weights that are held in blocks, by the path in the tree, its keys joined by `/`.
 
     Raises:
@@ -510,195 +785,141 @@ class DecoderConfig:
     vocab_size: int
     width: int
     n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_width: int
-    mlp_width: int
     max_positions: int
-    windows: tuple[int, ...]
-    norm: NormKind
-    norm_eps: float
-    activation: Activation
-    gated: bool
-    attention_scale: float
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    tied: bool
-    norm_bias: bool = False
-    norm_place: NormPlace = "before"
-    norm_gate_rank: int = 0
-    parallel: Parallel = "no"
-    qk_norm: QkNorm = ""
-    norm_scale: bool = True
-    qk_norm_bias: bool = False
-    qk_norm_scale: bool = True
-    qk_norm_turned: bool = False
-    qk_norm_of: tuple[bool, ...] = ()
-    value_norm: bool = False
-    value_width: int = 0
-    value_scale: float = 1.0
-    values_are_keys: bool = False
-    other_heads: OtherHeads | None = None
+    attention: Attention
+    positions: Positions
+    mlp: Mlp
+    norm: Norm
+    residual: Residual
+    embedding: Embedding
+    head: Head
+    experts: Experts | None = None
     recurrent: Recurrent | None = None
     shared_blocks: SharedBlocks | None = None
-    qkv_rank: int = 0
-    mlp_rank: int = 0
-    query_gate: bool = False
-    gate_per_head: bool = False
-    keys_of: tuple[int, ...] = ()
-    qkv_limit: float | None = None
-    query_growth: QueryGrowth | None = None
-    latent: Latent | None = None
-    sinks: bool = False
-    chunked: bool = False
-    clamped: Clamped | None = None
-    mlp_factors: tuple[float, float] = (1.0, 1.0)
-    mlp_cutoffs: tuple[float | None, ...] = ()
-    other_mlp: OtherMlp | None = None
-    mlp_layers: tuple[int, ...] | None = None
-    rotary: tuple[Rotary, ...] = ()
-    rotary_of: tuple[int, ...] = ()
-    long_rotary: tuple[Rotary, ...] = ()
-    long_from: int = 0
-    interleaved: bool = False
-    learned_positions: bool = False
-    sinusoidal_from: int | None = None
-    attention_softcap: float | None = None
-    alibi: Alibi | None = None
-    experts: Experts | None = None
-    head_bias: bool = False
-    embedding_width: int = 0
-    per_layer_width: int = 0
-    per_layer_rows: int = 0
-    streams: AltUp | HyperConnections | None = None
     ngrams: Ngrams | None = None
-    laurel_rank: int = 0
-    layer_scale: bool = False
-    embedding_scale: float = 1.0
-    residual_scale: float = 1.0
-    sum_factors: tuple[tuple[float, float, float, float], ...] = ()
-    embedding_norm: bool = False
-    final_norm: bool = True
-    logit_scale: float = 1.0
-    logit_softcap: float | None = None
     quantized: Quantized = ""
     stored: tuple[tuple[str, Form], ...] = ()
 
-    def kinds(self) -> tuple["DecoderConfig", ...]:
-        """Configs of the attention of some layers: the main one, and the one of `other_heads`."""
-        if (other := self.other_heads) is None:
+    def attention_configs(self) -> tuple["DecoderConfig", ...]:
+        """Return a config for each kind of attention: the main one, and that of `other_heads`."""
+        if (other := self.attention.other_heads) is None:
             return (self,)
-        main = dataclasses.replace(self, other_heads=None)
-        return main, dataclasses.replace(
-            main,
+        main = self.replace(other_heads=None)
+        return main, main.replace(
             n_kv_heads=other.n_kv_heads,
             head_width=other.head_width,
-            values_are_keys=other.values_are_keys,
-            sinks=main.sinks and other.sinks,
+            value_are_keys=other.values_are_keys,
+            sinks=main.attention.scores.sinks and other.sinks,
         )
 
     def kind_of(self, layer: int) -> int:
-        """Index of the kind of a layer in `kinds`; RECURRENT or NO_MIXER if it has no attention."""
-        recurrent = self.recurrent
+        """Return the index of a layer's attention in `attention_configs`, RECURRENT or NO_MIXER."""
+        recurrent, other = self.recurrent, self.attention.other_heads
         if self.shared_blocks is not None and layer in self.shared_blocks.layers:
             return 0
-        if self.mlp_layers is not None and layer in self.mlp_layers:
+        if self.mlp.layers is not None and layer in self.mlp.layers:
             return NO_MIXER
         if recurrent is not None and not recurrent.beside and layer in recurrent.layers:
             return RECURRENT
-        return int(self.other_heads is not None and layer in self.other_heads.layers)
+        return int(other is not None and layer in other.layers)
 
     def has_attention(self, layer: int) -> bool:
-        """Whether a layer has attention, and with it keys and values."""
+        """Return True if a layer has attention, and with it keys and values."""
         return self.kind_of(layer) >= 0
 
     def mlp_kinds(self) -> dict[str, tuple[int, ...]]:
-        """Layers whose MLP is the config's own, "main", and of `other_mlp`, "other"."""
-        layers = range(self.n_layers) if self.mlp_layers is None else self.mlp_layers
-        other = () if self.other_mlp is None else self.other_mlp.layers
+        """Return the layers with the config's MLP, "main", and those of `mlp.other`, "other"."""
+        layers = range(self.n_layers) if self.mlp.layers is None else self.mlp.layers
+        other = () if self.mlp.other is None else self.mlp.other.layers
         return {"main": tuple(n for n in layers if n not in other), "other": other}
 
     @property
     def mlps_by_kind(self) -> bool:
-        """Whether the parameters of MLPs are stacked per kind, outside `layers`."""
-        return self.other_mlp is not None or self.mlp_layers is not None
+        """If True, the parameters of MLPs are stacked per kind, outside `layers`."""
+        return self.mlp.other is not None or self.mlp.layers is not None
 
     def only(self, layer: int) -> "DecoderConfig":
-        """A decoder of this one layer, with keys and values of its own."""
+        """Return a decoder of this one layer, with keys and values of its own."""
         kind = self.kind_of(layer)
-        here = self.kinds()[max(kind, 0)]
+        here = self.attention_configs()[max(kind, 0)]
         if self.recurrent is not None:
             is_recurrent = layer in self.recurrent.layers
-            recurrent = self.recurrent._replace(layers=(0,)) if is_recurrent else None
-            here = dataclasses.replace(here, recurrent=recurrent)
-            if self.norm_place == "mixed":
-                place: NormPlace = "before" if kind == RECURRENT else "after"
-                here = dataclasses.replace(here, norm_place=place)
+            here = here.replace(
+                recurrent=self.recurrent._replace(layers=(0,)) if is_recurrent else None
+            )
+            if self.norm.place == "mixed":
+                here = here.replace(norm_place="before" if kind == RECURRENT else "after")
         if self.shared_blocks is not None:
             uses = None if kind == RECURRENT else SharedBlocks((0,), 1)
-            here = dataclasses.replace(here, shared_blocks=uses)
-        if self.other_heads is not None:  # whose tables are filled up to the widest heads'
-            pairs = here.head_width // 2
-            tables = (Rotary(one.frequencies[:pairs], one.factor) for one in self.rotary)
-            here = dataclasses.replace(here, rotary=tuple(tables))
-        if (other := self.other_mlp) is not None and layer in other.layers:
-            here = dataclasses.replace(here, experts=None, mlp_width=other.width)
+            here = here.replace(shared_blocks=uses)
+        if (
+            self.attention.other_heads is not None
+        ):  # whose tables are filled up to the widest heads'
+            pairs = here.attention.head_width // 2
+            tables = (Rotary(t.frequencies[:pairs], t.factor) for t in self.positions.rotary)
+            here = here.replace(rotary=tuple(tables))
+        if (other := self.mlp.other) is not None and layer in other.layers:
+            here = here.replace(experts=None, mlp_width=other.width)
         elif here.experts is not None and here.experts.late:  # there is no next layer
-            experts = dataclasses.replace(here.experts, late=False)
-            here = dataclasses.replace(here, experts=experts)
+            here = here.replace(experts=here.experts.replace(late=False))
         if (ngrams := self.ngrams) is not None:
             table_of = dict(zip(ngrams.layers, ngrams.tables, strict=True))
-            mine = (table_of[layer],) if layer in table_of else ()
-            only = ngrams._replace(layers=(0,), tables=mine) if mine else None
-            here = dataclasses.replace(here, ngrams=only)
-        if self.mlp_layers is not None:
-            here = dataclasses.replace(here, mlp_layers=(0,) if kind == NO_MIXER else ())
-        if (growth := self.query_growth) is not None:
+            tables_here = (table_of[layer],) if layer in table_of else ()
+            here = here.replace(
+                ngrams=ngrams._replace(layers=(0,), tables=tables_here) if tables_here else None
+            )
+        if self.mlp.layers is not None:
+            here = here.replace(mlp_layers=(0,) if kind == NO_MIXER else ())
+        if (growth := self.attention.scores.query_growth) is not None:
             growth = growth._replace(shares=growth.shares[layer : layer + 1])
-        return dataclasses.replace(
-            here,
+        return here.replace(
             n_layers=1,
-            windows=self.windows[layer : layer + 1],
-            rotary_of=self.rotary_of[layer : layer + 1],
-            qk_norm_of=self.qk_norm_of[layer : layer + 1],
-            sum_factors=self.sum_factors[layer : layer + 1],
-            mlp_cutoffs=self.mlp_cutoffs[layer : layer + 1],
+            windows=self.attention.scores.windows[layer : layer + 1],
+            rotary_of=self.positions.rotary_of[layer : layer + 1],
+            qk_norm_layers=self.attention.qk_norm.layers[layer : layer + 1],
+            sum_factors=self.residual.sum_factors[layer : layer + 1],
+            mlp_cutoffs=self.mlp.cutoffs[layer : layer + 1],
             query_growth=growth,
             keys_of=(),
-            other_mlp=None,
+            mlp_other=None,
         )
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                listed = ", ".join(map(repr, choices))
-                raise ValueError(f"{name} is {value!r}, expected one of {listed}")
-        if self.mlp_layers is not None and self.norm_place != "before":
-            raise ValueError(f"norm_place is {self.norm_place!r}, expected 'before'")
-        if (self.norm_place == "streams") != isinstance(self.streams, HyperConnections):
-            raise ValueError(f"norm_place is {self.norm_place!r} and streams {self.streams}")
-        if self.norm_place == "streams":
+        _check_choices(self)
+        place, streams = self.norm.place, self.residual.streams
+        if self.mlp.layers is not None and place != "before":
+            raise ValueError(f"norm_place is {place!r}, expected 'before'")
+        if (place == "streams") != isinstance(streams, HyperConnections):
+            raise ValueError(f"norm_place is {place!r} and streams {streams}")
+        if place == "streams":
             self._check_hyper_connections()
-        if self.ngrams is not None and (self.recurrent is None or self.norm_place != "streams"):
+        if self.ngrams is not None and (self.recurrent is None or place != "streams"):
             raise ValueError("ngrams need recurrent layers and hyper-connections")
 
     def _check_hyper_connections(self) -> None:
         """Refuse what is done to the sums of a single residual stream."""
         of_sums = {
-            "layer_scale": self.layer_scale,
+            "layer_scale": self.residual.layer_scale,
             "late experts": self.experts is not None and self.experts.late,
-            "parallel": self.parallel != "no",
-            "per_layer_width": self.per_layer_width,
-            "residual_scale": self.residual_scale != 1.0,
-            "sum_factors": self.sum_factors,
+            "parallel": self.residual.parallel != "no",
+            "per_layer_width": self.embedding.per_layer_width,
+            "branch_scale": self.residual.branch_scale != 1.0,
+            "sum_factors": self.residual.sum_factors,
         }
-        if given := [name for name, value in of_sums.items() if value]:
-            raise ValueError(f"hyper-connections do not go with {', '.join(given)}")
+        if contradicting := [name for name, value in of_sums.items() if value]:
+            raise ValueError(f"hyper-connections do not go with {', '.join(contradicting)}")
 
 
-CHOICES = {
-    name: get_args(kind)
-    for name, kind in get_type_hints(DecoderConfig).items()
-    if get_origin(kind) is Literal
-}
+def _check_choices(group: Group) -> None:
+    """Refuse a value that is not among the choices of its field, in all groups.
+
+    Raises:
+        ValueError: names the field and the choices.
+    """
+    for name, hint in get_type_hints(type(group)).items():
+        value = getattr(group, name)
+        if isinstance(value, Group):
+            _check_choices(value)
+        elif get_origin(hint) is Literal and value not in get_args(hint):
+            listed = ", ".join(map(repr, get_args(hint)))
+            raise ValueError(f"{group.prefix}{name} is {value!r}, expected one of {listed}")

@@ -39,21 +39,21 @@ def route_tokens(
     Returns:
         Weights, and indices of the experts.
     """
-    if experts.scores == "sparsemixer":
+    if experts.router.scores == "sparsemixer":
         share, chosen = _sparsemixer(logits, experts)
     else:
-        kind = jax.nn.sigmoid if experts.scores == "sigmoid" else jax.nn.softmax
+        kind = jax.nn.sigmoid if experts.router.scores == "sigmoid" else jax.nn.softmax
         scores = kind(logits)
         # A sigmoid is 1 from about 17 on, where the logits still differ.
-        ranked = logits if experts.scores == "sigmoid" else scores
+        ranked = logits if experts.router.scores == "sigmoid" else scores
         if correction is not None:
-            ranked = (logits if experts.corrects_logits else scores) + correction
+            ranked = (logits if experts.router.corrects_logits else scores) + correction
         _, chosen = lax.top_k(_within_groups(ranked, experts), experts.per_token)
         share = jnp.take_along_axis(scores, chosen, axis=-1)
-    if experts.renormalised:
-        total = jnp.maximum(share.sum(axis=-1, keepdims=True), experts.least_sum)
-        share = share / (total + experts.added_sum if experts.added_sum else total)
-    return share * experts.scale, chosen
+    if experts.router.renormalised:
+        total = jnp.maximum(share.sum(axis=-1, keepdims=True), experts.router.least_sum)
+        share = share / (total + experts.router.added_sum if experts.router.added_sum else total)
+    return share * experts.router.scale, chosen
 
 
 def _within_groups(ranked: Array, experts: Experts) -> Array:
@@ -62,13 +62,13 @@ def _within_groups(ranked: Array, experts: Experts) -> Array:
     Groups of neighbours are ranked by the sum of their `group_rank` best scores (arXiv
     2412.19437, section 2.1.2).
     """
-    if experts.groups == experts.groups_per_token:
+    if experts.router.groups == experts.router.groups_per_token:
         return ranked
-    groups = ranked.reshape(*ranked.shape[:-1], experts.groups, -1)
-    best = lax.top_k(groups, experts.group_rank)[0].sum(axis=-1)
-    _, kept = lax.top_k(best, experts.groups_per_token)
-    mine = (jnp.arange(experts.groups)[:, None] == kept[..., None, :]).any(axis=-1)
-    dropped = NEVER if experts.dropped_score is None else experts.dropped_score
+    groups = ranked.reshape(*ranked.shape[:-1], experts.router.groups, -1)
+    best = lax.top_k(groups, experts.router.group_rank)[0].sum(axis=-1)
+    _, kept = lax.top_k(best, experts.router.groups_per_token)
+    mine = (jnp.arange(experts.router.groups)[:, None] == kept[..., None, :]).any(axis=-1)
+    dropped = NEVER if experts.router.dropped_score is None else experts.router.dropped_score
     return jnp.where(mine[..., None], groups, dropped).reshape(ranked.shape)
 
 
@@ -81,7 +81,7 @@ def _sparsemixer(logits: Array, experts: Experts) -> tuple[Array, Array]:
     left, share, chosen = logits, [], []
     for _ in range(experts.per_token):
         best = left.max(axis=-1, keepdims=True)
-        far = (best - logits) / jnp.maximum(jnp.abs(logits), best) > 2 * experts.jitter
+        far = (best - logits) / jnp.maximum(jnp.abs(logits), best) > 2 * experts.router.jitter
         nth = jnp.argmax(left, axis=-1)[..., None]
         weights = jax.nn.softmax(jnp.where(far, NEVER, left), axis=-1)
         share.append(jnp.take_along_axis(weights, nth, axis=-1))

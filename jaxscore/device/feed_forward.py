@@ -44,10 +44,10 @@ Gate = Callable[..., Array]
 
 def gate_function(config: DecoderConfig) -> Gate:
     """Inner activations of an MLP from the outputs of `gate` and `up`, or of `up` alone."""
-    if (rule := config.clamped) is not None:
+    if (rule := config.mlp.clamped) is not None:
         return lambda gate, up: clamped(rule, gate, up)
-    act = ACTIVATIONS[config.activation]
-    return (lambda gate, up: act(gate) * up) if config.gated else act
+    act = ACTIVATIONS[config.mlp.activation]
+    return (lambda gate, up: act(gate) * up) if config.mlp.gated else act
 
 
 def clamped(rule: Clamped, gate: Array, up: Array) -> Array:
@@ -104,27 +104,27 @@ class Mlp(nn.Module):
     def __call__(self, x: Array, cutoff: Array | None = None) -> Array:
         c, build, x = self.config, self.build, self.build.gathered(x)
         width = self.inner_width // build.shards
-        low = Linear(c.mlp_rank, False, c.quantized, name="low_in")(x) if c.mlp_rank else None
+        low = Linear(c.mlp.rank, False, c.quantized, name="low_in")(x) if c.mlp.rank else None
 
         def inward(name: str) -> Array:
-            y = Linear(width, c.mlp_bias, c.quantized, name=name)(x)
+            y = Linear(width, c.mlp.bias, c.quantized, name=name)(x)
             if low is not None:
                 y += Linear(width, False, c.quantized, name=f"{name}_low")(low)
             return y
 
-        if c.gated:
+        if c.mlp.gated:
             gate = inward("gate")
-            if c.mlp_factors[0] != 1.0:
-                gate *= c.mlp_factors[0]
+            if c.mlp.factors[0] != 1.0:
+                gate *= c.mlp.factors[0]
             if cutoff is not None:
                 gate = keep_largest(gate, cutoff, build.axis)
             inner = gate_function(c)(gate, inward("up"))
-        elif c.activation == "xielu":
+        elif c.mlp.activation == "xielu":
             inner = XIelu(name="activation")(inward("up"))
         else:
             inner = gate_function(c)(inward("up"))
-        y = Linear(c.width, c.mlp_bias, c.quantized, build.summed, name="down")(inner)
-        return y if c.mlp_factors[1] == 1.0 else y * c.mlp_factors[1]
+        y = Linear(c.width, c.mlp.bias, c.quantized, build.summed, name="down")(inner)
+        return y if c.mlp.factors[1] == 1.0 else y * c.mlp.factors[1]
 
 
 class Mixture(nn.Module):
@@ -147,27 +147,27 @@ class Mixture(nn.Module):
             What is added to the residual stream, and what is added later if experts are `late`.
         """
         c, experts = self.config, self.experts
-        if c.norm_gate_rank:
-            x = LowRankGate(c.norm_gate_rank, c.quantized, name="norm_gate")(x)
+        if c.norm.gate_rank:
+            x = LowRankGate(c.norm.gate_rank, c.quantized, name="norm_gate")(x)
         read = x
-        if experts.router_norm:
+        if experts.router.norm:
             scale = self.param("router_scale", nn.initializers.ones, (c.width,))
             read = Norm(c, use_bias=False, use_scale=False)(residual) * scale * c.width**-0.5
         count = experts.count + experts.identities
-        logits = Linear(count, experts.router_bias, name="router")(read)
+        logits = Linear(count, experts.router.bias, name="router")(read)
         correction = None
-        if experts.corrected:
+        if experts.router.corrected:
             correction = self.param("correction", nn.initializers.zeros, (count,))
         share, chosen = route_tokens(logits, correction, experts)
-        if experts.expert_scale:
+        if experts.router.expert_scale:
             share *= self.param("expert_scale", nn.initializers.ones, (experts.count,))[chosen]
-        if experts.beside:
+        if experts.separate_norms:
             y = run(Norm(c, name="experts_norm")(residual), share, chosen)
             y = Norm(c, name="experts_after_norm")(y)
         elif experts.latent_width:
-            latent = Linear(experts.latent_width, c.mlp_bias, c.quantized, name="latent_in")(x)
+            latent = Linear(experts.latent_width, c.mlp.bias, c.quantized, name="latent_in")(x)
             y = run(latent, share, chosen)
-            y = Linear(c.width, c.mlp_bias, c.quantized, name="latent_out")(y)
+            y = Linear(c.width, c.mlp.bias, c.quantized, name="latent_out")(y)
         else:
             y = run(x, share, chosen)
         if experts.identities:  # whose indices no expert has
@@ -175,14 +175,14 @@ class Mixture(nn.Module):
         late: Any = ()
         if experts.late:
             y, late = jnp.zeros_like(y), y
-        if experts.shared_width:
-            shared = Mlp(c, experts.shared_width, self.build, name="shared")(x)
-            if experts.beside:
+        if experts.shared.width:
+            shared = Mlp(c, experts.shared.width, self.build, name="shared")(x)
+            if experts.separate_norms:
                 shared = Norm(c, name="shared_after_norm")(shared)
-            if experts.shared_gated:
+            if experts.shared.gated:
                 shared *= jax.nn.sigmoid(Linear(1, False, name="shared_gate")(x))
-            if experts.shared_scale != 1.0:
-                shared *= experts.shared_scale
+            if experts.shared.scale != 1.0:
+                shared *= experts.shared.scale
             y += shared
         return (Norm(c, name="after_norm")(y) if experts.normed else y), late
 
@@ -218,25 +218,25 @@ class MlpHalf(nn.Module):
             See `Mixture`; a plain MLP adds nothing later.
         """
         c = self.config
-        is_shared = c.parallel == "shared" or c.mlp_layers is not None
+        is_shared = c.residual.parallel == "shared" or c.mlp.layers is not None
         name = "attention_norm" if is_shared else "mlp_norm"
         residual = x
         norm = Norm(c, name=name)
-        if c.norm_place in NORMS_BEFORE:
+        if c.norm.place in NORMS_BEFORE:
             x = norm(x)
-        elif c.norm_place == "mixed":
+        elif c.norm.place == "mixed":
             assert is_recurrent is not None
             x = jnp.where(is_recurrent, norm(x), x)
         late: Any = ()
         if self.plain_width is not None or c.experts is None:
-            y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x, cutoff)
+            y = Mlp(c, self.plain_width or c.mlp.width, self.build, name="mlp")(x, cutoff)
         else:
             assert run is not None
             y, late = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
-        if c.norm_place == "mixed":
+        if c.norm.place == "mixed":
             assert is_recurrent is not None
             return jnp.where(is_recurrent, y, norm(y)), late
-        return (Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y), late
+        return (Norm(c, name="mlp_after_norm")(y) if c.norm.place in NORMS_AFTER else y), late
 
 
 def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Array) -> Array:
@@ -247,10 +247,10 @@ def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Arr
         x: the scaled embedding [R, L, D].
         looked_up: rows of the second table [R, L, layers * P].
     """
-    shape = *x.shape[:2], config.n_layers, config.per_layer_width
+    shape = *x.shape[:2], config.n_layers, config.embedding.per_layer_width
     projected = dot_last(x, from_storage(embed["per_layer_in"]["weight"])) * config.width**-0.5
     normed = Norm(config).apply({"params": embed["per_layer_norm"]}, projected.reshape(shape))
-    rows = looked_up.reshape(shape) * math.sqrt(config.per_layer_width)
+    rows = looked_up.reshape(shape) * math.sqrt(config.embedding.per_layer_width)
     return jnp.moveaxis((normed + rows) * 2**-0.5, 2, 0)
 
 
@@ -262,6 +262,6 @@ class PerLayerInput(nn.Module):
     @nn.compact
     def __call__(self, x: Array, embedding: Array) -> Array:
         c = self.config
-        gate = Linear(c.per_layer_width, False, c.quantized, name="gate")(x)
-        inner = ACTIVATIONS[c.activation](gate) * embedding
+        gate = Linear(c.embedding.per_layer_width, False, c.quantized, name="gate")(x)
+        inner = ACTIVATIONS[c.mlp.activation](gate) * embedding
         return Norm(c, name="norm")(Linear(c.width, False, c.quantized, name="out")(inner))

@@ -27,12 +27,14 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     n_tables = 0 if c.ngrams is None else len(c.ngrams.tables)
     keys = iter(jax.random.split(key, 20 + n_tables))
     normal = nn.initializers.normal(0.02)
-    embedding_width = c.embedding_width or c.width
+    embedding_width = c.embedding.width or c.width
     x = jnp.zeros((1, 1, c.width))
     at = jnp.zeros((1, 1), jnp.int32)
-    turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
-    normed = jnp.bool_(True) if c.qk_norm_of else None
-    growth = None if c.query_growth is None else jnp.float32(0)
+    turn = (
+        jnp.zeros((1, 1, 1, len(c.positions.rotary[0].frequencies))) if c.positions.rotary else None
+    )
+    normed = jnp.bool_(True) if c.attention.qk_norm.layers else None
+    growth = None if c.attention.scores.query_growth is None else jnp.float32(0)
     layout = Layout(at, at + 1, jnp.float32, single_tokens(c, 1))
     own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
 
@@ -44,7 +46,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         return half.init(key, x, lambda x, *_: x, jnp.bool_(True)).get("params", {})
 
     def layer(key: jax.Array) -> Any:
-        main = c.kinds()[0]
+        main = c.attention_configs()[0]
         half = AttentionHalf(main).init(key, x, layout, attention_kinds.trim_rotary(own, main))[
             "params"
         ]
@@ -53,15 +55,15 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         half |= mlp_half(jax.random.fold_in(key, 1))
         if c.mlps_by_kind:
             half.pop("mlp")  # stacked on its own
-        if c.norm_place == "residual":
+        if c.norm.place == "residual":
             half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
-        if c.per_layer_width:
-            embedding = jnp.zeros((1, 1, c.per_layer_width))
+        if c.embedding.per_layer_width:
+            embedding = jnp.zeros((1, 1, c.embedding.per_layer_width))
             half["per_layer"] = PerLayerInput(c).init(key, x, embedding)["params"]
-        if c.streams is not None:
-            streams = jnp.zeros((c.streams.n_streams, *x.shape))
+        if c.residual.streams is not None:
+            streams = jnp.zeros((c.residual.streams.n_streams, *x.shape))
             half["streams"] = _streams_of_layer(key, c, streams)
-        if c.layer_scale:
+        if c.residual.layer_scale:
             half["layer_scale"] = jnp.ones(1)
         return half
 
@@ -70,28 +72,28 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         "embed": embed,
         "layers": jax.vmap(layer)(jax.random.split(next(keys), c.n_layers)),
     }
-    if c.final_norm:
+    if c.head.norm:
         params["final_norm"] = norm(next(keys))
-    if c.embedding_norm:
+    if c.embedding.norm:
         embed["norm"] = norm(next(keys))
-    if c.learned_positions:
+    if c.positions.learned_positions:
         embed["position"] = normal(next(keys), (c.max_positions, c.width))
-    if c.embedding_width:
+    if c.embedding.width:
         embed["into"] = {"weight": normal(next(keys), (c.width, embedding_width))}
         params["out_of"] = {"weight": normal(next(keys), (embedding_width, c.width))}
-    if c.per_layer_width:
-        columns = c.n_layers * c.per_layer_width
-        n_rows = c.per_layer_rows or c.vocab_size
+    if c.embedding.per_layer_width:
+        columns = c.n_layers * c.embedding.per_layer_width
+        n_rows = c.embedding.per_layer_rows or c.vocab_size
         embed["per_layer"] = {"token": normal(next(keys), (n_rows, columns))}
         embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
-        embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
-    if isinstance(c.streams, AltUp):
-        shape = c.streams.n_streams - 1, c.width, c.width
+        embed["per_layer_norm"] = {"scale": jnp.ones(c.embedding.per_layer_width)}
+    if isinstance(c.residual.streams, AltUp):
+        shape = c.residual.streams.n_streams - 1, c.width, c.width
         params["streams"] = {
             name: {"weight": normal(next(keys), shape)} for name in ("into", "out_of")
         }
-    elif c.streams is not None:
-        streams = jnp.zeros((c.streams.n_streams, *x.shape))
+    elif c.residual.streams is not None:
+        streams = jnp.zeros((c.residual.streams.n_streams, *x.shape))
         last = HyperConnection(c, is_last=True)
         params["streams"] = {"out_of": last.init(next(keys), streams)["params"]}
     if c.ngrams is not None:
@@ -100,8 +102,10 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
             str(k): {"token": normal(next(keys), (table.rows, c.ngrams.width // heads))}
             for k, table in enumerate(c.ngrams.tables)
         }
-        assert c.streams is not None
-        params["ngrams"] = _ngrams(next(keys), c, jnp.zeros((c.streams.n_streams, *x.shape)))
+        assert c.residual.streams is not None
+        params["ngrams"] = _ngrams(
+            next(keys), c, jnp.zeros((c.residual.streams.n_streams, *x.shape))
+        )
     if c.shared_blocks is not None:
         params |= _blocks(next(keys), c, layout, own)
     elif attention_kinds.stacked_by_kind(c):
@@ -111,7 +115,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         made = jax.vmap(lambda key: mixer(key)["params"])
         params["recurrent"] = made(jax.random.split(next(keys), len(c.recurrent.layers)))
     if c.mlps_by_kind:
-        width_of = {"main": None, "other": c.other_mlp.width if c.other_mlp else None}
+        width_of = {"main": None, "other": c.mlp.other.width if c.mlp.other else None}
         params["mlps"] = {
             kind: jax.vmap(lambda key, width=width_of[kind]: mlp_half(key, width)["mlp"])(
                 jax.random.split(next(keys), len(layers))
@@ -122,9 +126,9 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     if c.experts is not None:
         params["experts"] = _experts(keys, c, len(c.mlp_kinds()["main"]))
     unembed = {}
-    if not c.tied:
+    if not c.head.tied:
         unembed["weight"] = normal(next(keys), (c.vocab_size, embedding_width))
-    if c.head_bias:
+    if c.head.bias:
         unembed["bias"] = jnp.zeros(c.vocab_size)
     if unembed:
         params["unembed"] = unembed
@@ -133,7 +137,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
 
 def _streams_of_layer(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> Any:
     """Random parameters of a layer between residual streams."""
-    if isinstance(c.streams, AltUp):
+    if isinstance(c.residual.streams, AltUp):
         return AlternatingUpdate(c).init(key, streams, streams[0])["params"]
     halves = zip(("attention", "mlp"), jax.random.split(key), strict=True)
     return {name: HyperConnection(c).init(one, streams)["params"] for name, one in halves}
@@ -154,10 +158,10 @@ def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Para
     assert c.experts is not None
     normal = nn.initializers.normal(0.02)
     width = c.experts.latent_width or c.width
-    inward = (n_layers, c.experts.count, c.mlp_width, width)
-    outward = (*inward[:2], width, c.mlp_width)
+    inward = (n_layers, c.experts.count, c.mlp.width, width)
+    outward = (*inward[:2], width, c.mlp.width)
     names = {"gate": inward, "up": inward, "down": outward}
-    if not c.gated:
+    if not c.mlp.gated:
         del names["gate"]
     made = {name: {"weight": normal(next(keys), shape)} for name, shape in names.items()}
     for name, shape in names.items():
@@ -204,7 +208,7 @@ def _attentions(
 ) -> Params:
     """Random attention of each kind, stacked over its layers; keys over those that have keys."""
     out = {}
-    for kind, here in enumerate(c.kinds()):
+    for kind, here in enumerate(c.attention_configs()):
         mine = attention_kinds.trim_rotary(own, here)
         one = functools.partial(Attention(here).init, x=x, layout=layout, own=mine)
         layers, with_keys = attention_kinds.layers_of(c, kind)

@@ -159,12 +159,12 @@ class Norm(nn.Module):
             start = lax.axis_index(self.split) * n
             return lax.dynamic_slice_in_dim(values.reshape(-1), start, n).reshape(normed)
 
-        if c.norm == "layer":
+        if c.norm.kind == "layer":
             x = x - mean(x)
         variance = mean(jnp.square(x))
-        y = x * lax.rsqrt(variance + (c.norm_eps if self.eps is None else self.eps))
-        if c.norm_scale if self.use_scale is None else self.use_scale:
+        y = x * lax.rsqrt(variance + (c.norm.eps if self.eps is None else self.eps))
+        if c.norm.scale if self.use_scale is None else self.use_scale:
             y *= part(self.param("scale", nn.initializers.ones, shape))
-        if c.norm_bias if self.use_bias is None else self.use_bias:
+        if c.norm.bias if self.use_bias is None else self.use_bias:
             y += part(self.param("bias", nn.initializers.zeros, shape))
         return y

@@ -125,8 +125,8 @@ class NgramHalf(nn.Module):
     def __call__(self, streams: Array, embedding: Array, index: PathIndex) -> Array:
         c, build = self.config, self.build
         assert c.ngrams is not None
-        assert isinstance(c.streams, HyperConnections)
-        n = c.streams.n_streams
+        assert isinstance(c.residual.streams, HyperConnections)
+        n = c.residual.streams.n_streams
         x = jnp.moveaxis(streams, 0, -2)
 
         def normed(name: str, y: Array) -> Array:

@@ -110,16 +110,16 @@ class LatentProducts(nn.Module):
 
     def setup(self) -> None:
         c, latent = self.config, self.latent
-        n_heads = c.n_heads // self.build.shards
+        n_heads = c.attention.n_heads // self.build.shards
         if latent.query_rank:
-            self.query_in = Linear(latent.query_rank, c.qkv_bias, c.quantized)
+            self.query_in = Linear(latent.query_rank, c.attention.qkv_bias, c.quantized)
             self.query_norm = Norm(c, eps=latent.norm_eps)
-        self.q = Linear(n_heads * (latent.turned + latent.unturned), False, c.quantized)
+        self.q = Linear(n_heads * (latent.rope_width + latent.nope_width), False, c.quantized)
         if latent.gated:
             self.gate = Linear(n_heads * latent.value, False, c.quantized)
-        self.key_value = Linear(latent.rank + latent.turned, c.qkv_bias, c.quantized)
+        self.key_value = Linear(latent.rank + latent.rope_width, c.attention.qkv_bias, c.quantized)
         self.norm = Norm(c, eps=latent.norm_eps)
-        self.key_up = PerHead(n_heads, latent.unturned, latent.rank, "rows", c.quantized)
+        self.key_up = PerHead(n_heads, latent.nope_width, latent.rank, "rows", c.quantized)
         self.value_up = PerHead(n_heads, latent.value, latent.rank, "columns", c.quantized)
 
     def attend(
@@ -141,15 +141,18 @@ class LatentProducts(nn.Module):
             factors: on queries, broadcast to [R, L, N, H].
             attend: `attention` with all other arguments.
         """
-        latent, interleaved = self.latent, self.config.interleaved
+        latent, interleaved = self.latent, self.config.positions.interleaved
         read = x
         if latent.query_rank:
             short = self.query_in(x)
             read = self.query_norm(short)
             read = jnp.concatenate([read, short], axis=-1) if latent.gated else read
         read = rows(read if latent.query_factor == 1.0 else read * latent.query_factor)
-        q = self.q(read).reshape(*read.shape[:2], -1, latent.unturned + latent.turned) * factors
-        unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
+        q = (
+            self.q(read).reshape(*read.shape[:2], -1, latent.nope_width + latent.rope_width)
+            * factors
+        )
+        unturned, turned = jnp.split(q, [latent.nope_width], axis=-1)
         shared, key = jnp.split(self.key_value(x), [latent.rank], axis=-1)
         shared = self.norm(shared)
         shared = shared if latent.factor == 1.0 else shared * latent.factor
@@ -178,18 +181,18 @@ class LatentProducts(nn.Module):
 
     def _expand(self, k: Array) -> KeyValue:
         """Keys and values [R, L, N, H] of all heads from latent keys."""
-        key, shared = jnp.split(k[:, :, 0], [self.latent.turned], axis=-1)
+        key, shared = jnp.split(k[:, :, 0], [self.latent.rope_width], axis=-1)
         unturned, value = self.key_up.expand(shared), self.value_up.expand(shared)
         turned = jnp.broadcast_to(key[:, :, None], (*unturned.shape[:3], key.shape[-1]))
         return self._pad(jnp.concatenate([turned, unturned], axis=-1)), self._pad(value)
 
     def _values(self, mixed: Array) -> Array:
         """Each head's value [R, L, N, value] from mixed latents [R, L, N, turned + rank]."""
-        return self.value_up(mixed[..., self.latent.turned :])
+        return self.value_up(mixed[..., self.latent.rope_width :])
 
     def _pad(self, x: Array) -> Array:
         """Channels padded with zeros to the width of expanded keys or values, the larger one."""
-        width = max(self.latent.turned + self.latent.unturned, self.latent.value)
+        width = max(self.latent.rope_width + self.latent.nope_width, self.latent.value)
         return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
 
 
@@ -212,76 +215,93 @@ class Attention(nn.Module):
             shared: keys and values of another layer, used instead of its own.
         """
         c, build = self.config, self.build
-        n_heads = c.n_heads // build.shards
+        n_heads = c.attention.n_heads // build.shards
         attend = functools.partial(
             attention,
             position_RL=layout.position,
             subtree_end_RL=layout.subtree_end,
             window=own.window,
             caches=own.caches,
-            rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, build.axis),
+            rule=ScoreRule(
+                c.attention.scores.score_scale,
+                c.attention.scores.score_softcap,
+                c.attention.scores.alibi,
+                build.axis,
+            ),
             dtype=layout.dtype,
             backend=build.backend,
-            sinks_N=self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None,
-            chunked=c.chunked,
+            sinks_N=self.param("sinks", nn.initializers.zeros, (n_heads,))
+            if c.attention.scores.sinks
+            else None,
+            chunked=c.attention.scores.chunked,
         )
 
         def rows(y: Array, dtype: Any = None) -> Array:
             return build.gathered(y, dtype).reshape(*layout.position.shape, -1)
 
         factors: Array | float = 1.0
-        if c.query_growth is not None:
-            factors = query_factors(c.query_growth, own.growth, layout.position)[:, :, None, None]
-        if c.latent is not None:
-            latent = LatentProducts(c, c.latent, build, name="latent")
+        if c.attention.scores.query_growth is not None:
+            factors = query_factors(c.attention.scores.query_growth, own.growth, layout.position)[
+                :, :, None, None
+            ]
+        if c.attention.latent is not None:
+            latent = LatentProducts(c, c.attention.latent, build, name="latent")
             mixed, (k, v) = latent.attend(x, rows, own, factors, attend)
         else:
             x = rows(x)
             q, k, v = self.heads(x, own, shared is not None)
             k, v = isolate_nonfinite(k, v) if shared is None else shared
             mixed = attend(q * factors, k, v)
-            if c.value_width:
-                mixed = mixed[..., : c.value_width]
-        if c.query_gate and c.latent is not None:
+            if c.attention.values.width:
+                mixed = mixed[..., : c.attention.values.width]
+        if c.attention.query_gate and c.attention.latent is not None:
             x = rows(x)
-        if c.query_gate and c.gate_per_head:
+        if c.attention.query_gate and c.attention.gate_per_head:
             gate = Linear(n_heads, False, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)[..., None]
         mixed = mixed.reshape(*layout.position.shape, -1)
-        if c.query_gate and not c.gate_per_head:
-            gate = Linear(mixed.shape[-1], c.qkv_bias, c.quantized, name="gate")(x)
+        if c.attention.query_gate and not c.attention.gate_per_head:
+            gate = Linear(mixed.shape[-1], c.attention.qkv_bias, c.quantized, name="gate")(x)
             mixed *= jax.nn.sigmoid(gate)
-        return Linear(c.width, c.out_bias, c.quantized, build.summed, name="out")(mixed), (k, v)
+        return Linear(c.width, c.attention.out_bias, c.quantized, build.summed, name="out")(
+            mixed
+        ), (k, v)
 
     def heads(self, x: Array, own: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
         """Queries, and keys and values unless `only_queries`, of this shard's heads."""
         c, axis = self.config, self.build.axis
         whole_kv = self.build.whole_kv(c)
-        n_heads = c.n_heads // self.build.shards
-        n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // self.build.shards
+        n_heads = c.attention.n_heads // self.build.shards
+        n_kv_heads = (
+            c.attention.n_kv_heads if whole_kv else c.attention.n_kv_heads // self.build.shards
+        )
 
-        def project(name: str, count: int, width: int = c.head_width) -> Array:
-            y = Linear(count * width, c.qkv_bias, c.quantized, name=name)(x)
-            if c.qkv_rank:
-                low = Linear(c.qkv_rank, False, c.quantized, name=f"{name}_low_in")(x)
+        def project(name: str, count: int, width: int = c.attention.head_width) -> Array:
+            y = Linear(count * width, c.attention.qkv_bias, c.quantized, name=name)(x)
+            if c.attention.qkv_rank:
+                low = Linear(c.attention.qkv_rank, False, c.quantized, name=f"{name}_low_in")(x)
                 y += Linear(count * width, False, c.quantized, name=f"{name}_low")(low)
             return y.reshape(*x.shape[:2], count, width)
 
         def normed(name: str, y: Array) -> Array:
-            if not c.qk_norm:
+            if not c.attention.qk_norm.kind:
                 return y
-            flat, shape = c.qk_norm == "flat", y.shape[-2:]
+            flat, shape = c.attention.qk_norm.kind == "flat", y.shape[-2:]
             split = axis if flat and not (name == "k" and whole_kv) else None
-            shape = shape[1:] if c.qk_norm == "head" else shape
-            axes, scale = 2 if flat else 1, c.qk_norm_scale
-            norm = Norm(c, axes, shape, c.qk_norm_bias, scale, split=split, name=f"{name}_norm")
+            shape = shape[1:] if c.attention.qk_norm.kind == "head" else shape
+            axes, scale = 2 if flat else 1, c.attention.qk_norm.scale
+            norm = Norm(
+                c, axes, shape, c.attention.qk_norm.bias, scale, split=split, name=f"{name}_norm"
+            )
             return norm(y) if own.qk_normed is None else jnp.where(own.qk_normed, norm(y), y)
 
         def rotated(y: Array) -> Array:
-            return y if own.cos is None else apply_rotary(y, own.cos, own.sin, c.interleaved)
+            return (
+                y if own.cos is None else apply_rotary(y, own.cos, own.sin, c.positions.interleaved)
+            )
 
         def norm_and_rotate(name: str, y: Array) -> Array:
-            if c.qk_norm_turned:
+            if c.attention.qk_norm.after_rotary:
                 return normed(name, rotated(y))
             return rotated(clip_qkv(c, normed(name, y)))
 
@@ -289,24 +309,28 @@ class Attention(nn.Module):
         if only_queries:
             return q, None, None
         k = project("k", n_kv_heads)
-        value_width = c.value_width or c.head_width
-        v = clip_qkv(c, k if c.values_are_keys else project("v", n_kv_heads, value_width))
-        if c.value_scale != 1.0:
-            v *= c.value_scale
-        if value_width < c.head_width:  # zeros, so that keys and values have one shape
-            v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, c.head_width - value_width)))
-        if c.value_norm:
+        value_width = c.attention.values.width or c.attention.head_width
+        v = clip_qkv(c, k if c.attention.values.are_keys else project("v", n_kv_heads, value_width))
+        if c.attention.values.factor != 1.0:
+            v *= c.attention.values.factor
+        if value_width < c.attention.head_width:  # zeros, so that keys and values have one shape
+            v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, c.attention.head_width - value_width)))
+        if c.attention.values.norm:
             v = Norm(c, use_bias=False, use_scale=False)(v)
         k = norm_and_rotate("k", k)
         if whole_kv:
-            mine = lax.axis_index(axis) * n_heads // (c.n_heads // c.n_kv_heads)
+            mine = lax.axis_index(axis) * n_heads // (c.attention.n_heads // c.attention.n_kv_heads)
             k, v = (lax.dynamic_slice_in_dim(y, mine, 1, axis=2) for y in (k, v))
         return q, k, v
 
 
 def clip_qkv(config: DecoderConfig, y: Array) -> Array:
     """Clips to `qkv_limit`."""
-    return y if config.qkv_limit is None else jnp.clip(y, -config.qkv_limit, config.qkv_limit)
+    return (
+        y
+        if config.attention.qkv_limit is None
+        else jnp.clip(y, -config.attention.qkv_limit, config.attention.qkv_limit)
+    )
 
 
 def query_factors(growth: QueryGrowth, share: Any, position_RL: Array) -> Array:
@@ -323,7 +347,7 @@ class Laurel(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         c = self.config
-        inner = Linear(c.laurel_rank, False, c.quantized, name="left")(x)
+        inner = Linear(c.residual.laurel_rank, False, c.quantized, name="left")(x)
         return Norm(c, name="norm")(Linear(c.width, False, c.quantized, name="right")(inner))
 
 
@@ -339,19 +363,19 @@ class AttentionHalf(nn.Module):
         self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
     ) -> tuple[Array, KeyValue]:
         c = self.config
-        read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
-        if c.norm_gate_rank:
-            read = LowRankGate(c.norm_gate_rank, c.quantized, name="attention_norm_gate")(read)
+        read = Norm(c, name="attention_norm")(x) if c.norm.place in NORMS_BEFORE else x
+        if c.norm.gate_rank:
+            read = LowRankGate(c.norm.gate_rank, c.quantized, name="attention_norm_gate")(read)
         beside = None if c.recurrent is None else c.recurrent.beside
         if beside is not None:
             read *= beside.attention_in
         mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
         if beside is not None:
             mixed *= beside.attention_out
-        if c.norm_place in NORMS_AFTER:
+        if c.norm.place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
-        elif c.norm_place == "mixed":
+        elif c.norm.place == "mixed":
             mixed = Norm(c, name="attention_norm")(mixed)
-        if c.laurel_rank:
+        if c.residual.laurel_rank:
             mixed += read + Laurel(c, name="laurel")(read)
         return mixed, keys_values

@@ -173,23 +173,23 @@ def counts(config: DecoderConfig) -> dict[str, int]:
     """How many there are of what the rules split, of those that this model has."""
     out = {VOCABULARY: config.vocab_size}
     if any(map(config.has_attention, range(config.n_layers))):
-        out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, **out}
-    if config.per_layer_width:
-        out[PER_LAYER_ROWS] = config.per_layer_rows or config.vocab_size
+        out = {HEADS: config.attention.n_heads, KV_HEADS: config.attention.n_kv_heads, **out}
+    if config.embedding.per_layer_width:
+        out[PER_LAYER_ROWS] = config.embedding.per_layer_rows or config.vocab_size
     if config.ngrams is not None:
         out[NGRAM_ROWS] = math.gcd(*(table.rows for table in config.ngrams.tables))
-    if config.other_heads is not None:
-        out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
-    if config.other_mlp is not None:
-        out[OTHER_INNER] = config.other_mlp.width
+    if config.attention.other_heads is not None:
+        out[OTHER_KV_HEADS] = config.attention.other_heads.n_kv_heads
+    if config.mlp.other is not None:
+        out[OTHER_INNER] = config.mlp.other.width
     out |= recurrent_counts(config)
     if not config.mlp_kinds()["main"] and config.shared_blocks is None:
         return out
     if config.experts is None:
-        return out | {INNER: config.mlp_width}
-    out |= {EXPERTS: config.experts.count, EXPERT_INNER: config.mlp_width}
-    if config.experts.shared_width:
-        out[SHARED_INNER] = config.experts.shared_width
+        return out | {INNER: config.mlp.width}
+    out |= {EXPERTS: config.experts.count, EXPERT_INNER: config.mlp.width}
+    if config.experts.shared.width:
+        out[SHARED_INNER] = config.experts.shared.width
     return out
 
 
@@ -260,7 +260,7 @@ def divides(config: DecoderConfig, model: int) -> bool:
     even = even and all(
         form.columns % (model * form.smallest_part) == 0 for _, form in _split_rows(config, model)
     )
-    of_keys = [one.n_kv_heads for one in config.kinds()]
+    of_keys = [one.attention.n_kv_heads for one in config.attention_configs()]
     of_keys += [n[name] for name in n if name == RECURRENT_KEYS]
     return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 

@@ -42,13 +42,13 @@ class AlternatingUpdate(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        assert isinstance(c.streams, AltUp)
-        n = c.streams.n_streams
+        assert isinstance(c.residual.streams, AltUp)
+        n = c.residual.streams.n_streams
         self.norm = Norm(c)
         self.router = Linear(n, False)
         self.predicting = Linear(n * n, False)
         self.correcting = Linear(n, False)
-        if c.streams.scaled:
+        if c.residual.streams.scaled:
             self.output_scale = self.param("output_scale", nn.initializers.ones, (c.width,))
 
     def __call__(self, streams: Array, activated: Array) -> Any:
@@ -60,9 +60,9 @@ class AlternatingUpdate(nn.Module):
 
     def predict(self, streams: Float[Array, "N R L D"]) -> Float[Array, "N R L D"]:
         """Predict the streams that the layer reads."""
-        assert isinstance(self.config.streams, AltUp)
-        n = self.config.streams.n_streams
-        weights = self.predicting(self._modes(streams[self.config.streams.active]))
+        assert isinstance(self.config.residual.streams, AltUp)
+        n = self.config.residual.streams.n_streams
+        weights = self.predicting(self._modes(streams[self.config.residual.streams.active]))
         weights = weights.reshape(*weights.shape[:-1], n, n)
         mixed = jnp.einsum("rlji,irld->jrld", weights, streams, precision=lax.Precision.HIGHEST)
         return streams + mixed
@@ -79,7 +79,7 @@ class AlternatingUpdate(nn.Module):
         Returns:
             The streams, and the active one, scaled, which gates the per-layer embedding.
         """
-        altup = self.config.streams
+        altup = self.config.residual.streams
         assert isinstance(altup, AltUp)
         weights = jnp.moveaxis(self.correcting(self._modes(activated)) + 1.0, -1, 0)
         streams = predicted + (activated - predicted[altup.active]) * weights[..., None]
@@ -100,8 +100,8 @@ class HyperConnection(nn.Module):
     @nn.compact
     def __call__(self, streams: Float[Array, "N R L D"]) -> tuple[Array, Array | None]:
         c = self.config
-        assert isinstance(c.streams, HyperConnections)
-        n, rank = c.streams
+        assert isinstance(c.residual.streams, HyperConnections)
+        n, rank = c.residual.streams
         x = Norm(c, shape=(n, c.width), name="norm")(jnp.moveaxis(streams, 0, -2))
         flat = x.reshape(*x.shape[:-2], n * c.width)
         quantized = "" if self.is_last else c.quantized
@@ -137,8 +137,8 @@ def expand(config: DecoderConfig, params: Any, x: Float[Array, "R L D"]) -> Arra
 
     With alternating updates they are the embedding, and products of it with its root mean square.
     """
-    if isinstance(config.streams, HyperConnections):
-        return jnp.broadcast_to(x, (config.streams.n_streams, *x.shape))
+    if isinstance(config.residual.streams, HyperConnections):
+        return jnp.broadcast_to(x, (config.residual.streams.n_streams, *x.shape))
     weight = _float32(from_storage(params["into"]["weight"]))
     more = jnp.einsum("mod,rld->mrlo", weight, x, precision=lax.Precision.HIGHEST)
     return jnp.concatenate([x[None], _scaled_like(x, more)])
@@ -150,7 +150,7 @@ def merge(config: DecoderConfig, params: Any, streams: Float[Array, "N R L D"]) 
     With alternating updates it averages the first stream and products of the others, scaled to its
     root mean square.
     """
-    if isinstance(config.streams, HyperConnections):
+    if isinstance(config.residual.streams, HyperConnections):
         last = HyperConnection(config, is_last=True)
         mix: Array = last.apply({"params": from_storage(params["out_of"])}, streams)[0]
         return mix

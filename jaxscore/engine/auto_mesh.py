@@ -137,10 +137,12 @@ def token_bytes(config: DecoderConfig, model: int) -> int:
     """Upper bound of a program's temporary memory per token, in float32: the residual stream twice,
     and gate and up of the MLP or queries, keys and values; of a mixture also the input and output
     of its experts, and a shard's (token, expert) pairs."""
-    attention = (config.n_heads + 2 * config.n_kv_heads) * config.head_width
+    attention = (
+        config.attention.n_heads + 2 * config.attention.n_kv_heads
+    ) * config.attention.head_width
     if config.experts is None:
-        return 4 * (2 * config.width + 2 * max(config.mlp_width, attention) // model)
-    plain = 0 if config.other_mlp is None else config.other_mlp.width
+        return 4 * (2 * config.width + 2 * max(config.mlp.width, attention) // model)
+    plain = 0 if config.mlp.other is None else config.mlp.other.width
     pairs = _pair_bytes(config, model) * config.experts.per_token
     return 4 * (5 * config.width + 2 * max(plain, attention) // model) + pairs
 
@@ -152,8 +154,8 @@ def _pair_bytes(config: DecoderConfig, model: int) -> int:
     """
     assert config.experts is not None
     if config.experts.count % model:
-        return 4 * (3 * config.width + 4 * config.mlp_width // model)
-    return 4 * (3 * config.width + 4 * config.mlp_width) // model
+        return 4 * (3 * config.width + 4 * config.mlp.width // model)
+    return 4 * (3 * config.width + 4 * config.mlp.width) // model
 
 
 def _most_tokens(config: DecoderConfig, model: int, room: int, least: int) -> int:

@@ -181,7 +181,7 @@ def estimate_vocabulary(
     """
     shards = where.shape.model if isinstance(where, DeviceMesh) else 1
     own = config.vocab_size // shards if config.vocab_size % shards == 0 else config.vocab_size
-    device, width = target.devices[0], config.embedding_width or config.width
+    device, width = target.devices[0], config.embedding.width or config.width
     one = dataclasses.replace(one_layer(config), vocab_size=own)
     model = abstract_model(one, dtype, model_type, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
@@ -204,7 +204,7 @@ def estimate_vocabulary(
 def one_layer(config: DecoderConfig, *, recurrent: bool = False) -> DecoderConfig:
     """The decoder with few columns and one layer: of those with the more frequent MLP the one with
     the widest window, or one without attention if it is to be recurrent."""
-    plain = () if config.other_mlp is None else config.other_mlp.layers
+    plain = () if config.mlp.other is None else config.mlp.other.layers
     if len(plain) > config.n_layers / 2:
         plain = tuple(n for n in range(config.n_layers) if n not in plain)
     layers = [n for n in range(config.n_layers) if n not in plain]
@@ -213,8 +213,8 @@ def one_layer(config: DecoderConfig, *, recurrent: bool = False) -> DecoderConfi
         layers = [n for n in layers if n in every] or every
     else:
         layers = [n for n in layers if config.has_attention(n)] or layers
-    k = max(layers, key=lambda n: config.windows[n] or config.max_positions)
-    return dataclasses.replace(config.only(k), long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
+    k = max(layers, key=lambda n: config.attention.scores.windows[n] or config.max_positions)
+    return config.only(k).replace(long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
 
 
 def abstract_model(

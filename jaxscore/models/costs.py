@@ -102,29 +102,34 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
 
     Layers without attention count as nothing.
     """
-    kinds = config.kinds()
+    kinds = config.attention_configs()
     kind_of = [config.kind_of(n) for n in range(config.n_layers)]
     channels = [0 if kind < 0 else _channels(kinds[kind]) for kind in kind_of]
 
     def reach(window: int) -> int:
-        if config.chunked and window:
+        if config.attention.scores.chunked and window:
             return (depth - 1) % window + 1
         return min(depth, window) if window else depth
 
-    seen = sum(n * reach(window) for n, window in zip(channels, config.windows, strict=True))
-    return 2 * config.n_heads * seen
+    seen = sum(
+        n * reach(window)
+        for n, window in zip(channels, config.attention.scores.windows, strict=True)
+    )
+    return 2 * config.attention.n_heads * seen
 
 
 def _channels(config: DecoderConfig) -> int:
     """Channels of a head's key and value together, expanded from a latent."""
-    if latent := config.latent:
-        return latent.turned + latent.unturned + latent.value
-    return config.head_width + (config.value_width or config.head_width)
+    if latent := config.attention.latent:
+        return latent.rope_width + latent.nope_width + latent.value
+    return config.attention.head_width + (
+        config.attention.values.width or config.attention.head_width
+    )
 
 
 def unembedding_flops(config: DecoderConfig) -> int:
     """FLOPs per scored position."""
-    return 2 * config.vocab_size * (config.embedding_width or config.width)
+    return 2 * config.vocab_size * (config.embedding.width or config.width)
 
 
 def state_bytes(config: DecoderConfig, model: int) -> int:
@@ -142,8 +147,8 @@ def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
 
     With fewer KV heads than shards, each shard stores the one that it uses.
     """
-    heads = max(max(1, kind.n_kv_heads // model) for kind in config.kinds())
-    width = max(kind.head_width for kind in config.kinds())
+    heads = max(max(1, kind.attention.n_kv_heads // model) for kind in config.attention_configs())
+    width = max(kind.attention.head_width for kind in config.attention_configs())
     n_layers = sum(map(config.has_attention, range(config.n_layers)))
     return 2 * n_layers * heads * width * itemsize
 

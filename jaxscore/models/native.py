@@ -57,20 +57,6 @@ NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.
 
 CHUNK = 64  # tokens that start from one recurrent state; measured: 32 leaves more slots empty
 
-# Fields that a broken config makes zero, negative or not a number: of a DecoderConfig, and of its
-# latent attention
-SIZES = (
-    "vocab_size",
-    "width",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "head_width",
-    "mlp_width",
-    "max_positions",
-)
-LATENT_SIZES = ("rank", "unturned", "value")
-
 
 def build(
     folder: Path,
@@ -243,11 +229,11 @@ def from_params(
         backend, replaced = current_backend(device), _replaced_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
-    if config.long_rotary:
-        tables = config.long_rotary
-        other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
+    if config.positions.long_rotary:
+        tables = config.positions.long_rotary
+        other = config.replace(rotary=tables, long_rotary=(), long_from=0)
         model = from_params(other, params, dtype, model_type, eos_ids, mesh, device, backend)
-        longer = config.long_from, model
+        longer = config.positions.long_from, model
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
 
     def shards(p: Any) -> Any:
@@ -346,10 +332,26 @@ def translate(
         raise InputError(f"{where}: {problem}") from None
     except (ArithmeticError, TypeError, ValueError) as problem:
         raise InputError(f"{where}: sizes that make no model ({problem})") from None
-    sizes = {field: getattr(translated, field) for field in SIZES}
-    if (latent := translated.latent) is not None:
-        sizes |= {f"latent {field}": getattr(latent, field) for field in LATENT_SIZES}
-    for field, size in sizes.items():
+    for field, size in sizes_of(translated).items():
         if type(size) is not int or size < 1:
             raise InputError(f"{where}: {field} comes out as {size!r}, expected at least 1")
     return family, translated
+
+
+def sizes_of(config: DecoderConfig) -> dict[str, Any]:
+    """Return the sizes that a broken config makes zero, negative or not a number."""
+    attention, latent = config.attention, config.attention.latent
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "width": config.width,
+        "n_layers": config.n_layers,
+        "n_heads": attention.n_heads,
+        "n_kv_heads": attention.n_kv_heads,
+        "head_width": attention.head_width,
+        "mlp_width": config.mlp.width,
+        "max_positions": config.max_positions,
+    }
+    if latent is None:
+        return sizes
+    own = {"rank": latent.rank, "nope_width": latent.nope_width, "value": latent.value}
+    return sizes | {f"latent {name}": size for name, size in own.items()}

@@ -1,14 +1,26 @@
 """Small decoders, as data."""
 
+import dataclasses
+
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
-from jaxscore.device.decoder_config import DecoderConfig, Rotary
+from jaxscore.device.decoder_config import DecoderConfig, Group, Rotary
+
+
+def flat_fields(config: Group) -> dict:
+    """Return the fields of a config as `of` takes them."""
+    out = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        is_group = isinstance(value, Group) and field.default is not None
+        out |= flat_fields(value) if is_group else {config.prefix + field.name: value}
+    return out
 
 
 def llamalike(**own) -> DecoderConfig:
     """RMS norms, rotary positions, two query heads to a key head, a gated MLP."""
     head_width = own.get("head_width", 8)
     pairs = head_width // 2
-    return DecoderConfig(
+    return DecoderConfig.of(
         **{
             "vocab_size": 50,
             "width": 24,
@@ -19,17 +31,17 @@ def llamalike(**own) -> DecoderConfig:
             "mlp_width": 40,
             "max_positions": 512,
             "windows": (0, 0),
-            "norm": "rms",
+            "norm_kind": "rms",
             "norm_eps": 1e-6,
-            "activation": "silu",
-            "gated": True,
+            "mlp_activation": "silu",
+            "mlp_gated": True,
             "rotary": (Rotary(tuple(100.0 ** -(c / pairs) for c in range(pairs))),),
             "rotary_of": (0,) * own.get("n_layers", 2),
-            "attention_scale": head_width**-0.5,
+            "score_scale": head_width**-0.5,
             "qkv_bias": True,
             "out_bias": False,
             "mlp_bias": False,
-            "tied": True,
+            "head_tied": True,
             **own,
         }
     )
@@ -40,16 +52,16 @@ def gpt2like(**own) -> DecoderConfig:
     return llamalike(
         **{
             "n_kv_heads": 4,
-            "norm": "layer",
+            "norm_kind": "layer",
             "norm_bias": True,
-            "activation": "gelu_tanh",
-            "gated": False,
+            "mlp_activation": "gelu_tanh",
+            "mlp_gated": False,
             "rotary": (),
             "rotary_of": (),
             "learned_positions": True,
             "out_bias": True,
             "mlp_bias": True,
-            "tied": False,
+            "head_tied": False,
             **own,
         }
     )

@@ -13,7 +13,7 @@ from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.decoder_config import Experts, Rotary
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params
-from tests.device.configs import gpt2like, llamalike, rules
+from tests.device.configs import flat_fields, gpt2like, llamalike, rules
 from tests.device.tries import paths, random_rows
 
 pytestmark = pytest.mark.numeric
@@ -24,23 +24,30 @@ CONFIGS = {
     "llamalike": llamalike(),
     "gpt2like": gpt2like(),
     "windows": llamalike(windows=(0, 3), n_kv_heads=1),
-    "experts": llamalike(experts=Experts(3, 2, True, shared_width=6), mlp_width=10),
+    "experts": llamalike(
+        experts=Experts.of(count=3, per_token=2, router_renormalised=True, shared_width=6),
+        mlp_width=10,
+    ),
     "alibi": gpt2like(
         alibi=rules(4)["coarse"].alibi, learned_positions=False, embedding_norm=True, parallel="own"
     ),
     "sandwich": llamalike(
         norm_place="both",
-        qk_norm="head",
-        attention_softcap=2.0,
+        qk_norm_kind="head",
+        score_softcap=2.0,
         rotary=TABLES,
         rotary_of=(1, 0),
         interleaved=True,
         embedding_scale=3.0,
-        residual_scale=0.6,
+        branch_scale=0.6,
     ),
-    "shared": llamalike(parallel="shared", qk_norm="flat", norm="layer"),
+    "shared": llamalike(parallel="shared", qk_norm_kind="flat", norm_kind="layer"),
     "narrow": gpt2like(
-        norm_place="residual", embedding_width=12, final_norm=False, head_bias=True, qk_norm="heads"
+        norm_place="residual",
+        embedding_width=12,
+        head_norm=False,
+        head_bias=True,
+        qk_norm_kind="heads",
     ),
 }
 
@@ -120,8 +127,8 @@ def test_the_same_token_deeper_in_the_trie_is_another_state():
 
 
 def test_a_window_hides_what_is_further_up_the_path():
-    full = {**dict(vars(CONFIGS["windows"])), "windows": (3, 3)}
-    config = decoder.DecoderConfig(**full)
+    full = {**flat_fields(CONFIGS["windows"]), "windows": (3, 3)}
+    config = decoder.DecoderConfig.of(**full)
     params, _ = model("windows")
     run = jax.jit(lambda *rows: decoder.hidden_states(params, config, *rows))
     ids, position, end = alone([np.arange(LENGTH), np.arange(LENGTH)])

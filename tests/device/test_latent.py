@@ -19,10 +19,10 @@ R, L, N = 2, 24, 4
 @pytest.mark.parametrize("query_rank", [0, 6])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_the_heads_written_out(query_rank, interleaved):
-    latent = Latent(12, query_rank, turned=4, unturned=8, value=6, norm_eps=1e-6)
+    latent = Latent(12, query_rank, rope_width=4, nope_width=8, value=6, norm_eps=1e-6)
     config = llamalike(
         n_kv_heads=1, head_width=16, latent=latent, rotary=(Rotary((1.0, 0.2)),),
-        attention_scale=0.3, qkv_bias=False, interleaved=interleaved,
+        score_scale=0.3, qkv_bias=False, interleaved=interleaved,
     )  # fmt: skip
     draw = np.random.default_rng(0)
     x = jnp.asarray(draw.normal(size=(R, L, config.width)), jnp.float32)

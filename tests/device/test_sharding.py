@@ -51,18 +51,24 @@ SLOPES = Alibi(tuple(0.9 / (n + 1) for n in range(8)), 0.7)
 WIDE = {"n_heads": 8, "width": 32, "mlp_width": 48, "vocab_size": 208}
 # What the rules distinguish, with 4 query heads over 2 key heads.
 CONFIGS = {
-    "grouped heads": llamalike(qk_norm="head"),
+    "grouped heads": llamalike(qk_norm_kind="head"),
     "gpt2": gpt2like(head_bias=True, vocab_size=48),
     "alibi": gpt2like(learned_positions=False, alibi=ALIBI, parallel="shared"),
-    "a norm for each head": llamalike(qk_norm="heads", norm="layer", qk_norm_bias=True),
-    "experts": llamalike(experts=Experts(4, 2, True, 16), qkv_bias=False),
-    "int8": llamalike(n_kv_heads=1, qk_norm="flat", quantized="float32"),
-    "int8 experts": llamalike(experts=Experts(4, 2, False, 16), quantized="float32"),
+    "a norm for each head": llamalike(qk_norm_kind="heads", norm_kind="layer", qk_norm_bias=True),
+    "experts": llamalike(
+        experts=Experts.of(count=4, per_token=2, router_renormalised=True, shared_width=16),
+        qkv_bias=False,
+    ),
+    "int8": llamalike(n_kv_heads=1, qk_norm_kind="flat", quantized="float32"),
+    "int8 experts": llamalike(
+        experts=Experts.of(count=4, per_token=2, router_renormalised=False, shared_width=16),
+        quantized="float32",
+    ),
     "latent": llamalike(
         n_kv_heads=1,
         head_width=16,
         rotary=(Rotary((1.0, 0.2)),),
-        latent=Latent(rank=12, query_rank=6, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        latent=Latent(rank=12, query_rank=6, rope_width=4, nope_width=8, value=6, norm_eps=1e-6),
         qkv_bias=True,
         sinks=True,
         query_growth=QueryGrowth((0.3, 0.0), 4.0, 1),
@@ -72,35 +78,35 @@ CONFIGS = {
     "mixed": llamalike(
         n_layers=3,
         windows=(0, 0, 0),
-        experts=Experts(
+        experts=Experts.of(
             count=6,  # the experts' channels are split
             per_token=2,
-            renormalised=True,
+            router_renormalised=True,
             shared_width=16,
             shared_gated=False,
-            scores="sigmoid",
-            corrected=True,
-            groups=2,
-            group_rank=2,
-            least_sum=1e-9,
-            scale=1.7,
+            router_scores="sigmoid",
+            router_corrected=True,
+            router_groups=2,
+            router_group_rank=2,
+            router_least_sum=1e-9,
+            router_scale=1.7,
             router_bias=True,
             bias=True,
         ),
-        other_mlp=OtherMlp((1,), 32),
+        mlp_other=OtherMlp((1,), 32),
         mlp_bias=True,
-        clamped=Clamped(3.0, 1.7),
-        qk_norm="head",
+        mlp_clamped=Clamped(3.0, 1.7),
+        qk_norm_kind="head",
         qk_norm_scale=False,
-        qk_norm_turned=True,
-        qk_norm_of=(True, False, True),
+        qk_norm_after_rotary=True,
+        qk_norm_layers=(True, False, True),
         query_gate=True,
     ),
     "int8 latent": llamalike(
         n_kv_heads=1,
         head_width=16,
         rotary=(Rotary((1.0, 0.2)),),
-        latent=Latent(rank=12, query_rank=0, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        latent=Latent(rank=12, query_rank=0, rope_width=4, nope_width=8, value=6, norm_eps=1e-6),
         quantized="float32",
         qkv_bias=False,
     ),
@@ -113,8 +119,8 @@ CONFIGS = {
         keys_of=(0, 1, 0, 1),
         value_norm=True,
         query_gate=True,
-        qk_norm="head",
-        per_layer_width=6,
+        qk_norm_kind="head",
+        embedding_per_layer_width=6,
         layer_scale=True,
         norm_place="both",
         quantized="float32",
@@ -124,30 +130,48 @@ CONFIGS = {
         laurel_rank=5,
         mlp_cutoffs=(0.5, None),
         norm_place="both",
-        per_layer_rows=40,
-        per_layer_width=6,
+        embedding_per_layer_rows=40,
+        embedding_per_layer_width=6,
         quantized="float32",
     ),
     "hyper-connections": llamalike(
-        experts=Experts(4, 2, False, 16),
-        final_norm=False,
+        experts=Experts.of(count=4, per_token=2, router_renormalised=False, shared_width=16),
+        head_norm=False,
         norm_place="streams",
         quantized="float32",
         streams=HyperConnections(3, 5),
     ),
     "late experts": llamalike(
-        experts=Experts(4, 2, False, 16, False, identities=2, late=True, corrected=True),
-        other_mlp=OtherMlp((1,), 16),
+        experts=Experts.of(
+            count=4,
+            per_token=2,
+            router_renormalised=False,
+            shared_width=16,
+            shared_gated=False,
+            identities=2,
+            late=True,
+            router_corrected=True,
+        ),
+        mlp_other=OtherMlp((1,), 16),
     ),
     "narrow values": llamalike(
         windows=(4, 0),
         other_heads=OtherHeads((1,), 1, 8, sinks=False),
         sinks=True,
         value_width=6,
-        value_scale=0.7,
+        value_factor=0.7,
     ),
     "experts beside": llamalike(
-        experts=Experts(4, 2, True, 16, False, beside=True, router_norm=True, expert_scale=True),
+        experts=Experts.of(
+            count=4,
+            per_token=2,
+            router_renormalised=True,
+            shared_width=16,
+            shared_gated=False,
+            separate_norms=True,
+            router_norm=True,
+            router_expert_scale=True,
+        ),
         norm_place="both",
     ),
     "convolutions": llamalike(
@@ -158,7 +182,7 @@ CONFIGS = {
         recurrent=Recurrent((1,), GatedDelta(2, 4, 8, 6, 4, "silu", 2.0, 1e-6)),
     ),
     "n-grams": llamalike(
-        final_norm=False,
+        head_norm=False,
         ngrams=Ngrams((1,), (NgramTable((701, 503, 301), (11, 13), 24),), 8, 3, 3),
         norm_place="streams",
         quantized="float32",
@@ -169,7 +193,7 @@ CONFIGS = {
         n_kv_heads=1,
         head_width=16,
         rotary=(Rotary((0.0, 0.0)),),
-        latent=Latent(rank=12, query_rank=6, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        latent=Latent(rank=12, query_rank=6, rope_width=4, nope_width=8, value=6, norm_eps=1e-6),
         recurrent=Recurrent(
             (1,), GatedDelta(2, 2, 8, 8, 4, "silu", 1.0, 1e-6, True, rank=6, least_decay=-5.0)
         ),
@@ -192,7 +216,7 @@ CONFIGS = {
         rotary=(Rotary((1.0, 0.2)),),
         latent=Latent(8, 6, 4, 6, 6, 1e-6, gated=True),
         norm_gate_rank=3,
-        experts=Experts(4, 2, True),
+        experts=Experts.of(count=4, per_token=2, router_renormalised=True),
         quantized="float32",
     ),
     "selective scan in heads": llamalike(
@@ -211,14 +235,14 @@ CONFIGS = {
         mlp_rank=2,
         quantized="float32",
     ),
-    "xielu": llamalike(activation="xielu", gated=False),
+    "xielu": llamalike(mlp_activation="xielu", mlp_gated=False),
     "other widths": llamalike(
         norm_place="residual",
         embedding_width=16,
         embedding_norm=True,
         out_bias=True,
         mlp_bias=True,
-        tied=False,
+        head_tied=False,
         vocab_size=52,
     ),
 }
@@ -305,7 +329,7 @@ OVER_SHARDS = {
     "coarse alibi": gpt2like(
         **WIDE, n_kv_heads=8, learned_positions=False, alibi=SLOPES._replace(coarse=True)
     ),
-    "a cap and a window": llamalike(**WIDE, attention_softcap=2.0, windows=(0, 40)),
+    "a cap and a window": llamalike(**WIDE, score_softcap=2.0, windows=(0, 40)),
     "key heads that split": llamalike(**WIDE, n_kv_heads=4),
 }
 # Rows of several tries in several blocks of queries; the slow form holds every score of every pair.
@@ -401,7 +425,7 @@ def test_random_tries_over_four_shards():
 
 
 def test_places_of_a_llama():
-    config = llamalike(vocab_size=51, tied=False)
+    config = llamalike(vocab_size=51, head_tied=False)
     placed = parameter_specs(shapes(config), config, MeshShape(3, 4))
     rows, columns = PartitionSpec(None, "model", None), PartitionSpec(None, None, "model")
     here = PartitionSpec()
@@ -435,7 +459,11 @@ def test_places_of_a_llama():
 
 
 def test_places_of_weights_that_data_splits_too():
-    config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32", vocab_size=52)
+    config = llamalike(
+        experts=Experts.of(count=4, per_token=2, router_renormalised=True, shared_width=16),
+        quantized="float32",
+        vocab_size=52,
+    )
     mesh = MeshShape(2, 2, fsdp=True)
     tree = shapes(config)
     placed = parameter_specs(tree, config, mesh)
@@ -455,7 +483,10 @@ def test_places_of_weights_that_data_splits_too():
 
 
 def test_places_of_experts():
-    config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32")
+    config = llamalike(
+        experts=Experts.of(count=4, per_token=2, router_renormalised=True, shared_width=16),
+        quantized="float32",
+    )
     placed = parameter_specs(shapes(config), config, MeshShape(1, 2))
     by_expert = PartitionSpec(None, "model", None, None)
     for name in ("gate", "up", "down"):
@@ -466,7 +497,9 @@ def test_places_of_experts():
     assert mlp["shared"]["up"]["weight"] == PartitionSpec(None, "model", None)
     assert mlp["shared"]["down"]["weight"] == PartitionSpec(None, None, "model")
     assert mlp["shared"]["down"]["channel_scale"] == PartitionSpec()
-    few = dataclasses.replace(config, experts=Experts(3, 2, True, 16))
+    few = dataclasses.replace(
+        config, experts=Experts.of(count=3, per_token=2, router_renormalised=True, shared_width=16)
+    )
     experts = parameter_specs(shapes(few), few, MeshShape(1, 2))["experts"]
     for name in ("gate", "up"):
         assert experts[name]["weight"] == PartitionSpec(None, None, "model", None)
@@ -552,11 +585,19 @@ def test_a_tree_with_a_parameter_without_a_rule():
         (llamalike(), 3, "model=3 does not .* 4 query heads, 2 key heads, .* can be 1, 2, 4$"),
         (llamalike(mlp_width=42), 4, "42 MLP channels; model can be 1, 2$"),
         (
-            llamalike(experts=Experts(6, 2, True), mlp_width=42),
+            llamalike(
+                experts=Experts.of(count=6, per_token=2, router_renormalised=True), mlp_width=42
+            ),
             4,
             "6 experts, 42 channels of an expert; model can be 1, 2$",
         ),
-        (llamalike(experts=Experts(4, 2, True, 6)), 4, "6 shared MLP channels; model can be 1, 2$"),
+        (
+            llamalike(
+                experts=Experts.of(count=4, per_token=2, router_renormalised=True, shared_width=6)
+            ),
+            4,
+            "6 shared MLP channels; model can be 1, 2$",
+        ),
         # a shard's two queries would use two key heads, of which it knows one
         (
             llamalike(n_heads=12, n_kv_heads=4, mlp_width=48),

@@ -61,23 +61,30 @@ ROUTINGS = ["even", "one expert", "one shard", "ends"]
 EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
 CONFIGS = {
     "grouped": llamalike(**EIGHT, n_kv_heads=2),  # on 4 and 8 shards key heads are whole
-    "ragged vocabulary": llamalike(**EIGHT | {"vocab_size": 211}, n_kv_heads=8, tied=False),
+    "ragged vocabulary": llamalike(**EIGHT | {"vocab_size": 211}, n_kv_heads=8, head_tied=False),
     "biases": gpt2like(**EIGHT, n_kv_heads=8, mlp_width=48, head_bias=True),
     "alibi": gpt2like(
         **EIGHT, n_kv_heads=8, mlp_width=48, learned_positions=False, alibi=rules(8)["alibi"].alibi
     ),
     "experts": llamalike(
-        **EIGHT, n_kv_heads=1, experts=Experts(8, 3, True, shared_width=16), mlp_width=24
+        **EIGHT,
+        n_kv_heads=1,
+        experts=Experts.of(count=8, per_token=3, router_renormalised=True, shared_width=16),
+        mlp_width=24,
     ),
     "int8": llamalike(**EIGHT, n_kv_heads=4, quantized="float32", mlp_bias=True, out_bias=True),
     "int8 experts": llamalike(
-        **EIGHT, n_kv_heads=8, experts=Experts(6, 2, False), mlp_width=24, quantized="float32"
+        **EIGHT,
+        n_kv_heads=8,
+        experts=Experts.of(count=6, per_token=2, router_renormalised=False),
+        mlp_width=24,
+        quantized="float32",
     ),
     "caps": llamalike(
-        **EIGHT, n_kv_heads=2, attention_softcap=2.0, logit_softcap=3.0, parallel="shared"
+        **EIGHT, n_kv_heads=2, score_softcap=2.0, head_softcap=3.0, parallel="shared"
     ),
-    "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm="flat", norm_place="both"),
-    "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm="heads", mlp_width=48),
+    "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm_kind="flat", norm_place="both"),
+    "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm_kind="heads", mlp_width=48),
 }
 # Larger than usual, since the norm of an output near zero amplifies rounding: with 1e-6 a score of
 # the gated delta rule on a mesh is 3e-5 from one device's, with this 3e-6
@@ -113,7 +120,7 @@ RECURRENT = {
         n_kv_heads=2,
         norm_eps=EPS,
         norm_place="streams",
-        final_norm=False,
+        head_norm=False,
         quantized="float32",
         qkv_bias=False,
         streams=HyperConnections(3, 5),
@@ -127,7 +134,7 @@ RECURRENT = {
         mlp_layers=(),
         recurrent=Recurrent((0, 1), MIXERS["state space"]),
         shared_blocks=SharedBlocks((1,), 1),
-        attention_scale=0.1,
+        score_scale=0.1,
         qkv_rank=3,
         mlp_rank=2,
     ),

@@ -206,11 +206,11 @@ class Case:
 
     def attention(self, rows: int, length: int) -> dict[str, Any]:
         """The kernel alone."""
-        rule = ScoreRule(self.config.head_width**-0.5)
-        of_row, width = _ints(rows, length), self.config.head_width
+        rule = ScoreRule(self.config.attention.head_width**-0.5)
+        of_row, width = _ints(rows, length), self.config.attention.head_width
         q, k = (
             jax.ShapeDtypeStruct((rows, length, heads, width), jnp.float32)
-            for heads in (self.config.n_heads, self.config.n_kv_heads)
+            for heads in (self.config.attention.n_heads, self.config.attention.n_kv_heads)
         )
         args = self.placed((q, k, k, of_row, of_row))
         run = functools.partial(kernel_tpu, window=None, rule=rule, dtype=jnp.bfloat16)

@@ -47,7 +47,9 @@ def test_weights_are_split_over_data_if_nothing_else_fits(case):
 
 
 def test_all_embeddings_are_gathered_at_once():
-    config = llamalike(per_layer_width=64, per_layer_rows=400, vocab_size=200, gated=True)
+    config = llamalike(
+        embedding_per_layer_width=64, embedding_per_layer_rows=400, vocab_size=200, mlp_gated=True
+    )
     shapes = shapes_of(config, native.NUMPY_DTYPES["float32"])
     embed = shapes["embed"]
     tables = embed["token"], embed["per_layer"]["token"], embed["per_layer_in"]["weight"]

@@ -105,7 +105,7 @@ def test_a_failed_choice_of_a_device_leaves_the_default():
         assert ran.stdout == "True cpu\n"
 
 
-CONFIG = llamalike(vocab_size=1000, tied=False)
+CONFIG = llamalike(vocab_size=1000, head_tied=False)
 
 
 def shapes(config):

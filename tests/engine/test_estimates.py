@@ -1,6 +1,5 @@
 """Estimates of time: what is compiled for them, and their arithmetic."""
 
-import dataclasses
 import re
 
 import jax
@@ -24,7 +23,7 @@ def test_flops_of_a_layer_by_hand():
     seen = 1 + 2 + 3
     attention = 2 * 2 * (2 * 4) * seen
     assert estimates.layer_flops(config, 5, 3) == 5 * (2 * weights * 3 + attention)
-    narrow = dataclasses.replace(config, windows=(2,))
+    narrow = config.replace(windows=(2,))
     assert estimates.layer_flops(narrow, 1, 3) == 2 * weights * 3 + 2 * 2 * 8 * (1 + 2 + 2)
 
 
@@ -32,7 +31,11 @@ def test_flops_of_a_layer_by_hand():
 def test_the_layer_that_sees_furthest(windows, widest):
     config = llamalike(n_layers=3, windows=windows, rotary_of=(0, 0, 0))
     one = estimates.one_layer(config)
-    assert (one.n_layers, one.windows, len(one.rotary_of)) == (1, (widest,), 1)
+    assert (one.n_layers, one.attention.scores.windows, len(one.positions.rotary_of)) == (
+        1,
+        (widest,),
+        1,
+    )
     assert one.width == config.width
 
 

@@ -89,7 +89,7 @@ def test_flops_against_xla():
     """Where every loop runs once XLA counts all that runs; what is no product is a few percent."""
     config = llamalike(
         vocab_size=1024, width=256, n_layers=1, n_heads=1, n_kv_heads=1, head_width=256,
-        mlp_width=1024, windows=(0,), tied=False,
+        mlp_width=1024, windows=(0,), head_tied=False,
     )  # fmt: skip
     found = measure(model(config), 1, 64)
     each = (

@@ -203,8 +203,8 @@ def test_any_config(tmp_path, change, kind):
 
     got = outcome(read, tmp_path / "config.json")
     if not isinstance(got, InputError):
-        assert all(0 < getattr(got, size) < 2**63 for size in native.SIZES)
-        assert np.isfinite([table.frequencies for table in got.rotary]).all()
+        assert all(0 < size < 2**63 for size in native.sizes_of(got).values())
+        assert np.isfinite([table.frequencies for table in got.positions.rotary]).all()
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike
 
 FLOAT32 = np.dtype(np.float32)
-EXPERTS = Experts(6, 2, True)
+EXPERTS = Experts.of(count=6, per_token=2, router_renormalised=True)
 CONFIGS = {
     "llama": llamalike(),
-    "untied": llamalike(tied=False, head_bias=True, n_kv_heads=1),
+    "untied": llamalike(head_tied=False, head_bias=True, n_kv_heads=1),
     "gpt2": gpt2like(),
     "other widths": llamalike(embedding_width=16, n_heads=3, n_kv_heads=3, head_width=10),
-    "int8": llamalike(quantized="float32", qk_norm="heads"),
+    "int8": llamalike(quantized="float32", qk_norm_kind="heads"),
     "deep": llamalike(n_layers=5, windows=(0,) * 5),
 }
 
@@ -73,7 +73,7 @@ def test_flops_are_those_of_the_traced_products(name, rows, length):
 def test_flops_of_the_unembedding(name):
     config = CONFIGS[name]
     head = decoder.unembedding(shapes_of(config, FLOAT32), config)
-    hidden = jax.ShapeDtypeStruct((7, config.embedding_width or config.width), jnp.float32)
+    hidden = jax.ShapeDtypeStruct((7, config.embedding.width or config.width), jnp.float32)
 
     def run(hidden, weight, bias):
         return lm_head_terms(hidden, head._replace(weight=weight, bias=bias))
@@ -106,13 +106,13 @@ def test_each_layer_that_uses_a_shared_block_multiplies_by_it():
 def test_experts_that_a_token_runs():
     """As wide as those together, and the product that chooses them."""
     mixture = llamalike(experts=EXPERTS)
-    wide = llamalike(mlp_width=2 * mixture.mlp_width)
+    wide = llamalike(mlp_width=2 * mixture.mlp.width)
     chooses = mixture.n_layers * EXPERTS.count * mixture.width
     sparse, dense = shapes_of(mixture, FLOAT32), shapes_of(wide, FLOAT32)
     assert costs.linear_flops(sparse, mixture) == costs.linear_flops(dense, wide) + 2 * chooses
     active = costs.active_parameters(sparse, mixture)
     assert active == costs.active_parameters(dense, wide) + chooses
-    one = 3 * mixture.n_layers * mixture.mlp_width * mixture.width
+    one = 3 * mixture.n_layers * mixture.mlp.width * mixture.width
     assert sum(leaf.size for leaf in jax.tree.leaves(sparse)) == active + 4 * one
 
 
@@ -134,7 +134,7 @@ def parts(shapes, config, mesh=None):
 
 
 def test_parts():
-    config = llamalike(experts=EXPERTS, tied=False, embedding_width=16, embedding_norm=True)
+    config = llamalike(experts=EXPERTS, head_tied=False, embedding_width=16, embedding_norm=True)
     shapes = shapes_of(config, FLOAT32)
     found = parts(shapes, config, MeshShape(3, 2))
     assert [part.name for part in found] == ["embedding", "layers", "experts", "unembedding"]

@@ -19,6 +19,7 @@ from jaxscore.models import costs
 from jaxscore.models.families import kimi, sigmoid_routers
 from jaxscore.models.native import translate
 from jaxscore.models.weights.params import shapes_of
+from tests.device.configs import flat_fields
 from tests.models.families import BASE
 
 pytestmark = pytest.mark.lines
@@ -1271,10 +1272,14 @@ def decoder(raw):
 
 def test_gpt2():
     config = decoder(GPT2)
-    assert (config.width, config.mlp_width, config.head_width) == (768, 3072, 64)
-    assert (config.activation, config.norm, config.tied) == ("gelu_tanh", "layer", True)
-    assert config.learned_positions
-    assert not config.rotary
+    assert (config.width, config.mlp.width, config.attention.head_width) == (768, 3072, 64)
+    assert (config.mlp.activation, config.norm.kind, config.head.tied) == (
+        "gelu_tanh",
+        "layer",
+        True,
+    )
+    assert config.positions.learned_positions
+    assert not config.positions.rotary
 
 
 @pytest.mark.parametrize(
@@ -1294,40 +1299,54 @@ def test_keys_that_nothing_reads(raw, extra):
 
 def test_llama_3_2():
     config = decoder(LLAMA)
-    assert (config.n_heads, config.n_kv_heads, config.head_width) == (32, 8, 64)
-    assert (config.tied, config.qkv_bias, config.mlp_bias) == (True, False, False)
+    assert (config.attention.n_heads, config.attention.n_kv_heads, config.attention.head_width) == (
+        32,
+        8,
+        64,
+    )
+    assert (config.head.tied, config.attention.qkv_bias, config.mlp.bias) == (True, False, False)
     # The slowest pair turns 32 times slower than without scaling, the fastest as before.
-    plain = decoder(LLAMA | {"rope_scaling": None}).rotary[0].frequencies
-    assert config.rotary[0].frequencies[0] == plain[0] == 1.0
-    assert config.rotary[0].frequencies[-1] == pytest.approx(plain[-1] / 32, rel=1e-6)
+    plain = decoder(LLAMA | {"rope_scaling": None}).positions.rotary[0].frequencies
+    assert config.positions.rotary[0].frequencies[0] == plain[0] == 1.0
+    assert config.positions.rotary[0].frequencies[-1] == pytest.approx(plain[-1] / 32, rel=1e-6)
 
 
 def test_qwen2_5():
     config = decoder(QWEN2)
-    assert config.windows == (0,) * 24  # sliding_window counts only where use_sliding_window is on
-    assert (config.qkv_bias, config.out_bias, config.head_width) == (True, False, 64)
+    assert (
+        config.attention.scores.windows == (0,) * 24
+    )  # sliding_window counts only where use_sliding_window is on
+    assert (config.attention.qkv_bias, config.attention.out_bias, config.attention.head_width) == (
+        True,
+        False,
+        64,
+    )
     sliding = decoder(QWEN2 | {"use_sliding_window": True, "max_window_layers": 20})
-    assert sliding.windows == (0,) * 20 + (32768,) * 4
+    assert sliding.attention.scores.windows == (0,) * 20 + (32768,) * 4
 
 
 def test_qwen2_5_with_the_long_context_that_its_card_describes():
     yarn = {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}
     config = decoder(QWEN2 | {"rope_scaling": yarn})
-    assert config.rotary[0].factor == pytest.approx(1.1386294361119891)  # 0.1 ln 4 + 1
-    assert config.rotary[0].frequencies[0] == 1.0
+    assert config.positions.rotary[0].factor == pytest.approx(1.1386294361119891)  # 0.1 ln 4 + 1
+    assert config.positions.rotary[0].frequencies[0] == 1.0
 
 
 # What each comes out as, where families differ or an old key could be overlooked
 FACTS = [
-    ("pythia", PYTHIA, {"parallel": "own", "mlp_width": 3072, "tied": False, "qkv_bias": True}),
+    (
+        "pythia",
+        PYTHIA,
+        {"parallel": "own", "mlp_width": 3072, "head_tied": False, "qkv_bias": True},
+    ),
     (
         "gpt-neo",
         GPT_NEO,
-        {"windows": (0, 256) * 6, "attention_scale": 1.0, "mlp_width": 3072, "qkv_bias": False},
+        {"windows": (0, 256) * 6, "score_scale": 1.0, "mlp_width": 3072, "qkv_bias": False},
     ),
     ("gpt-j", GPT_J, {"mlp_width": 16384, "interleaved": True, "head_bias": True}),
-    ("opt-125m", OPT_125M, {"norm_place": "before", "embedding_width": 0, "final_norm": True}),
-    ("opt-350m", OPT_350M, {"norm_place": "residual", "embedding_width": 512, "final_norm": False}),
+    ("opt-125m", OPT_125M, {"norm_place": "before", "embedding_width": 0, "head_norm": True}),
+    ("opt-350m", OPT_350M, {"norm_place": "residual", "embedding_width": 512, "head_norm": False}),
     ("bloom-560m", BLOOM, {"width": 1024, "n_heads": 16, "head_width": 64, "mlp_width": 4096}),
     (
         "falcon-7b",
@@ -1339,21 +1358,28 @@ FACTS = [
     ("Mamba-Codestral", MAMBA_CODESTRAL, {"mlp_layers": (), "n_layers": 64}),
     ("Nemotron-Nano-9B-v2", NEMOTRON_NANO_9B, {"mlp_width": 15680, "head_width": 128}),
     ("Falcon-H1-0.5B", FALCON_H1_05B, {"mlp_factors": (0.8838834764831844, 0.5859375)}),
-    ("phi-2", PHI_2, {"parallel": "shared", "head_bias": True, "qk_norm": ""}),
+    ("phi-2", PHI_2, {"parallel": "shared", "head_bias": True, "qk_norm_kind": ""}),
     ("Phi-3.5-mini", PHI_3_5, {"long_from": 4096, "windows": (262144,) * 32}),
-    ("Phi-4-mini", PHI_4_MINI, {"long_from": 4096, "n_kv_heads": 8, "tied": True}),
+    ("Phi-4-mini", PHI_4_MINI, {"long_from": 4096, "n_kv_heads": 8, "head_tied": True}),
     ("Mistral-7B-v0.1", MISTRAL, {"windows": (4096,) * 32, "head_width": 128}),
     ("Mistral-7B-v0.3", MISTRAL_V3, {"windows": (0,) * 32}),
-    ("Mixtral-8x7B", MIXTRAL, {"windows": (0,) * 32, "experts": Experts(8, 2, True)}),
+    (
+        "Mixtral-8x7B",
+        MIXTRAL,
+        {
+            "windows": (0,) * 32,
+            "experts": Experts.of(count=8, per_token=2, router_renormalised=True),
+        },
+    ),
     (
         "gemma-2-9b",
         GEMMA_2_9B,
         {
             "windows": (4096, 0) * 21,
-            "attention_scale": 1 / 16,
-            "attention_softcap": 50.0,
-            "logit_softcap": 30.0,
-            "tied": True,
+            "score_scale": 1 / 16,
+            "score_softcap": 50.0,
+            "head_softcap": 30.0,
+            "head_tied": True,
         },
     ),
     (
@@ -1362,31 +1388,44 @@ FACTS = [
         {
             "windows": ((512,) * 5 + (0,)) * 4 + (512, 512),
             "rotary_of": ((1,) * 5 + (0,)) * 4 + (1, 1),
-            "attention_softcap": None,
+            "score_softcap": None,
         },
     ),
     ("gemma-3-270m", GEMMA_3_270M, {"windows": ((512,) * 5 + (0,)) * 3}),
-    ("OLMo-2-7B", OLMO_2, {"norm_place": "after", "qk_norm": "flat"}),
+    ("OLMo-2-7B", OLMO_2, {"norm_place": "after", "qk_norm_kind": "flat"}),
     (
         "granite-3.1-8b",
         GRANITE_3,
-        {"attention_scale": 1 / 128, "logit_scale": 1 / 16, "residual_scale": 0.22},
+        {"score_scale": 1 / 128, "head_scale": 1 / 16, "branch_scale": 0.22},
     ),
-    ("command-r", COMMAND_R, {"logit_scale": 1 / 16, "qk_norm": "", "max_positions": 8192}),
+    ("command-r", COMMAND_R, {"head_scale": 1 / 16, "qk_norm_kind": "", "max_positions": 8192}),
     ("stablelm-2-1_6b", STABLELM_2, {"qkv_bias": True, "parallel": "no"}),
-    ("starcoder2-3b", STARCODER_2, {"windows": (4096,) * 30, "mlp_bias": True, "tied": True}),
-    ("SmolLM3-3B", SMOLLM3, {"rotary_of": (0, 0, 0, 1) * 9, "windows": (0,) * 36, "tied": True}),
-    ("Qwen3-8B", QWEN3_8B, {"qk_norm": "head", "head_width": 128, "windows": (0,) * 36}),
-    ("Qwen3-30B-A3B", QWEN3_30B, {"experts": Experts(128, 8, True), "mlp_width": 768}),
+    ("starcoder2-3b", STARCODER_2, {"windows": (4096,) * 30, "mlp_bias": True, "head_tied": True}),
+    (
+        "SmolLM3-3B",
+        SMOLLM3,
+        {"rotary_of": (0, 0, 0, 1) * 9, "windows": (0,) * 36, "head_tied": True},
+    ),
+    ("Qwen3-8B", QWEN3_8B, {"qk_norm_kind": "head", "head_width": 128, "windows": (0,) * 36}),
+    (
+        "Qwen3-30B-A3B",
+        QWEN3_30B,
+        {"experts": Experts.of(count=128, per_token=8, router_renormalised=True), "mlp_width": 768},
+    ),
     (
         "Qwen1.5-MoE-A2.7B",
         QWEN1_5_MOE,
-        {"experts": Experts(60, 4, False, 5632), "windows": (0,) * 24},
+        {
+            "experts": Experts.of(
+                count=60, per_token=4, router_renormalised=False, shared_width=5632
+            ),
+            "windows": (0,) * 24,
+        },
     ),
     (
         "Apertus-8B",
         APERTUS_8B,
-        {"activation": "xielu", "gated": False, "qk_norm": "head", "mlp_width": 21504},
+        {"mlp_activation": "xielu", "mlp_gated": False, "qk_norm_kind": "head", "mlp_width": 21504},
     ),
     (
         "command-r7b",
@@ -1403,16 +1442,22 @@ FACTS = [
         "granite-3.0-1b-a400m",
         GRANITE_3_MOE,
         {
-            "experts": Experts(32, 8, True, shared_gated=False),
-            "attention_scale": 1 / 64,
-            "logit_scale": 1 / 6,
+            "experts": Experts.of(
+                count=32, per_token=8, router_renormalised=True, shared_gated=False
+            ),
+            "score_scale": 1 / 64,
+            "head_scale": 1 / 6,
         },
     ),
-    ("Minitron-4B", MINITRON_4B, {"activation": "relu_squared", "head_width": 128}),
+    ("Minitron-4B", MINITRON_4B, {"mlp_activation": "relu_squared", "head_width": 128}),
     (
         "Olmo-3-7B",
         OLMO_3,
-        {"rotary_of": (1, 1, 1, 0) * 8, "windows": (4096, 4096, 4096, 0) * 8, "qk_norm": "flat"},
+        {
+            "rotary_of": (1, 1, 1, 0) * 8,
+            "windows": (4096, 4096, 4096, 0) * 8,
+            "qk_norm_kind": "flat",
+        },
     ),
     (
         "Jamba-v0.1",
@@ -1422,8 +1467,8 @@ FACTS = [
                 tuple(i for i in range(32) if i % 8 != 4),
                 SelectiveScan(8192, 16, 256, 4, True, False, "silu", "scale", 1e-6),
             ),
-            "experts": Experts(16, 2, False),
-            "other_mlp": OtherMlp(tuple(range(0, 32, 2)), 14336),
+            "experts": Experts.of(count=16, per_token=2, router_renormalised=False),
+            "mlp_other": OtherMlp(tuple(range(0, 32, 2)), 14336),
             "rotary": (),
         },
     ),
@@ -1435,8 +1480,8 @@ FACTS = [
                 tuple(i - 1 for i in range(1, 27) if i % 4),
                 GatedDelta(32, 32, 128, 128, 4, "silu", 1.0, 1e-5, True, True, 128),
             ),
-            "other_mlp": OtherMlp((0,), 9216),
-            "attention_scale": 192**-0.5,
+            "mlp_other": OtherMlp((0,), 9216),
+            "score_scale": 192**-0.5,
         },
     ),
     (
@@ -1462,8 +1507,15 @@ FACTS = [
             "mlp_layers": (),
         },
     ),
-    ("mamba-130m", MAMBA_130M, {"tied": True, "mlp_layers": ()}),
-    ("OLMoE-1B-7B", OLMOE, {"experts": Experts(64, 8, False), "qkv_limit": None}),
+    ("mamba-130m", MAMBA_130M, {"head_tied": True, "mlp_layers": ()}),
+    (
+        "OLMoE-1B-7B",
+        OLMOE,
+        {
+            "experts": Experts.of(count=64, per_token=8, router_renormalised=False),
+            "qkv_limit": None,
+        },
+    ),
     ("Phi-3.5-MoE", PHI_3_5_MOE, {"long_from": 4096, "head_bias": True, "out_bias": True}),
     (
         "recurrentgemma-2b",
@@ -1478,14 +1530,15 @@ FACTS = [
         },
     ),
     ("Seed-OSS-36B", SEED_OSS, {"qkv_bias": True, "out_bias": False, "head_width": 128}),
-    ("xglm-564M", XGLM_564M, {"sinusoidal_from": 2, "embedding_scale": 32.0, "tied": True}),
+    ("xglm-564M", XGLM_564M, {"sinusoidal_from": 2, "embedding_scale": 32.0, "head_tied": True}),
 ]
 
 
 @pytest.mark.parametrize(("raw", "facts"), [fact[1:] for fact in FACTS], ids=[f[0] for f in FACTS])
 def test_a_published_config_is_taken_as_it_is_meant(raw, facts):
     config = decoder(raw)
-    assert {name: getattr(config, name) for name in facts} == facts
+    fields = flat_fields(config)
+    assert {name: fields[name] for name in facts} == facts
     assert config.vocab_size == raw["vocab_size"]
 
 
@@ -1504,12 +1557,12 @@ def test_a_published_config_is_taken_as_it_is_meant(raw, facts):
 )
 def test_channels_of_a_head_that_turn(raw, n_turning):
     config = decoder(raw)
-    assert [2 * len(one.frequencies) for one in config.rotary] == [n_turning]
+    assert [2 * len(one.frequencies) for one in config.positions.rotary] == [n_turning]
 
 
 def test_only_the_full_layers_of_olmo_3_are_scaled():
-    full, sliding = decoder(OLMO_3).rotary
-    plain = decoder(OLMO_3 | {"rope_scaling": None}).rotary
+    full, sliding = decoder(OLMO_3).positions.rotary
+    plain = decoder(OLMO_3 | {"rope_scaling": None}).positions.rotary
     assert plain[0] == plain[1] == sliding
     assert full.factor == pytest.approx(1.2079441541679836)  # 0.1 ln 8 + 1
     assert full.frequencies[-1] == pytest.approx(sliding.frequencies[-1] / 8, rel=1e-6)

@@ -19,6 +19,7 @@ from jaxscore.models import costs, native
 from jaxscore.models.weights import quantization
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.models.wrappers import WRAPPERS
+from tests.device.configs import flat_fields
 from tests.models import published
 from tests.models.checkpoints import FIFTH
 
@@ -60,7 +61,7 @@ def size(name):
     embedding = config.vocab_size * config.width
     return Size(
         sum(leaf.size for leaf in jax.tree.leaves(shapes)),
-        costs.active_parameters(shapes, config) - (0 if config.tied else embedding),
+        costs.active_parameters(shapes, config) - (0 if config.head.tied else embedding),
         config.width,
         config.vocab_size,
     )
@@ -219,65 +220,90 @@ def test_gemma_3_4b():
 
 FACTS = {
     "GPT_OSS_20B": {
-        "experts": Experts(32, 4, True, router_bias=True, bias=True),
+        "experts": Experts.of(
+            count=32, per_token=4, router_renormalised=True, router_bias=True, bias=True
+        ),
         "windows": (128, 0) * 12,
         "sinks": True,
         "qkv_bias": True,
         "out_bias": True,
     },
     "DEEPSEEK_V3": {
-        "experts": Experts(
-            256, 8, True, 2048, False, scores="sigmoid", corrected=True, groups=8,
-            groups_per_token=4, group_rank=2, scale=2.5, least_sum=1e-20,
+        "experts": Experts.of(
+            count=256,
+            per_token=8,
+            router_renormalised=True,
+            shared_width=2048,
+            shared_gated=False,
+            router_scores="sigmoid",
+            router_corrected=True,
+            router_groups=8,
+            router_groups_per_token=4,
+            router_group_rank=2,
+            router_scale=2.5,
+            router_least_sum=1e-20,
         ),
-        "other_mlp": OtherMlp((0, 1, 2), 18432),
+        "mlp_other": OtherMlp((0, 1, 2), 18432),
         "interleaved": True,
         "head_width": 576,
         # mscale of 40 times on 192 channels (DeepSeek-V3's published code)
-        "attention_scale": 192**-0.5 * (0.1 * np.log(40) + 1) ** 2,
+        "score_scale": 192**-0.5 * (0.1 * np.log(40) + 1) ** 2,
     },
     "DEEPSEEK_V2": {
-        "experts": Experts(
-            160, 6, False, 2 * 1536, False, groups=8, groups_per_token=3, scale=16.0
+        "experts": Experts.of(
+            count=160,
+            per_token=6,
+            router_renormalised=False,
+            shared_width=2 * 1536,
+            shared_gated=False,
+            router_groups=8,
+            router_groups_per_token=3,
+            router_scale=16.0,
         ),
-        "attention_scale": 192**-0.5 * (0.1 * 0.707 * np.log(40) + 1) ** 2,
+        "score_scale": 192**-0.5 * (0.1 * 0.707 * np.log(40) + 1) ** 2,
     },
-    "GLM_4_5_AIR": {"qkv_bias": True, "out_bias": False, "qk_norm": "", "head_width": 128},
-    "GLM_4_5": {"qk_norm": "head", "other_mlp": OtherMlp((0, 1, 2), 12288)},
-    "MINIMAX_M2": {"qk_norm": "flat", "windows": (0,) * 62},
-    "ERNIE_4_5_21B": {"tied": True, "other_mlp": OtherMlp((0,), 12288), "head_width": 128},
+    "GLM_4_5_AIR": {"qkv_bias": True, "out_bias": False, "qk_norm_kind": "", "head_width": 128},
+    "GLM_4_5": {"qk_norm_kind": "head", "mlp_other": OtherMlp((0, 1, 2), 12288)},
+    "MINIMAX_M2": {"qk_norm_kind": "flat", "windows": (0,) * 62},
+    "ERNIE_4_5_21B": {"head_tied": True, "mlp_other": OtherMlp((0,), 12288), "head_width": 128},
     "SCOUT": {
         "windows": (8192, 8192, 8192, 0) * 12,
         "rotary_of": (0, 0, 0, 1) * 12,
-        "qk_norm_of": (True, True, True, False) * 12,
-        "other_mlp": None,
+        "qk_norm_layers": (True, True, True, False) * 12,
+        "mlp_other": None,
     },
-    "MAVERICK": {"other_mlp": OtherMlp(tuple(range(0, 48, 2)), 16384), "qk_norm": ""},
+    "MAVERICK": {"mlp_other": OtherMlp(tuple(range(0, 48, 2)), 16384), "qk_norm_kind": ""},
     "GEMMA_3_4B": {"windows": ((1024,) * 5 + (0,)) * 5 + (1024,) * 4, "head_width": 256},
     "MISTRAL_SMALL_3_1": {"head_width": 128, "windows": (0,) * 40},
-    "QWEN2_5_VL_7B": {"qkv_bias": True, "windows": (0,) * 28, "tied": False},
-    "QWEN3_VL_4B": {"qk_norm": "head", "tied": True},
-    "SMOLVLM_500M": {"tied": False, "n_heads": 15, "mlp_width": 2560},
-    "QWEN3_5_4B": {"tied": True, "query_gate": True, "mlp_width": 9216},
-    "QWEN3_5_35B_A3B": {"experts": Experts(256, 8, True, 512), "other_mlp": None},
-    "QWEN3_8_FLASH_NEXT": {"experts": Experts(512, 10, True, 640), "max_positions": 2051},
-}  # fmt: skip
+    "QWEN2_5_VL_7B": {"qkv_bias": True, "windows": (0,) * 28, "head_tied": False},
+    "QWEN3_VL_4B": {"qk_norm_kind": "head", "head_tied": True},
+    "SMOLVLM_500M": {"head_tied": False, "n_heads": 15, "mlp_width": 2560},
+    "QWEN3_5_4B": {"head_tied": True, "query_gate": True, "mlp_width": 9216},
+    "QWEN3_5_35B_A3B": {
+        "experts": Experts.of(count=256, per_token=8, router_renormalised=True, shared_width=512),
+        "mlp_other": None,
+    },
+    "QWEN3_8_FLASH_NEXT": {
+        "experts": Experts.of(count=512, per_token=10, router_renormalised=True, shared_width=640),
+        "max_positions": 2051,
+    },
+}
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_a_published_config_is_taken_as_it_is_meant(name):
-    config = translated(name)
+    fields = flat_fields(translated(name))
     for key, value in FACTS[name].items():
         close = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
-        assert getattr(config, key) == close, key
+        assert fields[key] == close, key
 
 
 def test_minimax_m2_turns_half_of_each_head():
-    assert [2 * len(one.frequencies) for one in translated("MINIMAX_M2").rotary] == [64]
+    assert [2 * len(one.frequencies) for one in translated("MINIMAX_M2").positions.rotary] == [64]
 
 
 def test_ministral_grows_its_queries():
-    growth = translated("DEVSTRAL_SMALL_2").query_growth
+    growth = translated("DEVSTRAL_SMALL_2").attention.scores.query_growth
     assert (set(growth.shares), growth.length) == ({0.1}, 8192.0)
 
 

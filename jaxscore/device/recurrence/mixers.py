@@ -415,7 +415,7 @@ class RecurrentHalf(nn.Module):
         c = self.config
         assert c.recurrent is not None
         beside = c.recurrent.beside
-        is_before = c.norm_place in (*NORMS_BEFORE, "mixed")
+        is_before = c.norm.place in (*NORMS_BEFORE, "mixed")
         read = Norm(c, name="attention_norm")(x) if is_before else x
         if beside is not None:
             read *= beside.mixer_in
@@ -423,7 +423,7 @@ class RecurrentHalf(nn.Module):
         mixed = mixer_module(c, self.build, name="mixer")(rows, layout)
         if beside is not None:
             mixed *= beside.mixer_out
-        if c.norm_place in NORMS_AFTER:
+        if c.norm.place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed
 

@@ -76,7 +76,7 @@ def _mimo(config: Any) -> DecoderConfig:
         **_head_fields(config, windows),
         **fields.rotary_by_layer_type(config),
         qkv_bias=config.attention_bias,
-        value_scale=1.0 if scale is None else scale,
+        value_factor=1.0 if scale is None else scale,
         windows=windows,
     )
 
@@ -84,14 +84,16 @@ def _mimo(config: Any) -> DecoderConfig:
 def _attention_sources(config: DecoderConfig) -> Table:
     table: Table = {}
     several = attention_kinds.stacked_by_kind(config)
-    for kind, own in enumerate(config.kinds()):
+    for kind, own in enumerate(config.attention_configs()):
         at = ("attentions", attention_kinds.KINDS[kind]) if several else ("layers", "attention")
         layers = tuple(attention_kinds.layers_of(config, kind)[0]) if several else None
         name = "layers.{i}.self_attn."
         for ours in "qkv":
-            table |= linear((*at, ours), f"{name}{ours}_proj", own.qkv_bias, layers=layers)
+            table |= linear(
+                (*at, ours), f"{name}{ours}_proj", own.attention.qkv_bias, layers=layers
+            )
         table |= linear((*at, "out"), name + "o_proj", False, layers=layers)
-        if own.sinks:
+        if own.attention.scores.sinks:
             table[*at, "sinks"] = Source(name + "attention_sink_bias", layers=layers)
     return table
 
@@ -99,19 +101,19 @@ def _attention_sources(config: DecoderConfig) -> Table:
 def _flint(config: Any) -> DecoderConfig:
     """Layers with a window have rotary embeddings; the others are NoPE."""
     windows = fields.windows_by_layer_type(config)
-    experts = Experts(
-        config.num_experts,
-        config.num_experts_per_tok,
-        config.norm_topk_prob,
-        config.shared_expert_intermediate_size,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+        shared_width=config.shared_expert_intermediate_size,
         shared_gated=False,
-        scores="sigmoid",
+        router_scores="sigmoid",
     )
     plain, width = mixtures.layers_between_steps(config), config.moe_intermediate_size
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        qk_norm="head",
+        qk_norm_kind="head",
         sinks=True,
         windows=windows,
         **fields.rotary_in_layers(config, map(bool, windows)),
@@ -136,17 +138,17 @@ def _gpt_oss(config: Any) -> DecoderConfig:
     per_token = config.num_experts_per_tok
     # experts_per_token is an older name
     fields.require(config, hidden_act="silu", experts_per_token=per_token)
-    experts = Experts(
-        config.num_local_experts,
-        per_token,
-        renormalised=True,  # equal to a softmax over the chosen logits
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=per_token,
+        router_renormalised=True,  # equal to a softmax over the chosen logits
         router_bias=True,
         bias=True,
     )
     return llama.llama_config(
         config,
         experts=mixtures.check_counts(experts),
-        clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
+        mlp_clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
         sinks=True,
         windows=fields.windows_by_layer_type(config),
         **fields.biases(config),

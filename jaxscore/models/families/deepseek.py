@@ -9,7 +9,6 @@ Each layer of longcat_flash is two of ours. The experts read the first MLP's inp
 output is added after the second MLP (arXiv 2509.01322). Some experts return their input.
 """
 
-import dataclasses
 import math
 from typing import Any
 
@@ -28,7 +27,7 @@ def _deepseek(
     plain = mixtures.first_layers(config) if plain is None else plain
     width = config.moe_intermediate_size
     shared_width = (config.n_shared_experts or 0) * width
-    experts = dataclasses.replace(experts, shared_width=shared_width, shared_gated=False)
+    experts = experts.replace(shared_width=shared_width, shared_gated=False)
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
@@ -43,8 +42,8 @@ def latent_fields(config: Any) -> dict[str, Any]:
     latent = Latent(
         rank=config.kv_lora_rank,
         query_rank=config.q_lora_rank or 0,
-        turned=config.qk_rope_head_dim,
-        unturned=config.qk_nope_head_dim,
+        rope_width=config.qk_rope_head_dim,
+        nope_width=config.qk_nope_head_dim,
         value=config.v_head_dim,
         norm_eps=NORM_EPS,
     )
@@ -52,8 +51,8 @@ def latent_fields(config: Any) -> dict[str, Any]:
     return {
         "latent": latent,
         "n_kv_heads": 1,
-        "head_width": latent.rank + latent.turned,
-        "attention_scale": _attention_scale(config),
+        "head_width": latent.rank + latent.rope_width,
+        "score_scale": _attention_scale(config),
         "qkv_bias": bias,
         "out_bias": bias,
     }
@@ -81,13 +80,13 @@ def _v2(config: Any) -> DecoderConfig:
     for name in ("n_group", "topk_group"):
         if limited and getattr(config, name) is None:
             raise InputError(f"{name} is None, expected a number with group_limited_greedy")
-    experts = Experts(
-        config.n_routed_experts,
-        config.num_experts_per_tok,
-        renormalised=False,
-        groups=config.n_group if limited else 1,
-        groups_per_token=config.topk_group if limited else 1,
-        scale=config.routed_scaling_factor,
+    experts = Experts.of(
+        count=config.n_routed_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=False,
+        router_groups=config.n_group if limited else 1,
+        router_groups_per_token=config.topk_group if limited else 1,
+        router_scale=config.routed_scaling_factor,
     )
     return _deepseek(config, experts, interleaved=True)
 
@@ -148,21 +147,26 @@ def _youtu(config: Any) -> DecoderConfig:
 
 def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.") -> Table:
     """Latent attention; `layer` is the prefix of its tensors."""
-    latent, at = config.latent, ("layers", "attention", "latent")
+    latent, at = config.attention.latent, ("layers", "attention", "latent")
     assert latent is not None
     table: Table = {}
     if latent.query_rank:
-        table |= linear((*at, "query_in"), layer + "q_a_proj", config.qkv_bias)
+        table |= linear((*at, "query_in"), layer + "q_a_proj", config.attention.qkv_bias)
         table |= norm((*at, "query_norm"), layer + "q_a_layernorm", False)
     name = "q_b_proj" if latent.query_rank else "q_proj"
     table |= linear((*at, "q"), layer + name, False)
-    table |= linear((*at, "key_value"), layer + "kv_a_proj_with_mqa", config.qkv_bias)
+    table |= linear((*at, "key_value"), layer + "kv_a_proj_with_mqa", config.attention.qkv_bias)
     table |= norm((*at, "norm"), layer + "kv_a_layernorm", False)
-    rows = latent.unturned + latent.value
-    for ours, start, stop in (("key_up", 0, latent.unturned), ("value_up", latent.unturned, rows)):
-        part = Part(config.n_heads, rows, start, stop)
+    rows = latent.nope_width + latent.value
+    for ours, start, stop in (
+        ("key_up", 0, latent.nope_width),
+        ("value_up", latent.nope_width, rows),
+    ):
+        part = Part(config.attention.n_heads, rows, start, stop)
         table |= linear((*at, ours), layer + "kv_b_proj", False, part=part)
-    return table | linear(("layers", "attention", "out"), layer + "o_proj", config.out_bias)
+    return table | linear(
+        ("layers", "attention", "out"), layer + "o_proj", config.attention.out_bias
+    )
 
 
 def sources(config: DecoderConfig) -> Table:
@@ -212,22 +216,22 @@ def _axk2(config: Any) -> DecoderConfig:
     groups = 1 if config.n_group is None else config.n_group
     made = _indexed(
         config,
-        groups=groups,
-        groups_per_token=config.topk_group or 1,
-        group_rank=2,
-        dropped_score=0.0,
+        router_groups=groups,
+        router_groups_per_token=config.topk_group or 1,
+        router_group_rank=2,
+        router_dropped_score=0.0,
     )
-    assert made.latent is not None
-    latent = made.latent._replace(gated=True)
-    return dataclasses.replace(made, latent=latent, norm_gate_rank=config.gated_norm_rank)
+    assert made.attention.latent is not None
+    latent = made.attention.latent._replace(gated=True)
+    return made.replace(latent=latent, norm_gate_rank=config.gated_norm_rank)
 
 
 def _axk2_sources(config: DecoderConfig) -> Table:
-    latent, layer = config.latent, "layers.{i}."
+    latent, layer = config.attention.latent, "layers.{i}."
     assert latent is not None
     table = sources(config)
-    at, own = ("layers", "attention", "latent"), latent.turned + latent.unturned
-    rows = hybrid.parts(config.n_heads, own, latent.value)
+    at, own = ("layers", "attention", "latent"), latent.rope_width + latent.nope_width
+    rows = hybrid.parts(config.attention.n_heads, own, latent.value)
     for name, part in zip(("q", "gate"), rows, strict=True):
         table |= linear((*at, name), layer + "self_attn.q_b_proj", False, part=part)
     first, second = layer + "input_layernorm", layer + "post_attention_layernorm"
@@ -283,14 +287,14 @@ def _longcat_flash(config: Any) -> DecoderConfig:
         query_factor=(config.hidden_size / config.q_lora_rank) ** 0.5,
         factor=(config.hidden_size / config.kv_lora_rank) ** 0.5,
     )
-    experts = Experts(
-        config.n_routed_experts,
-        config.moe_topk,
-        renormalised=False,
+    experts = Experts.of(
+        count=config.n_routed_experts,
+        per_token=config.moe_topk,
+        router_renormalised=False,
         shared_width=config.ffn_hidden_size,
         shared_gated=False,
-        corrected=True,
-        scale=config.routed_scaling_factor,
+        router_corrected=True,
+        router_scale=config.routed_scaling_factor,
         identities=config.zero_expert_num or 0,
         late=True,
     )

@@ -20,7 +20,7 @@ def _biogpt(config: Any) -> DecoderConfig:
         mlp_width=config.intermediate_size,
         max_positions=config.max_position_embeddings,
         norm_eps=NORM_EPS,
-        activation=fields.activation(config),
+        mlp_activation=fields.activation(config),
         learned_positions=True,
         embedding_scale=math.sqrt(width) if config.scale_embedding else 1.0,
         **fields.biases_everywhere(True),
@@ -43,10 +43,10 @@ def _opt(config: Any) -> DecoderConfig:
         max_positions=config.max_position_embeddings,
         norm_eps=NORM_EPS,
         norm_place="before" if before else "residual",
-        activation=fields.activation(config, "activation_function"),
+        mlp_activation=fields.activation(config, "activation_function"),
         learned_positions=True,
         embedding_width=embedding if embedding != config.hidden_size else 0,
-        final_norm=before and not config._remove_final_layer_norm,
+        head_norm=before and not config._remove_final_layer_norm,
         **fields.biases_everywhere(config.enable_bias),
     )
 
@@ -67,7 +67,7 @@ def _xglm(config: Any) -> DecoderConfig:
         mlp_width=config.ffn_dim,
         max_positions=config.max_position_embeddings,
         norm_eps=NORM_EPS,
-        activation=fields.activation(config, "activation_function"),
+        mlp_activation=fields.activation(config, "activation_function"),
         sinusoidal_from=OFFSET,
         embedding_scale=math.sqrt(width) if config.scale_embedding else 1.0,
         **fields.biases_everywhere(True),
@@ -75,7 +75,7 @@ def _xglm(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig, prefix: str, final_norm: str, head: str = "lm_head") -> Table:
-    layer, bias = prefix + "layers.{i}.", config.qkv_bias
+    layer, bias = prefix + "layers.{i}.", config.attention.qkv_bias
     table: Table = {("embed", "token"): Source(prefix + "embed_tokens.weight")}
     for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
         table |= linear(("layers", "attention", ours), f"{layer}self_attn.{theirs}", bias)
@@ -83,7 +83,7 @@ def _sources(config: DecoderConfig, prefix: str, final_norm: str, head: str = "l
         table |= linear(("layers", "mlp", ours), layer + theirs, bias)
     table |= norm(("layers", "attention_norm"), layer + "self_attn_layer_norm", True)
     table |= norm(("layers", "mlp_norm"), layer + "final_layer_norm", True)
-    if config.final_norm:
+    if config.head.norm:
         table |= norm(("final_norm",), prefix + final_norm, True)
     return table | unembedding(config, head)
 
@@ -91,7 +91,7 @@ def _sources(config: DecoderConfig, prefix: str, final_norm: str, head: str = "l
 def _opt_sources(config: DecoderConfig) -> Table:
     table = _sources(config, "decoder.", "final_layer_norm")
     table["embed", "position"] = Source("decoder.embed_positions.weight", skip=OFFSET)
-    if config.embedding_width:
+    if config.embedding.width:
         table["embed", "into", "weight"] = Source("decoder.project_in.weight")
         table["out_of", "weight"] = Source("decoder.project_out.weight")
     return table

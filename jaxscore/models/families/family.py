@@ -142,5 +142,5 @@ def layer_norms(names: Mapping[str, str], bias: bool = False, plus: float = 0.0)
 
 def unembedding(config: DecoderConfig, name: str = "lm_head") -> Table:
     """Rows of the unembedding: none if it is tied and has no bias."""
-    table: Table = {} if config.tied else {("unembed", "weight"): Source(f"{name}.weight")}
-    return table | ({("unembed", "bias"): Source(f"{name}.bias")} if config.head_bias else {})
+    table: Table = {} if config.head.tied else {("unembed", "weight"): Source(f"{name}.weight")}
+    return table | ({("unembed", "bias"): Source(f"{name}.bias")} if config.head.bias else {})

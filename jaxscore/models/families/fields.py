@@ -119,7 +119,7 @@ def decoder_config(config: Any, **own: Any) -> DecoderConfig:
             f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {n_kv_heads}"
         )
     width = head_width(config)
-    return DecoderConfig(
+    return DecoderConfig.of(
         **{
             "vocab_size": config.vocab_size,
             "width": config.hidden_size,
@@ -128,13 +128,9 @@ def decoder_config(config: Any, **own: Any) -> DecoderConfig:
             "n_kv_heads": n_kv_heads,
             "head_width": width,
             "windows": (0,) * config.num_hidden_layers,
-            "norm": "rms",
-            "gated": True,
-            "attention_scale": width**-0.5,
-            "qkv_bias": False,
-            "out_bias": False,
-            "mlp_bias": False,
-            "tied": config.tie_word_embeddings,
+            "norm_kind": "rms",
+            "score_scale": width**-0.5,
+            "head_tied": config.tie_word_embeddings,
             **own,
         }
     )
@@ -142,7 +138,9 @@ def decoder_config(config: Any, **own: Any) -> DecoderConfig:
 
 def gpt_decoder_config(config: Any, **own: Any) -> DecoderConfig:
     """Decoder with layer norms and an ungated MLP, as in GPT-2, except for the fields in `own`."""
-    return decoder_config(config, **{"norm": "layer", "norm_bias": True, "gated": False, **own})
+    return decoder_config(
+        config, **{"norm_kind": "layer", "norm_bias": True, "mlp_gated": False, **own}
+    )
 
 
 def biases(config: Any) -> dict[str, bool]:

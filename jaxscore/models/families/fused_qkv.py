@@ -34,14 +34,14 @@ def attention_sources(config: DecoderConfig, fused: str, out: str, bias: bool) -
     Args:
         fused, out: names of the two products.
     """
-    group = config.n_heads // config.n_kv_heads
+    group = config.attention.n_heads // config.attention.n_kv_heads
     table: Table = {}
     for name, start, stop in (
         ("q", 0, group),
         ("k", group, group + 1),
         ("v", group + 1, group + 2),
     ):
-        part = Part(config.n_kv_heads, group + 2, start, stop)
+        part = Part(config.attention.n_kv_heads, group + 2, start, stop)
         path = ("layers", "attention", name)
         table |= linear(path, fused, bias, part=part)
     return table | linear(("layers", "attention", "out"), out, bias)
@@ -75,7 +75,7 @@ def _bloom(config: Any) -> DecoderConfig:
         mlp_width=4 * config.hidden_size,
         max_positions=fields.MAX_POSITIONS,
         norm_eps=config.layer_norm_epsilon,
-        activation="gelu_tanh",
+        mlp_activation="gelu_tanh",
         alibi=Alibi(alibi_slopes(config.num_attention_heads)),
         embedding_norm=True,
         **fields.biases_everywhere(True),
@@ -122,7 +122,7 @@ def _falcon(config: Any) -> DecoderConfig:
         n_kv_heads=n_kv_heads,
         mlp_width=config.ffn_hidden_size,
         norm_eps=config.layer_norm_epsilon,
-        activation=fields.activation(config, "activation"),
+        mlp_activation=fields.activation(config, "activation"),
         parallel=parallel,
         **fields.biases_everywhere(config.bias),
         **positions,
@@ -130,12 +130,12 @@ def _falcon(config: Any) -> DecoderConfig:
 
 
 def _falcon_sources(config: DecoderConfig) -> Table:
-    layer, bias = "h.{i}.", config.qkv_bias
+    layer, bias = "h.{i}.", config.attention.qkv_bias
     table: Table = {("embed", "token"): Source("word_embeddings.weight")}
     norms = {"attention_norm": "ln_attn", "mlp_norm": "ln_mlp"}
-    if config.parallel != "own":
+    if config.residual.parallel != "own":
         norms = {"attention_norm": "input_layernorm"}
-    if config.parallel == "no":
+    if config.residual.parallel == "no":
         norms["mlp_norm"] = "post_attention_layernorm"
     for ours, theirs in norms.items():
         table |= norm(("layers", ours), layer + theirs, True)
@@ -151,7 +151,7 @@ def _gpt_neox(config: Any) -> DecoderConfig:
         mlp_width=config.intermediate_size,
         max_positions=config.max_position_embeddings,
         norm_eps=config.layer_norm_eps,
-        activation=fields.activation(config),
+        mlp_activation=fields.activation(config),
         parallel="own" if config.use_parallel_residual else "no",
         qkv_bias=config.attention_bias,
         out_bias=config.attention_bias,
@@ -166,7 +166,7 @@ def _gpt_neox_sources(config: DecoderConfig) -> Table:
         {("embed", "token"): Source("embed_in.weight")}
         | norm(("layers", "attention_norm"), layer + "input_layernorm", True)
         | norm(("layers", "mlp_norm"), layer + "post_attention_layernorm", True)
-        | _attention_sources(config, layer + "attention.", config.qkv_bias)
+        | _attention_sources(config, layer + "attention.", config.attention.qkv_bias)
         | _mlp_sources(layer, True)
         | norm(("final_norm",), "final_layer_norm", True)
         | unembedding(config, "embed_out")
@@ -180,8 +180,8 @@ def _persimmon(config: Any) -> DecoderConfig:
         mlp_width=config.intermediate_size,
         max_positions=config.max_position_embeddings,
         norm_eps=config.layer_norm_eps,
-        activation=fields.activation(config),
-        qk_norm="head" if config.qk_layernorm else "",
+        mlp_activation=fields.activation(config),
+        qk_norm_kind="head" if config.qk_layernorm else "",
         qk_norm_bias=True,
         **fields.biases_everywhere(True),
         **fields.rotary_fields(config),
@@ -194,7 +194,7 @@ def _persimmon_sources(config: DecoderConfig) -> Table:
     table |= norm(("layers", "attention_norm"), layer + "input_layernorm", True)
     table |= norm(("layers", "mlp_norm"), layer + "post_attention_layernorm", True)
     table |= _attention_sources(config, layer + "self_attn.", True) | _mlp_sources(layer, True)
-    if config.qk_norm:
+    if config.attention.qk_norm.kind:
         for name in "qk":
             path = ("layers", "attention", f"{name}_norm")
             table |= norm(path, f"{layer}self_attn.{name}_layernorm", True)
@@ -243,8 +243,8 @@ def _mpt(config: Any) -> DecoderConfig:
         max_positions=config.max_seq_len,
         norm_eps=config.layer_norm_epsilon,
         norm_bias=False,
-        activation="gelu",
-        attention_scale=scale,
+        mlp_activation="gelu",
+        score_scale=scale,
         qkv_limit=limit,
         alibi=Alibi(alibi_slopes(config.n_heads)),
     )

@@ -47,7 +47,7 @@ def _config(
     return llama.llama_config(
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,
-        qk_norm="head",
+        qk_norm_kind="head",
         query_gate=True,
         **fields.biases(config),
         **own,
@@ -58,11 +58,11 @@ def _mixture(
     config: Any, renormalised: bool, plain: tuple[int, ...], width: int, **own: Any
 ) -> DecoderConfig:
     """Experts beside a gated shared MLP, and plain MLPs of this width in some layers."""
-    experts = Experts(
-        config.num_experts,
-        config.num_experts_per_tok,
-        renormalised,
-        config.shared_expert_intermediate_size,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=renormalised,
+        shared_width=config.shared_expert_intermediate_size,
     )
     inner = config.moe_intermediate_size
     return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width), **own)
@@ -116,7 +116,7 @@ def _qwen4_exp(config: Any) -> DecoderConfig:
         max_positions=longest,
         norm_place="streams",
         streams=HyperConnections(config.hc_count, config.hc_lowrank),
-        final_norm=False,
+        head_norm=False,
         ngrams=_ngrams(config) if config.ple_layer_ids else None,
     )
 
@@ -211,8 +211,8 @@ def _attention_sources(config: DecoderConfig) -> Table:
     table = llama.attention_sources(config) | llama.qk_norm_sources(config, PLUS)
     for ours, part in {"q": QUERY, "gate": GATE}.items():
         path = (*hybrid.ATTENTION, ours)
-        own = part._replace(groups=config.n_heads)
-        table |= linear(path, "layers.{i}.self_attn.q_proj", config.qkv_bias, part=own)
+        own = part._replace(groups=config.attention.n_heads)
+        table |= linear(path, "layers.{i}.self_attn.q_proj", config.attention.qkv_bias, part=own)
     return table
 
 
@@ -264,7 +264,7 @@ def _mlp_sources(config: DecoderConfig) -> Table:
     if config.experts is None:
         return table
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
-    if config.experts.shared_width and config.experts.shared_gated:
+    if config.experts.shared.width and config.experts.shared.gated:
         at = mixtures.mlp_path(config)
         layers, _ = mixtures.split_layers(config)
         gate = layer + "shared_expert_gate"
@@ -376,17 +376,17 @@ def _lara_mini(config: Any) -> DecoderConfig:
     mixer = hybrid.gated_delta(config, largest_rate=1.0, norm_eps=config.rms_norm_eps)
     window = fields.window_size(config) if SLIDING in config.layer_types else 0
     windows = tuple(window if kind == SLIDING else 0 for kind in config.layer_types)
-    experts = Experts(
-        config.num_experts,
-        config.num_experts_per_tok,
-        config.norm_topk_prob,
-        config.shared_expert_intermediate_size,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+        shared_width=config.shared_expert_intermediate_size,
         shared_gated=False,
     )
     return llama.llama_config(
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=windows,
         **mixtures.mlp_fields(config, experts, config.moe_intermediate_size, (), 0),
         **fields.rotary_in_layers(config, map(bool, windows)),
@@ -430,7 +430,7 @@ def _olmo_hybrid(config: Any) -> DecoderConfig:
         config,
         recurrent=Recurrent(layers, mixer),
         norm_place="mixed",
-        qk_norm="flat",
+        qk_norm_kind="flat",
         **fields.biases(config),
         **rotary,
     )

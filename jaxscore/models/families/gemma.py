@@ -49,11 +49,11 @@ def _gemma2(config: Any, **own: Any) -> DecoderConfig:
     own = {"norm_place": "both"} | own
     return _gemma(
         config,
-        activation=fields.activation(config, "hidden_activation"),
+        mlp_activation=fields.activation(config, "hidden_activation"),
         windows=fields.windows_by_layer_type(config),
-        attention_scale=config.query_pre_attn_scalar**-0.5,
-        attention_softcap=config.attn_logit_softcapping,
-        logit_softcap=config.final_logit_softcapping,
+        score_scale=config.query_pre_attn_scalar**-0.5,
+        score_softcap=config.attn_logit_softcapping,
+        head_softcap=config.final_logit_softcapping,
         **own,
     )
 
@@ -62,7 +62,7 @@ def _gemma3(config: Any) -> DecoderConfig:
     """Norms of queries and keys; layers with a window have frequencies of their own."""
     # PyTorch's class accepts the cap without applying it.
     fields.require(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
-    return _gemma2(config, qk_norm="head", **fields.rotary_by_layer_type(config))
+    return _gemma2(config, qk_norm_kind="head", **fields.rotary_by_layer_type(config))
 
 
 def _vaultgemma(config: Any) -> DecoderConfig:
@@ -78,10 +78,10 @@ def _vaultgemma_sources(config: DecoderConfig) -> Table:
 def _sources(config: DecoderConfig) -> Table:
     table = llama.embedding_sources(config, PLUS) | llama.attention_sources(config)
     table |= llama.mlp_sources(config)
-    if config.norm_place == "before":
+    if config.norm.place == "before":
         return table | llama.pre_norm_sources(config, PLUS)
     table |= layer_norms(SANDWICH_NORMS, plus=PLUS)
-    return table | (llama.qk_norm_sources(config, PLUS) if config.qk_norm else {})
+    return table | (llama.qk_norm_sources(config, PLUS) if config.attention.qk_norm.kind else {})
 
 
 READS = "head_dim attention_bias hidden_activation cache_implementation"
@@ -123,10 +123,10 @@ def _recurrent_gemma(config: Any) -> DecoderConfig:
         windows=(window,) * config.num_hidden_layers,
         mlp_width=config.intermediate_size // 2,
         max_positions=fields.MAX_POSITIONS,
-        activation=fields.activation(config, "hidden_activation"),
+        mlp_activation=fields.activation(config, "hidden_activation"),
         # As PyTorch's class rounds it
         embedding_scale=float(ml_dtypes.bfloat16(math.sqrt(config.hidden_size))),
-        logit_softcap=config.logits_soft_cap,
+        head_softcap=config.logits_soft_cap,
         qkv_bias=config.attention_bias,
         out_bias=True,
         mlp_bias=True,
@@ -138,7 +138,7 @@ def _block_sources(config: DecoderConfig) -> Table:
     name, unit = LAYER + "temporal_block.", LAYER + "temporal_block.rg_lru."
     table: Table = {}
     for ours in "qkv":
-        table |= linear((*hybrid.ATTENTION, ours), f"{name}{ours}_proj", config.qkv_bias)
+        table |= linear((*hybrid.ATTENTION, ours), f"{name}{ours}_proj", config.attention.qkv_bias)
     table |= linear((*hybrid.ATTENTION, "out"), name + "o_proj", True)
     at = hybrid.RECURRENT
     for ours in ("x", "z", "out"):

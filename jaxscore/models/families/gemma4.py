@@ -41,17 +41,17 @@ def _gemma4(config: Any) -> DecoderConfig:
         **_head_fields(config, types),
         **_rotary_fields(config, types),
         **_mlp_fields(config, shared),
-        activation=fields.activation(config, "hidden_activation"),
-        attention_scale=1.0,
+        mlp_activation=fields.activation(config, "hidden_activation"),
+        score_scale=1.0,
         keys_of=shared,
-        qk_norm="head",
+        qk_norm_kind="head",
         value_norm=True,
         norm_place="both",
         windows=windows,
-        per_layer_width=per_layer or 0,
+        embedding_per_layer_width=per_layer or 0,
         layer_scale=True,
         embedding_scale=math.sqrt(config.hidden_size),
-        logit_softcap=config.final_logit_softcapping,
+        head_softcap=config.final_logit_softcapping,
         **fields.biases(config),
     )
 
@@ -84,7 +84,7 @@ def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
         [(other_heads, other_width)] = sizes[FULL]
         out["other_heads"] = OtherHeads(full, other_heads, other_width, values_are_keys)
     elif not sizes[SLIDING]:
-        out["values_are_keys"] = values_are_keys
+        out["value_are_keys"] = values_are_keys
     n_heads = config.num_attention_heads
     for heads, _ in sizes[SLIDING] | sizes[FULL]:
         if heads < 1 or n_heads % heads:
@@ -133,20 +133,20 @@ def _mlp_fields(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if config.use_double_wide_mlp and keys_of:
         layers = tuple(i for i, source in enumerate(keys_of) if source != i)
-        own["other_mlp"] = OtherMlp(layers, 2 * config.intermediate_size)
+        own["mlp_other"] = OtherMlp(layers, 2 * config.intermediate_size)
     if not getattr(config, "enable_moe_block", False):
         return own
     if own:
         raise InputError("enable_moe_block with use_double_wide_mlp: not handled together")
-    experts = Experts(
-        config.num_experts,
-        config.top_k_experts,
-        renormalised=True,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.top_k_experts,
+        router_renormalised=True,
         shared_width=config.intermediate_size,
         shared_gated=False,
-        beside=True,
+        separate_norms=True,
         router_norm=True,
-        expert_scale=True,
+        router_expert_scale=True,
     )
     experts = mixtures.check_counts(experts, "top_k_experts")
     return {"experts": experts, "mlp_width": config.moe_intermediate_size}
@@ -162,21 +162,21 @@ def _attention_sources(
     name = "layers.{i}.self_attn."
     table: Table = {}
     layers_of = {"q": layers, "k": with_keys}
-    if not config.values_are_keys:
+    if not config.attention.values.are_keys:
         layers_of["v"] = with_keys
     for ours, where in layers_of.items():
         path = (*at, ours)
-        table |= linear(path, f"{name}{ours}_proj", config.qkv_bias, layers=where)
+        table |= linear(path, f"{name}{ours}_proj", config.attention.qkv_bias, layers=where)
     for ours, where in {"q_norm": layers, "k_norm": with_keys}.items():
         table[*at, ours, "scale"] = Source(f"{name}{ours}.weight", layers=where)
-    return table | linear((*at, "out"), name + "o_proj", config.out_bias, layers=layers)
+    return table | linear((*at, "out"), name + "o_proj", config.attention.out_bias, layers=layers)
 
 
 def _all_attention_sources(config: DecoderConfig) -> Table:
     if not attention_kinds.stacked_by_kind(config):
         return _attention_sources(config, ("layers", "attention"), None, None)
     table: Table = {}
-    for kind, own in enumerate(config.kinds()):
+    for kind, own in enumerate(config.attention_configs()):
         at = ("attentions", attention_kinds.KINDS[kind])
         layers, with_keys = attention_kinds.layers_of(config, kind)
         table |= _attention_sources(own, at, tuple(layers), tuple(with_keys))
@@ -227,12 +227,12 @@ def per_layer_sources() -> Table:
 def _sources(config: DecoderConfig) -> Table:
     table = attention_and_norm_sources(config) | _mlp_sources(config)
     table["layers", "layer_scale"] = Source("layers.{i}.layer_scalar")
-    return table | per_layer_sources() if config.per_layer_width else table
+    return table | per_layer_sources() if config.embedding.per_layer_width else table
 
 
 def unread(config: DecoderConfig) -> tuple[str, ...]:
     """Keys and values of layers that use another layer's; released checkpoints have them."""
-    shared = [i for i, source in enumerate(config.keys_of) if source != i]
+    shared = [i for i, source in enumerate(config.attention.keys_of) if source != i]
     return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
 
 
@@ -263,19 +263,19 @@ def _gemma3n(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         **fields.rotary_by_layer_type(config),
-        activation=fields.activation(config, "hidden_activation"),
+        mlp_activation=fields.activation(config, "hidden_activation"),
         streams=_altup(config),
-        attention_scale=1.0,
+        score_scale=1.0,
         embedding_scale=math.sqrt(config.hidden_size),
         keys_of=keys_of(config, types),
         laurel_rank=config.laurel_rank,
-        logit_softcap=config.final_logit_softcapping,
+        head_softcap=config.final_logit_softcapping,
         mlp_cutoffs=_cutoffs(config),
         mlp_width=sizes[0],
         norm_place="both",
-        per_layer_rows=rows,
-        per_layer_width=config.hidden_size_per_layer_input,
-        qk_norm="head",
+        embedding_per_layer_rows=rows,
+        embedding_per_layer_width=config.hidden_size_per_layer_input,
+        qk_norm_kind="head",
         sum_factors=((HALF, HALF, 1.0, 1.0),) * n,
         value_norm=True,
         windows=fields.windows_by_layer_type(config),
@@ -319,8 +319,8 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
     }.items():
         table |= linear((*at, ours), f"{layer}altup.{theirs}", False)
     table |= norm((*at, "norm"), layer + "altup.router_norm", False)
-    assert isinstance(config.streams, AltUp)
-    if config.streams.scaled:
+    assert isinstance(config.residual.streams, AltUp)
+    if config.residual.streams.scaled:
         table[*at, "output_scale"] = Source(layer + "altup.correct_output_scale")
     at = ("layers", "laurel")
     for ours in ("left", "right"):
@@ -330,8 +330,10 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
     """Also scales that are not applied."""
-    assert isinstance(config.streams, AltUp)
-    scales = () if config.streams.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)
+    assert isinstance(config.residual.streams, AltUp)
+    scales = (
+        () if config.residual.streams.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)
+    )
     return unread(config) + scales
 
 

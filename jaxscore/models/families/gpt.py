@@ -17,7 +17,7 @@ def _gptlike(config: Any, **own: Any) -> DecoderConfig:
         config,
         max_positions=config.max_position_embeddings,
         norm_eps=config.layer_norm_epsilon,
-        activation=fields.activation(config, "activation_function"),
+        mlp_activation=fields.activation(config, "activation_function"),
         mlp_bias=True,
         **own,
     )
@@ -36,9 +36,9 @@ def _sources(
     table: Table = {("embed", "token"): Source("wte.weight")}
     table |= norm(("layers", "attention_norm"), layer + "ln_1", True)
     table |= norm(("final_norm",), "ln_f", True)
-    if config.learned_positions:
+    if config.positions.learned_positions:
         table["embed", "position"] = Source("wpe.weight")
-    if config.parallel == "no":
+    if config.residual.parallel == "no":
         table |= norm(("layers", "mlp_norm"), layer + "ln_2", True)
     for ours, theirs in zip(("up", "down"), mlp, strict=True):
         name = f"{layer}mlp.{theirs}"
@@ -62,7 +62,7 @@ def _with_positions(config: Any) -> DecoderConfig:
         config,
         mlp_width=config.n_inner or 4 * config.n_embd,
         learned_positions=True,
-        attention_scale=width**-0.5 if config.scale_attn_weights else 1.0,
+        score_scale=width**-0.5 if config.scale_attn_weights else 1.0,
         qkv_bias=True,
         out_bias=True,
     )
@@ -104,7 +104,7 @@ def _gpt_neo(config: Any) -> DecoderConfig:
         config,
         mlp_width=config.intermediate_size or 4 * config.hidden_size,
         learned_positions=True,
-        attention_scale=1.0,
+        score_scale=1.0,
         out_bias=True,
         windows=tuple(windows[kind] for kind in layers),
     )

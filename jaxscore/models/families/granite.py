@@ -1,7 +1,6 @@
 """granite, its mixtures, some with windows, and hyperclovax: llama with multipliers on what it adds
 up."""
 
-import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
@@ -18,10 +17,10 @@ def granite_config(config: Any, **own: Any) -> DecoderConfig:
         raise InputError("logits_scaling is 0, expected another number")
     return llama.llama_config(
         config,
-        attention_scale=config.attention_multiplier,
+        score_scale=config.attention_multiplier,
         embedding_scale=config.embedding_multiplier,
-        residual_scale=config.residual_multiplier,
-        logit_scale=1 / config.logits_scaling,
+        branch_scale=config.residual_multiplier,
+        head_scale=1 / config.logits_scaling,
         **fields.biases(config),
         **own,
     )
@@ -32,13 +31,13 @@ def _hyperclovax(config: Any) -> DecoderConfig:
     # Released configs have it beside `hidden_act`; PyTorch's class does not read it.
     fields.require(config, activation_function=config.hidden_act)
     made = granite_config(config, norm_place="both" if config.use_post_norm else "before")
-    return dataclasses.replace(made, logit_scale=config.logits_scaling)
+    return made.replace(head_scale=config.logits_scaling)
 
 
 def _hyperclovax_sources(config: DecoderConfig) -> Table:
     after = {"attention_after_norm": "post_norm1", "mlp_after_norm": "post_norm2"}
     table = llama.sources(config)
-    return table | layer_norms(after) if config.norm_place == "both" else table
+    return table | layer_norms(after) if config.norm.place == "both" else table
 
 
 def _windows(config: Any) -> dict[str, Any]:
@@ -71,10 +70,10 @@ def _granitemoe(config: Any, **own: Any) -> DecoderConfig:
     """Experts in every layer, beside an MLP if `shared_intermediate_size` is not 0."""
     fields.require(config, position_embedding_type="rope")
     # Renormalising a softmax over all experts equals its softmax over the chosen ones.
-    experts = Experts(
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        renormalised=True,
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=True,
         shared_width=getattr(config, "shared_intermediate_size", 0),
         shared_gated=False,
     )
@@ -95,7 +94,7 @@ def _granitemoe_sources(
         llama.sources_without_mlp(config)
         | mixtures.router_sources(config, layer + router)
         | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
-        | (fused if config.experts.shared_width else {})
+        | (fused if config.experts.shared.width else {})
     )
 
 

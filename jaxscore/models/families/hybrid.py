@@ -31,7 +31,7 @@ def by_kind(config: DecoderConfig, table: Table) -> Table:
         table: rows of attention as in a decoder that has it in all layers, rows of the
             recurrence under `RECURRENT`, and others.
     """
-    if config.recurrent is None and config.mlp_layers is None:
+    if config.recurrent is None and config.mlp.layers is None:
         return {path: source for path, source in table.items() if path[0] != RECURRENT[0]}
     if config.recurrent is not None and config.recurrent.beside is not None:
         return table
@@ -76,7 +76,7 @@ def recurrence_alone(config: Any, mixer: Any, **own: Any) -> DecoderConfig:
         own: further fields of `DecoderConfig`.
     """
     n_layers = config.num_hidden_layers
-    return DecoderConfig(
+    return DecoderConfig.of(
         **{
             "vocab_size": config.vocab_size,
             "width": config.hidden_size,
@@ -87,15 +87,11 @@ def recurrence_alone(config: Any, mixer: Any, **own: Any) -> DecoderConfig:
             "mlp_width": 1,
             "max_positions": fields.MAX_POSITIONS,
             "windows": (0,) * n_layers,
-            "norm": "rms",
+            "norm_kind": "rms",
             "norm_eps": config.layer_norm_epsilon,
-            "activation": "silu",
-            "gated": True,
-            "attention_scale": 1.0,
-            "qkv_bias": False,
-            "out_bias": False,
-            "mlp_bias": False,
-            "tied": config.tie_word_embeddings,
+            "mlp_activation": "silu",
+            "score_scale": 1.0,
+            "head_tied": config.tie_word_embeddings,
             "recurrent": Recurrent(tuple(range(n_layers)), mixer),
             "mlp_layers": (),
             **own,

@@ -130,7 +130,7 @@ def _sources(
     experts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
 ) -> Table:
     attention, mlp = deepseek.attention_sources(config), "layers.{i}.mlp."
-    if config.query_gate:
+    if config.attention.query_gate:
         attention |= linear((*hybrid.ATTENTION, "gate"), "layers.{i}.self_attn.g_proj", False)
     return (
         llama.embedding_sources(config)

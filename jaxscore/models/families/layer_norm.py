@@ -13,18 +13,18 @@ def _coherelike(config: Any, **own: Any) -> DecoderConfig:
     """One layer norm without bias per layer; attention and MLP in parallel."""
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_eps=config.layer_norm_eps,
         parallel="shared",
         interleaved=True,
-        logit_scale=config.logit_scale,
+        head_scale=config.logit_scale,
         **fields.biases(config),
         **own,
     )
 
 
 def _cohere(config: Any) -> DecoderConfig:
-    return _coherelike(config, qk_norm="heads" if config.use_qk_norm else "")
+    return _coherelike(config, qk_norm_kind="heads" if config.use_qk_norm else "")
 
 
 def _cohere2(config: Any) -> DecoderConfig:
@@ -47,7 +47,9 @@ def _cohere2(config: Any) -> DecoderConfig:
 
 
 def _cohere_sources(config: DecoderConfig) -> Table:
-    return llama.sources(config) | (llama.qk_norm_sources(config) if config.qk_norm else {})
+    return llama.sources(config) | (
+        llama.qk_norm_sources(config) if config.attention.qk_norm.kind else {}
+    )
 
 
 def _nemotron(config: Any) -> DecoderConfig:
@@ -57,10 +59,10 @@ def _nemotron(config: Any) -> DecoderConfig:
     fields.require(config, kv_channels=fields.head_width(config), layer_norm_eps=config.norm_eps)
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         norm_eps=config.norm_eps,
-        gated=False,
+        mlp_gated=False,
         **fields.biases(config),
     )
 
@@ -78,13 +80,13 @@ def _phi(config: Any) -> DecoderConfig:
     """One norm per layer, attention and ungated MLP in parallel, biases everywhere."""
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         norm_eps=config.layer_norm_eps,
         parallel="shared",
-        gated=False,
+        mlp_gated=False,
         head_bias=True,
-        qk_norm="head" if config.qk_layernorm else "",
+        qk_norm_kind="head" if config.qk_layernorm else "",
         qk_norm_bias=True,
         **fields.biases_everywhere(True),
     )
@@ -99,7 +101,7 @@ def _phi_sources(config: DecoderConfig) -> Table:
         table |= linear((*at, ours), f"{layer}self_attn.{theirs}", True)
     for ours, theirs in {"up": "fc1", "down": "fc2"}.items():
         table |= linear(("layers", "mlp", ours), f"{layer}mlp.{theirs}", True)
-    if config.qk_norm:
+    if config.attention.qk_norm.kind:
         for name in "qk":
             table |= norm((*at, f"{name}_norm"), f"{layer}self_attn.{name}_layernorm", True)
     return table | unembedding(config)
@@ -109,18 +111,18 @@ def _stablelm(config: Any) -> DecoderConfig:
     """Partial rotary embeddings; attention and MLP optionally in parallel."""
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         norm_eps=config.layer_norm_eps,
         parallel="shared" if config.use_parallel_residual else "no",
-        qk_norm="heads" if config.qk_layernorm else "",
+        qk_norm_kind="heads" if config.qk_layernorm else "",
         qkv_bias=config.use_qkv_bias,
     )
 
 
 def _stablelm_sources(config: DecoderConfig) -> Table:
     table = llama.sources(config)
-    if config.qk_norm:
+    if config.attention.qk_norm.kind:
         for name in "qk":
             path = ("layers", "attention", f"{name}_norm", "scale")
             table[path] = Source(f"layers.{{i}}.self_attn.{name}_layernorm.norms.{{j}}.weight")
@@ -142,10 +144,10 @@ def _starcoder2(config: Any) -> DecoderConfig:
     )
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         norm_eps=config.norm_epsilon,
-        gated=False,
+        mlp_gated=False,
         windows=fields.uniform_window(config),
         **fields.biases_everywhere(config.use_bias),
     )
@@ -155,8 +157,8 @@ def _starcoder2_sources(config: DecoderConfig) -> Table:
     layer, at = "layers.{i}.mlp.", ("layers", "mlp")
     return (
         llama.sources_without_mlp(config)
-        | linear((*at, "up"), layer + "c_fc", config.mlp_bias)
-        | linear((*at, "down"), layer + "c_proj", config.mlp_bias)
+        | linear((*at, "up"), layer + "c_fc", config.mlp.bias)
+        | linear((*at, "down"), layer + "c_proj", config.mlp.bias)
     )
 
 

@@ -28,8 +28,8 @@ def convolution_config(config: Any, *attention: str, **own: Any) -> DecoderConfi
         config,
         recurrent=Recurrent(layers, mixer) if layers else None,
         norm_eps=config.norm_eps,
-        activation="silu",
-        qk_norm="head",
+        mlp_activation="silu",
+        qk_norm_kind="head",
         **own,
     )
 
@@ -50,14 +50,14 @@ def _lfm2(config: Any) -> DecoderConfig:
 
 def _lfm2_moe(config: Any) -> DecoderConfig:
     """Sigmoid router with corrected choice, plain first layers."""
-    experts = Experts(
-        config.num_experts,
-        config.num_experts_per_tok,
-        config.norm_topk_prob,
-        scores="sigmoid",
-        corrected=config.use_expert_bias,
-        added_sum=1e-6,
-        scale=config.routed_scaling_factor,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+        router_scores="sigmoid",
+        router_corrected=config.use_expert_bias,
+        router_added_sum=1e-6,
+        router_scale=config.routed_scaling_factor,
     )
     plain = tuple(range(min(config.num_dense_layers, config.num_hidden_layers)))
     width = config.moe_intermediate_size
@@ -155,10 +155,10 @@ def _lfm3(config: Any) -> DecoderConfig:
 
 def _lfm3_sources(config: DecoderConfig) -> Table:
     attention = llama.attention_sources(config) | llama.qk_norm_sources(config)
-    if config.query_gate:
+    if config.attention.query_gate:
         attention |= linear((*hybrid.ATTENTION, "gate"), "layers.{i}.self_attn.g_proj", False)
     table = sources(config, attention)
-    if config.norm_place == "both":
+    if config.norm.place == "both":
         after = {"attention_after_norm": "post_operator_norm", "mlp_after_norm": "post_ffn_norm"}
         table |= layer_norms(after)
     return table

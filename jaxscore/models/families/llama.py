@@ -32,8 +32,8 @@ def llama_config(config: Any, **own: Any) -> DecoderConfig:
         own |= fields.rotary_fields(config)
     if "norm_eps" not in own:
         own["norm_eps"] = config.rms_norm_eps
-    if "activation" not in own:
-        own["activation"] = fields.activation(config)
+    if "mlp_activation" not in own:
+        own["mlp_activation"] = fields.activation(config)
     if "mlp_width" not in own:
         own["mlp_width"] = config.intermediate_size
     if "max_positions" not in own:
@@ -45,14 +45,14 @@ def attention_sources(config: DecoderConfig) -> Table:
     """Attention with one tensor per projection."""
     table: Table = {}
     for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
-        bias = config.out_bias if ours == "out" else config.qkv_bias
+        bias = config.attention.out_bias if ours == "out" else config.attention.qkv_bias
         table |= linear(("layers", "attention", ours), f"layers.{{i}}.self_attn.{theirs}", bias)
     return table
 
 
 def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
     """Norms of queries and keys."""
-    bias = config.qk_norm_bias
+    bias = config.attention.qk_norm.bias
     return {
         path: source
         for name in ("q_norm", "k_norm")
@@ -65,9 +65,9 @@ def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
     """MLP with or without a gate."""
     table: Table = {}
-    for ours in ("gate", "up", "down") if config.gated else ("up", "down"):
+    for ours in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
         theirs = f"layers.{{i}}.{name}.{ours}_proj"
-        table |= linear(("layers", "mlp", ours), theirs, config.mlp_bias)
+        table |= linear(("layers", "mlp", ours), theirs, config.mlp.bias)
     return table
 
 
@@ -88,7 +88,7 @@ def embedding_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
     """Embedding, final norm and unembedding."""
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
-        | norm(("final_norm",), "norm", config.norm_bias, plus)
+        | norm(("final_norm",), "norm", config.norm.bias, plus)
         | unembedding(config)
     )
 
@@ -96,9 +96,9 @@ def embedding_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 def pre_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
     """Norms before attention and, unless both halves share one, before the MLP."""
     names = {"attention_norm": "input_layernorm"}
-    if config.parallel != "shared":
+    if config.residual.parallel != "shared":
         names["mlp_norm"] = "post_attention_layernorm"
-    return layer_norms(names, config.norm_bias, plus)
+    return layer_norms(names, config.norm.bias, plus)
 
 
 def sources_without_mlp(config: DecoderConfig) -> Table:

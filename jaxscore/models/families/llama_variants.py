@@ -23,9 +23,9 @@ def _apertus(config: Any) -> DecoderConfig:
     xielu = config.hidden_act == "xielu"
     return llama.llama_config(
         config,
-        activation="xielu" if xielu else fields.activation(config),
-        gated=False,
-        qk_norm="head",
+        mlp_activation="xielu" if xielu else fields.activation(config),
+        mlp_gated=False,
+        qk_norm_kind="head",
         **fields.biases(config),
     )
 
@@ -36,7 +36,7 @@ def _apertus_sources(config: DecoderConfig) -> Table:
     table |= layer_norms(
         {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
     )
-    if config.activation == "xielu":
+    if config.mlp.activation == "xielu":
         for ours, theirs in XIELU.items():
             path = ("layers", "mlp", "activation", ours)
             table[path] = Source(f"layers.{{i}}.mlp.act_fn.{theirs}")
@@ -45,7 +45,7 @@ def _apertus_sources(config: DecoderConfig) -> Table:
 
 def _arcee(config: Any) -> DecoderConfig:
     """Ungated MLP with a squared ReLU."""
-    return llama.llama_config(config, gated=False, **fields.biases(config))
+    return llama.llama_config(config, mlp_gated=False, **fields.biases(config))
 
 
 def _ernie4_5(config: Any) -> DecoderConfig:
@@ -66,11 +66,11 @@ def _nanochat(config: Any) -> DecoderConfig:
         rotary_of=rotary["rotary_of"],
         norm_scale=False,
         embedding_norm=True,
-        qk_norm="head",
+        qk_norm_kind="head",
         qk_norm_scale=False,
-        qk_norm_turned=True,
-        gated=False,
-        logit_softcap=config.final_logit_softcapping,
+        qk_norm_after_rotary=True,
+        mlp_gated=False,
+        head_softcap=config.final_logit_softcapping,
         **fields.biases(config),
     )
 
@@ -145,10 +145,10 @@ def _jais2(config: Any) -> DecoderConfig:
     """Layer norms; an ungated MLP."""
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         norm_eps=config.layer_norm_eps,
-        gated=False,
+        mlp_gated=False,
         **fields.biases(config),
     )
 
@@ -168,7 +168,7 @@ def _olmo(config: Any) -> DecoderConfig:
     """Layer norms without scale and bias; a limit on queries, keys and values."""
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_eps=OLMO_EPS,
         norm_scale=False,
         qkv_limit=clip_limit(config),
@@ -192,7 +192,7 @@ def _exaone4(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         norm_place="after",
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=windows,
         **fields.rotary_in_layers(config, (everywhere or window > 0 for window in windows)),
     )
@@ -201,7 +201,7 @@ def _exaone4(config: Any) -> DecoderConfig:
 def _olmo2(config: Any, **own: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads."""
     return llama.llama_config(
-        config, norm_place="after", qk_norm="flat", **fields.biases(config), **own
+        config, norm_place="after", qk_norm_kind="flat", **fields.biases(config), **own
     )
 
 

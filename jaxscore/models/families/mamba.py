@@ -86,7 +86,9 @@ def _jamba(config: Any) -> DecoderConfig:
     plain = tuple(
         i for i in range(config.num_hidden_layers) if i not in sparse or config.num_experts == 1
     )
-    experts = Experts(config.num_experts, config.num_experts_per_tok, renormalised=False)
+    experts = Experts.of(
+        count=config.num_experts, per_token=config.num_experts_per_tok, router_renormalised=False
+    )
     width = config.intermediate_size
     return llama.llama_config(
         config,

@@ -87,8 +87,8 @@ def _nemotron_h(config: Any) -> DecoderConfig:
         config,
         max_positions=config.max_position_embeddings,
         norm_eps=config.layer_norm_epsilon,
-        activation=fields.activation(config, "mlp_hidden_act"),
-        gated=False,
+        mlp_activation=fields.activation(config, "mlp_hidden_act"),
+        mlp_gated=False,
         mlp_bias=config.mlp_bias,
         mlp_layers=tuple(sorted(plain + moe)),
         recurrent=Recurrent(mamba, mixer) if mamba else None,
@@ -124,7 +124,7 @@ def _nemotron_h_sources(config: DecoderConfig) -> Table:
             "latent_in": "fc1_latent_proj",
             "latent_out": "fc2_latent_proj",
         }.items():
-            table |= linear(("mlps", "main", ours), MIXER + theirs, config.mlp_bias, layers=main)
+            table |= linear(("mlps", "main", ours), MIXER + theirs, config.mlp.bias, layers=main)
     return table
 
 
@@ -183,10 +183,10 @@ def _granitemoehybrid(config: Any) -> DecoderConfig:
         own = fields.rotary_fields(config)
     shared = config.shared_intermediate_size
     if config.num_local_experts:
-        experts = Experts(
-            config.num_local_experts,
-            config.num_experts_per_tok,
-            renormalised=True,
+        experts = Experts.of(
+            count=config.num_local_experts,
+            per_token=config.num_experts_per_tok,
+            router_renormalised=True,
             shared_width=shared,
             shared_gated=False,
         )
@@ -229,10 +229,10 @@ def _falcon_h1(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         recurrent=Recurrent(tuple(range(config.num_hidden_layers)), mixer, beside),
-        attention_scale=fields.head_width(config) ** -0.5 * config.key_multiplier,
+        score_scale=fields.head_width(config) ** -0.5 * config.key_multiplier,
         mlp_factors=_multipliers(config, "mlp_multipliers", 2),
         embedding_scale=config.embedding_multiplier,
-        logit_scale=config.lm_head_multiplier,
+        head_scale=config.lm_head_multiplier,
         **fields.biases(config),
     )
 

@@ -31,7 +31,11 @@ def _config(config: Any) -> DecoderConfig:
     activation: Any = fields.activation(config)
     width = fields.head_width(config)
     mixer = Lightning(config.num_attention_heads, width, activation, NORM_EPS)
-    experts = Experts(config.num_local_experts, config.num_experts_per_tok, renormalised=True)
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=True,
+    )
 
     def factors(half: str) -> tuple[float, float]:
         alpha, beta = (getattr(config, f"{half}_{name}_factor") for name in ("alpha", "beta"))
@@ -46,7 +50,7 @@ def _config(config: Any) -> DecoderConfig:
         windows=fields.uniform_window(config),
         norm_place="residual",
         embedding_norm=True,
-        final_norm=False,
+        head_norm=False,
         sum_factors=tuple(halves),
     )
 
@@ -102,23 +106,23 @@ def _m3_config(config: Any) -> DecoderConfig:
     most = config.index_topk_blocks * config.index_block_size
     if most < 1:
         raise InputError(f"index_topk_blocks * index_block_size is {most}, expected at least 1")
-    experts = Experts(
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        renormalised=True,
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=True,
         shared_width=config.shared_intermediate_size,
         shared_gated=False,
-        scores="sigmoid",
-        corrected=True,
-        scale=config.routed_scaling_factor,
+        router_scores="sigmoid",
+        router_corrected=True,
+        router_scale=config.routed_scaling_factor,
     )
     longest, plain = config.max_position_embeddings, mixtures.dense_layers(config)
     width, dense = config.intermediate_size, config.dense_intermediate_size
     return llama.llama_config(
         config,
-        activation="silu",  # of no effect, since every gate is clamped
-        clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
-        qk_norm="head",
+        mlp_activation="silu",  # of no effect, since every gate is clamped
+        mlp_clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
+        qk_norm_kind="head",
         max_positions=min(most, longest) if indexed else longest,
         **mixtures.mlp_fields(config, experts, width, plain, dense),
     )

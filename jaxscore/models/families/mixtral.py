@@ -36,7 +36,11 @@ MIXTRAL = {".mlp.": ".block_sparse_moe."}
 
 
 def _mixtral(config: Any) -> DecoderConfig:
-    experts = Experts(config.num_local_experts, config.num_experts_per_tok, renormalised=True)
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=True,
+    )
     return llama.llama_config(
         config,
         experts=mixtures.check_counts(experts),
@@ -57,14 +61,14 @@ def mixtral_sources(config: DecoderConfig) -> Table:
 def _minimax_m2(config: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads; a sigmoid router with corrected choice."""
     fields.require(config, **MINIMAX_RELEASED, attn_type_list=[1] * config.num_hidden_layers)
-    experts = Experts(
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        renormalised=True,
-        scores="sigmoid",
-        corrected=True,
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=True,
+        router_scores="sigmoid",
+        router_corrected=True,
     )
-    return llama.llama_config(config, experts=mixtures.check_counts(experts), qk_norm="flat")
+    return llama.llama_config(config, experts=mixtures.check_counts(experts), qk_norm_kind="flat")
 
 
 def _minimax_sources(config: DecoderConfig) -> Table:
@@ -73,11 +77,15 @@ def _minimax_sources(config: DecoderConfig) -> Table:
 
 def _flex_olmo(config: Any) -> DecoderConfig:
     """olmo2 with experts."""
-    experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+    )
     return llama.llama_config(
         config,
         norm_place="after",
-        qk_norm="flat",
+        qk_norm_kind="flat",
         experts=mixtures.check_counts(experts),
         **fields.biases(config),
     )
@@ -97,10 +105,14 @@ def _flex_olmo_sources(config: DecoderConfig) -> Table:
 
 def _olmoe(config: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads, then a limit on queries, keys and values."""
-    experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+    )
     return llama.llama_config(
         config,
-        qk_norm="flat",
+        qk_norm_kind="flat",
         qkv_limit=clip_limit(config),
         experts=mixtures.check_counts(experts),
         **fields.biases(config),
@@ -142,15 +154,17 @@ def _dbrx(config: Any) -> DecoderConfig:
         raise InputError(f"ffn_act_fn is {act!r}, expected an object with a name alone")
     # The exponent of a norm of the chosen experts' weights, by which they are divided
     exponent = fields.require_one_of(mlp, "moe_normalize_expert_weights", None, 1)
-    experts = Experts(mlp.moe_num_experts, mlp.moe_top_k, renormalised=exponent is not None)
+    experts = Experts.of(
+        count=mlp.moe_num_experts, per_token=mlp.moe_top_k, router_renormalised=exponent is not None
+    )
     return fields.decoder_config(
         config,
         **fields.rotary_fields(config),
         mlp_width=mlp.ffn_hidden_size,
         max_positions=config.max_seq_len,
-        norm="layer",
+        norm_kind="layer",
         norm_eps=NORM_EPS,
-        activation=fields.activation(SimpleNamespace(ffn_act_fn=act["name"]), "ffn_act_fn"),
+        mlp_activation=fields.activation(SimpleNamespace(ffn_act_fn=act["name"]), "ffn_act_fn"),
         n_kv_heads=attention.kv_n_heads,
         qkv_limit=float(attention.clip_qkv),
         experts=mixtures.check_counts(experts, "moe_top_k"),
@@ -164,7 +178,7 @@ def _dbrx_sources(config: DecoderConfig) -> Table:
     table: Table = {("embed", "token"): Source("wte.weight")}
     table |= norm(("layers", "attention_norm"), half + "norm_1", False)
     table |= norm(("layers", "mlp_norm"), half + "norm_2", False)
-    first, n_kv = config.n_heads, config.n_kv_heads
+    first, n_kv = config.attention.n_heads, config.attention.n_kv_heads
     n_all = first + 2 * n_kv
     for name, start, stop in (
         ("q", 0, first),

@@ -29,17 +29,17 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
         InputError: more experts per token than there are, or groups that do not fit.
     """
     count = experts.count + experts.identities
-    groups, kept = experts.groups, experts.groups_per_token
+    groups, kept = experts.router.groups, experts.router.groups_per_token
     if groups < 1 or count % groups or not 1 <= kept <= groups:
         raise InputError(
             f"{count} experts in {groups} groups, {kept} of them per token: expected groups of "
             "equal size, and at most all of them"
         )
     group_size = count // groups
-    if groups > kept and group_size < experts.group_rank:
+    if groups > kept and group_size < experts.router.group_rank:
         raise InputError(
-            f"groups have {group_size} experts, expected at least {experts.group_rank}, by whose "
-            "scores a group is ranked"
+            f"groups have {group_size} experts, expected at least {experts.router.group_rank}, by "
+            "whose scores a group is ranked"
         )
     if not 1 <= experts.per_token <= group_size * kept:
         of_groups = f", {kept} of {groups} groups per token" if groups > 1 else ""
@@ -57,19 +57,20 @@ def sigmoid_experts(config: Any, count: int, **own: Any) -> Experts:
         count: number of experts.
         own: fields that differ from what the config's usual attributes say.
     """
-    if "renormalised" not in own:
-        own["renormalised"] = config.norm_topk_prob
-    if "scale" not in own:
-        own["scale"] = config.routed_scaling_factor
-    if "groups" not in own:
-        own |= {"groups": config.n_group, "groups_per_token": config.topk_group, "group_rank": 2}
-    return Experts(
-        count,
-        config.num_experts_per_tok,
+    if "router_renormalised" not in own:
+        own["router_renormalised"] = config.norm_topk_prob
+    if "router_scale" not in own:
+        own["router_scale"] = config.routed_scaling_factor
+    if "router_groups" not in own:
+        own["router_groups"], own["router_groups_per_token"] = config.n_group, config.topk_group
+        own["router_group_rank"] = 2
+    return Experts.of(
+        count=count,
+        per_token=config.num_experts_per_tok,
         shared_gated=False,
-        scores="sigmoid",
-        corrected=True,
-        least_sum=1e-20,
+        router_scores="sigmoid",
+        router_corrected=True,
+        router_least_sum=1e-20,
         **own,
     )
 
@@ -114,7 +115,7 @@ def mlp_fields(
     if len(plain_layers) == config.num_hidden_layers:
         return {"mlp_width": plain_width}
     other = OtherMlp(plain_layers, plain_width) if plain_layers else None
-    return {"mlp_width": width, "experts": check_counts(experts, per_token), "other_mlp": other}
+    return {"mlp_width": width, "experts": check_counts(experts, per_token), "mlp_other": other}
 
 
 def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
@@ -144,8 +145,8 @@ def mlp_sources(
 ) -> Table:
     """MLP with llama's names."""
     table: Table = {}
-    for ours in ("gate", "up", "down") if config.gated else ("up", "down"):
-        table |= linear((*at, ours), f"{name}{ours}_proj", config.mlp_bias, layers=layers)
+    for ours in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
+        table |= linear((*at, ours), f"{name}{ours}_proj", config.mlp.bias, layers=layers)
     return table
 
 
@@ -167,7 +168,7 @@ def fused_expert_sources(
     if config.experts is None:
         return {}
     layers, _ = split_layers(config)
-    groups = config.mlp_width if interleaved else 1
+    groups = config.mlp.width if interleaved else 1
     table: Table = {}
     for ours, name, part in (
         ("gate", gate_up, Part(groups, 2, 0, 1)),
@@ -199,7 +200,7 @@ def expert_sources(
         return {}
     layers, _ = split_layers(config)
     up, down = (f"{layer}experts.{name}" for name in ("up_proj", "down_proj"))
-    if config.gated:
+    if config.mlp.gated:
         gate_up = f"{layer}experts.gate_up_proj"
         table = fused_expert_sources(config, gate_up, down, transposed=transposed)
     else:
@@ -221,15 +222,15 @@ def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTIO
         return {}
     layers, _ = split_layers(config)
     at = mlp_path(config)
-    table = linear((*at, "router"), name, config.experts.router_bias, layers=layers)
-    if config.experts.corrected:
+    table = linear((*at, "router"), name, config.experts.router.bias, layers=layers)
+    if config.experts.router.corrected:
         table[*at, "correction"] = Source(correction, layers=layers)
     return table
 
 
 def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
     """MLP that every token runs beside its experts."""
-    if config.experts is None or not config.experts.shared_width:
+    if config.experts is None or not config.experts.shared.width:
         return {}
     return mlp_sources(config, (*mlp_path(config), "shared"), name, split_layers(config)[0])
 

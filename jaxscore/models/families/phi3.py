@@ -43,7 +43,7 @@ def _phi3(config: Any) -> DecoderConfig:
 
 
 def _phi3_sources(config: DecoderConfig) -> Table:
-    layer, n, k = "layers.{i}.self_attn.", config.n_heads, config.n_kv_heads
+    layer, n, k = "layers.{i}.self_attn.", config.attention.n_heads, config.attention.n_kv_heads
     heads = n + 2 * k
     table = llama.embedding_sources(config) | llama.pre_norm_sources(config)
     for ours, start, stop in (("q", 0, n), ("k", n, n + k), ("v", n + k, heads)):
@@ -56,16 +56,16 @@ def _phi3_sources(config: DecoderConfig) -> Table:
 def _phimoe(config: Any) -> DecoderConfig:
     """Mixtral with layer norms and a router that weighs one expert after the other."""
     fields.require(config, num_experts_per_tok=2)  # PyTorch's class always runs two
-    experts = Experts(
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        renormalised=False,
-        scores="sparsemixer",
-        jitter=config.router_jitter_noise,
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=False,
+        router_scores="sparsemixer",
+        router_jitter=config.router_jitter_noise,
     )
     return llama.llama_config(
         config,
-        norm="layer",
+        norm_kind="layer",
         norm_bias=True,
         head_bias=config.lm_head_bias,
         experts=mixtures.check_counts(experts),
@@ -84,8 +84,8 @@ def _minicpm3(config: Any) -> DecoderConfig:
         **own,
         mlp_bias=config.mlp_bias,
         embedding_scale=float(config.scale_emb),
-        residual_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),
-        logit_scale=config.dim_model_base / config.hidden_size,
+        branch_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),
+        head_scale=config.dim_model_base / config.hidden_size,
     )
 
 

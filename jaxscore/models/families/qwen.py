@@ -17,12 +17,15 @@ def _qwen2(config: Any) -> DecoderConfig:
 def _qwen3(config: Any) -> DecoderConfig:
     """Norms of each head's queries and keys."""
     windows = fields.windows_by_layer_type(config)
-    return llama.llama_config(config, qk_norm="head", windows=windows, **fields.biases(config))
+    return llama.llama_config(config, qk_norm_kind="head", windows=windows, **fields.biases(config))
 
 
 def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
-    experts = Experts(
-        config.num_experts, config.num_experts_per_tok, config.norm_topk_prob, shared_width
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+        shared_width=shared_width,
     )
     width, plain = config.moe_intermediate_size, mixtures.layers_between_steps(config)
     return llama.llama_config(
@@ -46,20 +49,24 @@ def _qwen3_moe(config: Any) -> DecoderConfig:
     # Qwen3-Coder-480B has these; PyTorch's class reads neither.
     fields.require(config, shared_expert_intermediate_size=0, use_qk_norm=True)
     windows = fields.uniform_window(config)
-    return _mixture(config, 0, qk_norm="head", windows=windows, **fields.biases(config))
+    return _mixture(config, 0, qk_norm_kind="head", windows=windows, **fields.biases(config))
 
 
 def _mellum(config: Any) -> DecoderConfig:
     """qwen3_moe with plain layers, and rotary frequencies per layer type."""
     # Released configs have it; the windows are in `layer_types`.
     fields.require(config, use_sliding_window=True)
-    experts = Experts(config.num_experts, config.num_experts_per_tok, config.norm_topk_prob)
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=config.norm_topk_prob,
+    )
     width, plain = config.moe_intermediate_size, mixtures.dense_layers(config)
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
         **fields.rotary_by_layer_type(config),
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=fields.windows_by_layer_type(config),
         **fields.biases(config),
     )
@@ -73,7 +80,7 @@ def _mellum_sources(config: DecoderConfig) -> Table:
 def _sources(config: DecoderConfig) -> Table:
     table = llama.embedding_sources(config) | llama.pre_norm_sources(config)
     table |= llama.attention_sources(config)
-    if config.qk_norm:
+    if config.attention.qk_norm.kind:
         table |= llama.qk_norm_sources(config)
     table |= mixtures.plain_mlp_sources(config)
     layer = "layers.{i}.mlp."
@@ -81,7 +88,7 @@ def _sources(config: DecoderConfig) -> Table:
     # Files of Qwen3-VL have all experts of a layer in two tensors, transposed until transformers 5.
     table |= mixtures.expert_sources(config, layer, transposed=None)
     table |= mixtures.shared_expert_sources(config, layer + "shared_expert.")
-    if config.experts is not None and config.experts.shared_width:
+    if config.experts is not None and config.experts.shared.width:
         at, layers = mixtures.mlp_path(config), mixtures.split_layers(config)[0]
         table |= linear((*at, "shared_gate"), layer + "shared_expert_gate", False, layers=layers)
     return table
@@ -98,7 +105,7 @@ def _hunyuan(config: Any, **own: Any) -> DecoderConfig:
         use_rotary_pos_emb=True,
     )
     return llama.llama_config(
-        config, qk_norm="head", qk_norm_turned=True, **fields.biases(config), **own
+        config, qk_norm_kind="head", qk_norm_after_rotary=True, **fields.biases(config), **own
     )
 
 
@@ -129,10 +136,10 @@ def _hunyuan_moe(config: Any) -> DecoderConfig:
         routed_scaling_factor=1.0,
         use_mixed_mlp_moe=True,
     )
-    experts = Experts(
-        config.num_experts,
-        _uniform(config, "moe_topk"),
-        renormalised=True,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=_uniform(config, "moe_topk"),
+        router_renormalised=True,
         shared_width=config.intermediate_size,
         shared_gated=False,
     )

@@ -29,14 +29,14 @@ def _ernie4_5_moe(config: Any) -> DecoderConfig:
     n, interval = config.num_hidden_layers, config.moe_layer_interval
     first, last = config.moe_layer_start_index, config.moe_layer_end_index
     plain = tuple(i for i in range(n) if (i + 1) % interval or not first <= i <= last)
-    experts = Experts(
-        config.moe_num_experts,
-        config.moe_k,
-        renormalised=True,
+    experts = Experts.of(
+        count=config.moe_num_experts,
+        per_token=config.moe_k,
+        router_renormalised=True,
         shared_width=config.moe_num_shared_experts * config.moe_intermediate_size,
         shared_gated=False,
-        corrected=True,
-        least_sum=config.moe_norm_min,
+        router_corrected=True,
+        router_least_sum=config.moe_norm_min,
     )
     mlps = mixtures.mlp_fields(
         config,
@@ -64,13 +64,13 @@ def _glm4_moe(config: Any) -> DecoderConfig:
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
         qkv_bias=config.attention_bias,
-        qk_norm="head" if config.use_qk_norm else "",
+        qk_norm_kind="head" if config.use_qk_norm else "",
     )
 
 
 def _glm_sources(config: DecoderConfig) -> Table:
     attention = llama.attention_sources(config)
-    attention |= llama.qk_norm_sources(config) if config.qk_norm else {}
+    attention |= llama.qk_norm_sources(config) if config.attention.qk_norm.kind else {}
     return mixtures.sources(config, attention)
 
 
@@ -83,14 +83,18 @@ def _sarvam_moe(config: Any) -> DecoderConfig:
 def _sarvam_sources(config: DecoderConfig) -> Table:
     """Released files have queries, keys and values in one tensor."""
     table, first = _glm_sources(config), 0
-    n_rows = config.n_heads + 2 * config.n_kv_heads
-    for name, n in (("q", config.n_heads), ("k", config.n_kv_heads), ("v", config.n_kv_heads)):
+    n_rows = config.attention.n_heads + 2 * config.attention.n_kv_heads
+    for name, n in (
+        ("q", config.attention.n_heads),
+        ("k", config.attention.n_kv_heads),
+        ("v", config.attention.n_kv_heads),
+    ):
         part = Part(1, n_rows, first, first + n)
         first += n
         fused = linear(
             ("layers", "attention", name),
             "layers.{i}.self_attn.query_key_value",
-            config.qkv_bias,
+            config.attention.qkv_bias,
             part=part,
         )
         for path, source in fused.items():
@@ -101,11 +105,11 @@ def _sarvam_sources(config: DecoderConfig) -> Table:
 def _aria(config: Any) -> DecoderConfig:
     """Experts in every layer, whose activation is SiLU whatever `hidden_act` is."""
     fields.require(config, hidden_act="silu", mlp_bias=False)
-    experts = Experts(
-        config.moe_num_experts,
-        config.moe_topk,
+    experts = Experts.of(
+        count=config.moe_num_experts,
+        per_token=config.moe_topk,
         # Renormalising a softmax over all experts equals its softmax over the chosen ones.
-        renormalised=True,
+        router_renormalised=True,
         shared_width=config.intermediate_size * config.moe_num_shared_experts,
         shared_gated=False,
     )
@@ -150,9 +154,9 @@ def _afmoe(config: Any) -> DecoderConfig:
     experts = mixtures.sigmoid_experts(
         config,
         config.num_experts,
-        renormalised=True,
-        scale=config.route_scale,
-        groups=1,
+        router_renormalised=True,
+        router_scale=config.route_scale,
+        router_groups=1,
         shared_width=width * config.num_shared_experts,
     )
     plain = tuple(range(min(config.num_dense_layers, config.num_hidden_layers)))
@@ -163,7 +167,7 @@ def _afmoe(config: Any) -> DecoderConfig:
         **fields.rotary_in_layers(config, map(bool, windows)),
         embedding_scale=math.sqrt(config.hidden_size) if config.mup_enabled else 1.0,
         norm_place="both",
-        qk_norm="head",
+        qk_norm_kind="head",
         query_gate=True,
         windows=windows,
     )
@@ -189,16 +193,16 @@ def _cohere2_moe(config: Any) -> DecoderConfig:
     scores = fields.require_one_of(config, "expert_selection_fn", "softmax", "sigmoid")
     strategy = fields.require_one_of(config, "shared_expert_combination_strategy", "average", "sum")
     share = 0.5 if strategy == "average" and config.num_shared_experts else 1.0
-    experts = Experts(
-        config.num_experts,
-        config.num_experts_per_tok,
+    experts = Experts.of(
+        count=config.num_experts,
+        per_token=config.num_experts_per_tok,
         # A softmax over the chosen ones is one over all, scaled to a sum of one.
-        renormalised=scores == "softmax" or config.norm_topk_prob,
+        router_renormalised=scores == "softmax" or config.norm_topk_prob,
         shared_width=config.intermediate_size * config.num_shared_experts,
         shared_gated=False,
         shared_scale=share,
-        scores=scores,
-        scale=share,
+        router_scores=scores,
+        router_scale=share,
     )
     plain = mixtures.dense_layers(config)
     plain_width = config.prefix_dense_intermediate_size or config.intermediate_size
@@ -211,11 +215,11 @@ def _cohere2_moe(config: Any) -> DecoderConfig:
         **fields.rotary_in_layers(
             config, (bool(window) or i in turned for i, window in enumerate(windows))
         ),
-        norm="rms" if is_rms else "layer",
+        norm_kind="rms" if is_rms else "layer",
         norm_eps=config.rms_norm_eps if is_rms else config.layer_norm_eps,
         parallel="shared",
         interleaved=True,
-        logit_scale=config.logit_scale,
+        head_scale=config.logit_scale,
         windows=windows,
         **fields.biases(config),
     )
@@ -235,22 +239,22 @@ def _llama4(config: Any) -> DecoderConfig:
     )
     expert_layers = fields.layer_indices(config, "moe_layers")
     plain = tuple(i for i in range(config.num_hidden_layers) if i not in expert_layers)
-    experts = Experts(
-        config.num_local_experts,
-        config.num_experts_per_tok,
-        renormalised=False,
+    experts = Experts.of(
+        count=config.num_local_experts,
+        per_token=config.num_experts_per_tok,
+        router_renormalised=False,
         shared_width=config.intermediate_size,
         shared_gated=False,
-        scores="sigmoid",
+        router_scores="sigmoid",
         weighs_input=True,
     )
     qk_norm: dict[str, Any] = {}
     if config.use_qk_norm:
         qk_norm = {
-            "qk_norm": "head",
+            "qk_norm_kind": "head",
             "qk_norm_scale": False,
-            "qk_norm_turned": True,
-            "qk_norm_of": tuple(has_rotary),
+            "qk_norm_after_rotary": True,
+            "qk_norm_layers": tuple(has_rotary),
         }
     return llama.llama_config(
         config,

@@ -22,7 +22,7 @@ def _dots1(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=fields.windows_by_layer_type(config),
         **fields.biases(config),
     )
@@ -44,7 +44,7 @@ def _exaone_moe(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=windows,
         **fields.rotary_in_layers(config, map(bool, windows)),
     )
@@ -75,15 +75,15 @@ def _hy_v3(config: Any) -> DecoderConfig:
     experts = mixtures.sigmoid_experts(
         config,
         config.num_experts,
-        renormalised=True,
-        groups=1,
-        scale=config.router_scaling_factor,
+        router_renormalised=True,
+        router_groups=1,
+        router_scale=config.router_scaling_factor,
         shared_width=config.num_shared_experts * width,
     )
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        qk_norm="head",
+        qk_norm_kind="head",
         **fields.biases(config),
     )
 
@@ -109,9 +109,9 @@ def _kolibri1(config: Any) -> DecoderConfig:
     experts = mixtures.sigmoid_experts(
         config,
         config.num_experts,
-        scale=1.0,
-        groups=1,
-        corrects_logits=True,
+        router_scale=1.0,
+        router_groups=1,
+        router_corrects_logits=True,
         shared_width=config.shared_expert_intermediate_size,
     )
     return llama.llama_config(
@@ -119,7 +119,7 @@ def _kolibri1(config: Any) -> DecoderConfig:
         mlp_width=width,
         experts=mixtures.check_counts(experts),
         norm_place="both",
-        qk_norm="head",
+        qk_norm_kind="head",
         windows=windows,
         **fields.rotary_in_layers(config, (window > 0 for window in windows)),
     )

@@ -90,7 +90,7 @@ def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConf
         raise InputError(f"num_mem_blocks is {count}, expected at least 1")
     return llama.llama_config(
         config,
-        attention_scale=(width / 2) ** -0.5,
+        score_scale=(width / 2) ** -0.5,
         recurrent=Recurrent(tuple(range(config.num_hidden_layers)), mixer),
         mlp_layers=(),
         shared_blocks=SharedBlocks(layers, min(count, len(layers))),
@@ -131,11 +131,11 @@ def _block_sources(config: DecoderConfig) -> Table:
     for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
         table |= linear(("blocks", "attention", ours), f"{BLOCK}self_attn.{theirs}", False)
     feed_forward, at = BLOCK + "feed_forward.", ("blocks", "mlp")
-    table |= linear((*at, "down"), feed_forward + "down_proj", config.mlp_bias)
+    table |= linear((*at, "down"), feed_forward + "down_proj", config.mlp.bias)
     for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
-        if config.mlp_rank:
+        if config.mlp.rank:
             fused = feed_forward + "gate_up_proj"
-            table |= linear((*at, name), fused, config.mlp_bias, part=part)
+            table |= linear((*at, name), fused, config.mlp.bias, part=part)
         else:
             table |= linear((*at, name), f"{feed_forward}{name}_proj", False)
     return table
@@ -144,12 +144,12 @@ def _block_sources(config: DecoderConfig) -> Table:
 def _adapter_sources(config: DecoderConfig) -> Table:
     """What each layer that uses a block has of its own, beside the block's tensors."""
     table: Table = {}
-    if config.mlp_rank:
+    if config.mlp.rank:
         low = f"{ADAPTER}feed_forward.gate_up_proj_adapter_list.{{i}}."
         table |= linear(("block_uses", "mlp", "low_in"), low + "0", False)
         for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
             table |= linear(("block_uses", "mlp", f"{name}_low"), low + "1", False, part=part)
-    for name in "qkv" if config.qkv_rank else "":
+    for name in "qkv" if config.attention.qkv_rank else "":
         at, low = ("block_uses", "attention"), f"{ADAPTER}self_attn.linear_{name}_adapter_list"
         table |= linear((*at, f"{name}_low_in"), f"{low}.{{i}}.0", False)
         table |= linear((*at, f"{name}_low"), f"{low}.{{i}}.1", False)

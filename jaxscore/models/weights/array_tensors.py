@@ -115,7 +115,7 @@ def tensor_loader(
             )
         target = jax.tree.leaves(shardings)[0]
         arrays = {name: _beside(array, target) for name, array in arrays.items()}
-        if config.tied:
+        if config.head.tied:
             stored = Reader.of(MEMORY, tensors, family).stored
             token = stored.get(family.sources(config)["embed", "token"].name)
             head = stored.get(family.head)

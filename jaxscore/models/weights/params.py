@@ -119,7 +119,7 @@ def load_params(
     """
     reader = Reader.of(folder, tensors, family)
     leaves, tree = read_leaves(reader, family, config, shapes or shapes_of(config, dtype), integers)
-    if config.tied and family.head in reader.stored:
+    if config.head.tied and family.head in reader.stored:
         token = reader.values(family.sources(config)["embed", "token"].name, None)
         check_tied(folder, token, reader.values(family.head, None))
     placed = [(leaf, placement(keys, leaf.shape)) for keys, leaf in leaves.items()]
@@ -183,7 +183,7 @@ def read_leaves(
         name
         for name in sorted(set(reader.stored) - used)
         if not any(re.fullmatch(pattern, name) for pattern in ignored)
-        and not (config.tied and name == family.head)
+        and not (config.head.tied and name == family.head)
         and not (family.next_tokens and _is_mtp(name, reader.stored, config.n_layers))
         and reader.stored[name] not in reader.tensors.idle
     ]

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.numeric
 CONFIGS = {
     "gpt2like": gpt2like(max_positions=96),
     "windows": llamalike(max_positions=96, windows=(0, 9)),
-    "mixture": llamalike(max_positions=96, experts=Experts(4, 2, True)),
+    "mixture": llamalike(
+        max_positions=96, experts=Experts.of(count=4, per_token=2, router_renormalised=True)
+    ),
 }
 STEPS = 5
 NONFINITE = 49  # an id whose embedding is no number in `broken`

@@ -490,7 +490,7 @@ def test_the_scaled_base_of_hunyuan_is_that_of_its_alpha(tmp_path, name):
     }
     keys = {f"{name}.{key}": value for key, value in keys.items()}
     _, path = written(tmp_path / "scaled", name, metadata=keys)
-    tables = [loaded(source)[0].rotary[0].frequencies for source in (folder, path)]
+    tables = [loaded(source)[0].positions.rotary[0].frequencies for source in (folder, path)]
     np.testing.assert_allclose(*tables, rtol=2e-7)
 
 
