@@ -18,7 +18,7 @@ from jaxscore.models.costs import parameter_bytes
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict
 from tests.device.configs import llamalike
-from tests.models import published
+from tests.models.published import RELEASED
 
 SMALL = ("--batch-tokens", 64, "--quiet")  # one program
 TOLD = (
@@ -185,7 +185,7 @@ def test_a_compiler_that_is_absent(run, monkeypatch):
 def test_a_config_from_the_hub(run, tmp_path, name, mesh, parameters, active):
     """20.9 billion (arXiv 2508.10925, table 1) and 671 billion (arXiv 2412.19437)."""
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(getattr(published, name)), encoding="utf-8")
+    file.write_text(json.dumps(RELEASED[name]), encoding="utf-8")
     facts = tmp_path / "plan.json"
     words = ("--model", file, "--mesh", mesh, "--row-lengths", 64, "--quiet", "--json", facts)
     code, page, err = run("plan", *words)

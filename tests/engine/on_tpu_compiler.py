@@ -38,7 +38,7 @@ from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
 from jaxscore.models.weights.quantization import plain_config
 from jaxscore.plan.decode_slots import GROUPS, refill_size
-from tests.models import published
+from tests.models.published import RELEASED
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
 TOPOLOGIES = {
@@ -57,8 +57,8 @@ CONFIGS = {
     "8B": MODELS["Llama-3.1-8B"].raw,
     "70B": MODELS["Llama-3.1-70B"].raw,
     "MoE": MODELS["Qwen3-30B-A3B"].raw,
-    "latent": published.DEEPSEEK_V2_LITE,
-    "DeepSeek": plain_config(published.DEEPSEEK_V3),
+    "latent": RELEASED["DEEPSEEK_V2_LITE"],
+    "DeepSeek": plain_config(RELEASED["DEEPSEEK_V3"]),
     # Heads of 256 and of 512 channels, keys that layers share, an embedding for each layer.
     "gemma4": {
         "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 1536,

@@ -20,8 +20,8 @@ from jaxscore.models.weights import quantization
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.models.wrappers import WRAPPERS
 from tests.device.configs import flat_fields
-from tests.models import published
 from tests.models.checkpoints import FIFTH
+from tests.models.published import RELEASED
 
 pytestmark = pytest.mark.lines
 
@@ -49,7 +49,7 @@ class Size(NamedTuple):
 
 @functools.cache
 def translated(name):
-    raw = getattr(published, name)
+    raw = RELEASED[name]
     quantization.read_scheme(Path("somewhere"), raw)
     return native.translate(Path("somewhere"), quantization.plain_config(raw))[1]
 
@@ -125,7 +125,7 @@ def with_next_token_layer(name):
     It is a layer as the last one, and norms of an embedding, of a state and of its result, and a
     product of the first two (arXiv 2412.19437, section 2.2).
     """
-    raw = getattr(published, name)
+    raw = RELEASED[name]
     config = native.translate(Path(name), raw | {"num_hidden_layers": raw["num_hidden_layers"] + 1})
     leaves = jax.tree.leaves(shapes_of(config[1], BFLOAT16))
     width = raw["hidden_size"]
@@ -172,7 +172,7 @@ COMPARED = (
 
 def torchs(name):
     """The shapes of the tensors that torch's class saves."""
-    raw = getattr(published, name)
+    raw = RELEASED[name]
     raw = {
         key: value for key, value in raw.items() if key not in ("auto_map", "quantization_config")
     }
@@ -195,7 +195,7 @@ def torchs(name):
 @pytest.mark.parametrize("name", COMPARED)
 def test_parameters_are_torchs(name):
     shapes = torchs(name)
-    wrapper = WRAPPERS.get(getattr(published, name)["model_type"])
+    wrapper = WRAPPERS.get(RELEASED[name]["model_type"])
     towers = frozenset() if wrapper is None else wrapper.towers
     text = {key: shape for key, shape in shapes.items() if not set(key.split(".")[:2]) & towers}
     assert size(name).parameters == sum(shape.numel() for shape in text.values())

@@ -31,9 +31,9 @@ from jaxscore.models.load import load
 from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf, gguf_blocks
 from jaxscore.models.weights.gguf import architectures
 from jaxscore.types.requests import GenerationRequest
-from tests.models import gguf_files, published
-from tests.models import test_published_configs as configs
+from tests.models import gguf_files
 from tests.models.checkpoints import distance, ragged, random_model, scorer, scores_on_devices
+from tests.models.published import RELEASED
 
 # Types that the package gguf can write
 QUANTIZED = {"F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"}
@@ -155,34 +155,34 @@ def loaded(path):
 
 # Published configs, with what is needed of tiny ones
 PUBLISHED = {
-    "bloom": (configs.BLOOM, {}),
-    "cohere2": (configs.COMMAND_R7B, {}),
-    "command-r": (configs.COMMAND_R, {}),
-    "deepseek2": (published.DEEPSEEK_V2, {"n_group": 4, "topk_group": 2}),
-    "ernie4_5-moe": (published.ERNIE_4_5_21B, {}),
-    "falcon": (configs.FALCON_40B, {}),
-    "gemma2": (configs.GEMMA_2_9B, {"head_dim": 12, "query_pre_attn_scalar": 12}),
-    "glm4moe": (published.GLM_4_5, {}),
-    "gpt-oss": (published.GPT_OSS_20B, {}),
-    "gpt2": (configs.GPT2, {}),
-    "gptneox": (configs.PYTHIA, {}),
-    "jamba": (configs.JAMBA, {}),
+    "bloom": (RELEASED["BLOOM"], {}),
+    "cohere2": (RELEASED["COMMAND_R7B"], {}),
+    "command-r": (RELEASED["COMMAND_R"], {}),
+    "deepseek2": (RELEASED["DEEPSEEK_V2"], {"n_group": 4, "topk_group": 2}),
+    "ernie4_5-moe": (RELEASED["ERNIE_4_5_21B"], {}),
+    "falcon": (RELEASED["FALCON_40B"], {}),
+    "gemma2": (RELEASED["GEMMA_2_9B"], {"head_dim": 12, "query_pre_attn_scalar": 12}),
+    "glm4moe": (RELEASED["GLM_4_5"], {}),
+    "gpt-oss": (RELEASED["GPT_OSS_20B"], {}),
+    "gpt2": (RELEASED["GPT2"], {}),
+    "gptneox": (RELEASED["PYTHIA"], {}),
+    "jamba": (RELEASED["JAMBA"], {}),
     "llama4": (
-        published.SCOUT_TEXT,
+        RELEASED["SCOUT_TEXT"],
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "head_dim": 64},
     ),
-    "mamba": (configs.MAMBA_130M, {}),
-    "mamba, norms": (configs.FALCON_MAMBA_7B, {}),
-    "minimax-m2": (published.MINIMAX_M2, {}),
-    "mistral3": (published.DEVSTRAL_SMALL_2["text_config"], {}),
-    "nemotron": (configs.MINITRON_4B, {}),
-    "olmo2, windows": (configs.OLMO_3, {}),
-    "olmoe": (configs.OLMOE, {}),
-    "qwen2moe": (configs.QWEN1_5_MOE, {}),
-    "qwen3moe": (configs.QWEN3_30B, {}),
-    "smollm3": (configs.SMOLLM3, {}),
-    "stablelm": (configs.STABLELM_2, {}),
-    "starcoder2": (configs.STARCODER_2, {}),
+    "mamba": (RELEASED["MAMBA_130M"], {}),
+    "mamba, norms": (RELEASED["FALCON_MAMBA_7B"], {}),
+    "minimax-m2": (RELEASED["MINIMAX_M2"], {}),
+    "mistral3": (RELEASED["DEVSTRAL_SMALL_2"]["text_config"], {}),
+    "nemotron": (RELEASED["MINITRON_4B"], {}),
+    "olmo2, windows": (RELEASED["OLMO_3"], {}),
+    "olmoe": (RELEASED["OLMOE"], {}),
+    "qwen2moe": (RELEASED["QWEN1_5_MOE"], {}),
+    "qwen3moe": (RELEASED["QWEN3_30B"], {}),
+    "smollm3": (RELEASED["SMOLLM3"], {}),
+    "stablelm": (RELEASED["STABLELM_2"], {}),
+    "starcoder2": (RELEASED["STARCODER_2"], {}),
 }
 LENGTHS = "sliding_window attention_chunk_size floor_scale max_position_embeddings rope_theta"
 
