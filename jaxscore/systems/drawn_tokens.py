@@ -13,7 +13,7 @@ from typing import Any
 from jaxscore.errors import is_valid_unicode
 from jaxscore.lm import LocalLM
 from jaxscore.text.bounded_tokenizer import TextError
-from jaxscore.text.decoder import PIECE, TextDecoder
+from jaxscore.text.decoder import PIECE, TokenBytes
 from jaxscore.types.results import Generated
 
 PROMPT, OUTPUTS = "model_input", "output"
@@ -23,7 +23,7 @@ PROMPT_TOKEN_IDS, TOKEN_IDS = ID_FIELDS = ("prompt_token_ids", "token_ids")
 Ids = tuple[int, ...]
 
 
-def ids_of_text(decoder: TextDecoder, generated: Generated) -> list[int]:
+def ids_of_text(decoder: TokenBytes, generated: Generated) -> list[int]:
     """Return the drawn ids up to the last one with a character of the text, without EOS.
 
     Tokens of a stop string are left out, since the text ends before it. A token that begins in
@@ -31,7 +31,7 @@ def ids_of_text(decoder: TextDecoder, generated: Generated) -> list[int]:
     """
     ids: list[int] = generated.token_ids.tolist()
     if generated.finish == "stop":
-        while ids and decoder.text(ids[:-1]).startswith(generated.text):
+        while ids and decoder.join(ids[:-1]).startswith(generated.text):
             ids.pop()
     return ids
 
@@ -59,7 +59,7 @@ class DrawnTokens:
     """
 
     def __init__(self, lm: LocalLM) -> None:
-        self._encoder, self._decoder = lm.encoder, TextDecoder(lm.encoder.tokenizer)
+        self._encoder, self._decoder = lm.encoder, TokenBytes(lm.encoder.tokenizer)
         assert lm.capabilities.vocab_size is not None  # a local model knows both
         assert lm.capabilities.max_positions is not None
         self._vocab_size = lm.capabilities.vocab_size
@@ -99,7 +99,7 @@ class DrawnTokens:
         ids = self._checked(ids_of(item, output))
         if context is None or ids is None:
             return None
-        text, decoded = item[OUTPUTS][output], self._decoder.text(ids)
+        text, decoded = item[OUTPUTS][output], self._decoder.join(ids)
         if text not in (decoded, decoded.strip()):  # usc-generate writes the second
             rest = decoded[len(text) :]
             is_cut = any(rest.startswith(s) or s.startswith(rest) for s in _stop_strings(item))
@@ -116,7 +116,7 @@ class DrawnTokens:
             limit: see `length_limit`.
         """
         # U+FFFD stands for bytes without a character, and is encoded as a character.
-        if PIECE in text or text not in (self._decoder.text(ids), self._decoder.raw_text(ids)):
+        if PIECE in text or text not in (self._decoder.join(ids), self._decoder.join_all(ids)):
             return True
         if limit is None:
             return False

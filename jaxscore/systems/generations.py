@@ -12,7 +12,7 @@ from jaxscore.lm import LocalLM
 from jaxscore.systems.drawn_tokens import PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of, ids_of_text
 from jaxscore.systems.resuming import Known, Work
 from jaxscore.systems.settings import MODEL_GROUP, Settings, setting
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -140,7 +140,7 @@ class GenerationWork(Work[Generations]):
             The number of tokens that the model wrote.
         """
         made, before = self.made(lm), lm.statistics.tokens_written
-        generator, decoder = lm.generator(), TextDecoder(lm.encoder.tokenizer)
+        generator, decoder = lm.generator(), TokenBytes(lm.encoder.tokenizer)
         usable = [place for place in range(len(self.entries)) if place not in self.errors]
         together = max(1, self.texts_per_slot * generator.side_by_side // self.n_texts)
         for first in range(0, len(usable), together):
@@ -199,7 +199,7 @@ class GenerationWork(Work[Generations]):
         place: int,
         generated: Sequence[Generated],
         new: Generations,
-        decoder: TextDecoder,
+        decoder: TokenBytes,
     ) -> None:
         """Note the texts of an entry up to the first that failed; those that are known stay.
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
-from jaxscore.text.decoder import TextDecoder
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import Request, parse_request
 from tests.conftest import CASES, MODELS
 
@@ -83,11 +83,11 @@ def test_self_certainty_scores_the_drawn_ids(scorers, drawn, name, alignment):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_record_has_the_ids_that_the_generator_read_and_wrote(scorers, drawn, name):
     scorer = scorers(name)
-    decoder = TextDecoder(scorer.encoder.tokenizer)
+    decoder = TokenBytes(scorer.encoder.tokenizer)
     for record, item in zip(drawn(name), PROMPTS, strict=True):
         [prompt] = scorer.encoder.prompt_ids([item["prompt"]])
         assert record["prompt_token_ids"] == prompt.tolist()
-        assert [decoder.text(ids) for ids in record["token_ids"]] == record["output"]
+        assert [decoder.join(ids) for ids in record["token_ids"]] == record["output"]
         for end, ids in zip(record["finish"], record["token_ids"], strict=True):
             assert end != "length" or len(ids) == OPTIONS["max_new_tokens"]
 
@@ -95,8 +95,8 @@ def test_a_record_has_the_ids_that_the_generator_read_and_wrote(scorers, drawn, 
 def test_ids_end_with_the_text_before_a_stop_string(scorers, drawn):
     """The last token begins in the text and ends in the stop string."""
     scorer = scorers("tiny-qwen2")
-    decoder, whole = TextDecoder(scorer.encoder.tokenizer), drawn("tiny-qwen2")
-    texts = [decoder.text(ids[5:6]) for record in whole for ids in record["token_ids"]]
+    decoder, whole = TokenBytes(scorer.encoder.tokenizer), drawn("tiny-qwen2")
+    texts = [decoder.join(ids[5:6]) for record in whole for ids in record["token_ids"]]
     stop = next(text[-2:] for text in texts if len(text) > 2 and text.isascii())
     records = drawn("tiny-qwen2", stop=(stop,))
     n_inside = 0
@@ -104,10 +104,10 @@ def test_ids_end_with_the_text_before_a_stop_string(scorers, drawn):
         ends = zip(record["output"], record["finish"], record["token_ids"], strict=True)
         for (text, end, ids), drawn_ids in zip(ends, before["token_ids"], strict=True):
             assert ids == drawn_ids[: len(ids)]
-            assert decoder.text(ids).startswith(text)
+            assert decoder.join(ids).startswith(text)
             if end == "stop":
-                assert not ids or not decoder.text(ids[:-1]).startswith(text)
-                n_inside += decoder.text(ids) != text
+                assert not ids or not decoder.join(ids[:-1]).startswith(text)
+                n_inside += decoder.join(ids) != text
     assert n_inside
     found = evaluate("self-certainty", scorer, records)
     for record, scored in zip(records, found.items, strict=True):
@@ -253,10 +253,10 @@ def test_selected_and_judged_texts_keep_their_own_ids(scorers, drawn):
             assert one["token_ids"] == [other["token_ids"][index]]
             assert one["prompt_token_ids"] == other["prompt_token_ids"]
     replies = evaluate("usc-generate", scorer, certain, n=2, max_new_tokens=5).items
-    decoder = TextDecoder(scorer.encoder.tokenizer)
+    decoder = TokenBytes(scorer.encoder.tokenizer)
     for reply in replies:
         [ids] = reply["token_ids"]
-        assert decoder.text(ids).strip() == reply["output"][0]
+        assert decoder.join(ids).strip() == reply["output"][0]
         assert reply["prompt_token_ids"] == encoded(scorer, reply["model_input"])
     scored = evaluate("self-certainty", scorer, replies)
     for one in scored.items:
