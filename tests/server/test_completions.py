@@ -252,6 +252,7 @@ def ending(served, monkeypatch, ids, eos=None, finish="length"):
 
     def choice_of(service, request, index, text, real=choices_module.choice_of):
         values = {"token_ids": np.array(ids, np.int32), "eos_id": eos, "finish": finish}
+        values["text"] = service.token_bytes.text_before(ids, request.fields.stop)
         return real(service, request, index, type("Text", (), {"error": None, **values}))
 
     monkeypatch.setattr(choices_module, "choice_of", choice_of)
