@@ -4,6 +4,7 @@ import functools
 import math
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import AUTO, BATCH_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.io.local_path import cache_folder
+from jaxscore.io.local_path import ADDRESS, create_cache_folder, create_private_folder
 from jaxscore.models.model import MeshChoice, Model
 
 INSTALL = {"gpu": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
@@ -58,14 +59,20 @@ def use_compilation_cache() -> None:
 
     A folder that JAX already uses stays. JAXSCORE_CACHE names another one, and JAXSCORE_CACHE=off
     disables the cache.
+
+    Raises:
+        InputError: somebody else can write to the folder: its programs run in this process.
     """
-    folder = cache_folder("xla")
-    if folder is None or jax.config.values["jax_compilation_cache_dir"]:
-        return
+    in_use = jax.config.values["jax_compilation_cache_dir"]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if in_use and not ADDRESS.match(in_use):
+            remedy = "give JAX another jax_compilation_cache_dir"
+            create_private_folder(Path(in_use), Path(in_use), remedy)
+        folder = None if in_use else create_cache_folder("xla")
     except OSError:
         return  # with a read-only home every run compiles, which is slower but correct
+    if folder is None:
+        return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -24,6 +24,7 @@ from typing import TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes, streams
+from jaxscore.io.local_path import refuse_planted_link
 from jaxscore.io.streams import compressed_writer, compression_of
 
 try:
@@ -49,8 +50,8 @@ def atomic(path: Path) -> Iterator[TextIO]:
     multi-process run only the first process writes.
 
     Raises:
-        InputError: the folder cannot be created or written, or is full; `path` is a folder or a
-            device that is no stream.
+        InputError: the folder cannot be created or written, or is full; `path` is a folder, a
+            device that is no stream, or another user's link in a folder such as /tmp.
     """
     if not processes.is_first():
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
@@ -60,6 +61,7 @@ def atomic(path: Path) -> Iterator[TextIO]:
         with _explain_write_errors(path), streams.open_stream(path) as stream:
             yield stream
         return
+    refuse_planted_link(path)
     path = Path(os.path.realpath(path))  # keep a link and replace its target
     with contextlib.ExitStack() as stack:
         try:

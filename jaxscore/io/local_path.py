@@ -1,7 +1,14 @@
-"""Local paths from users, a refusal of remote addresses, and the cache folder."""
+"""Local paths from users, a refusal of remote addresses, and folders that nobody else can write.
 
+Compiled programs are code that runs, and a link in a folder of unfinished work makes this process
+write elsewhere. So both are in folders that belong to this user, whatever the umask.
+"""
+
+import contextlib
 import os
 import re
+import stat
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -17,6 +24,9 @@ URL = re.compile(rf"{SCHEME}(?:(?!{SCHEME})[^\s?])*(?:\?\S*)?")
 QUERY = re.compile(r"\?[^\s?=]+=\S*")  # of an address with a space
 # User and password of an address; the second form has a password with a slash or question mark.
 USER = re.compile(r"[^/?]*@|[^/:?]*:(?!\d*(?:[/?]|$)).*@")
+
+
+CACHE = "JAXSCORE_CACHE"  # variable of the environment
 
 
 class Folder(type(Path())):  # type: ignore[misc]
@@ -84,8 +94,143 @@ def cache_folder(kind: str) -> Path | None:
     Raises:
         InputError: JAXSCORE_CACHE is an address.
     """
-    override = os.environ.get("JAXSCORE_CACHE")
-    if override == "off":
+    if (named := _named_cache()) is None and os.environ.get(CACHE) == "off":
         return None
-    folder = local_path(override) if override else Path(platformdirs.user_cache_dir("jaxscore"))
-    return folder / kind
+    return (named or Path(platformdirs.user_cache_dir("jaxscore"))) / kind
+
+
+def _named_cache() -> Path | None:
+    """The folder that JAXSCORE_CACHE names, or None."""
+    value = os.environ.get(CACHE)
+    if not value or value == "off":
+        return None
+    try:
+        return local_path(value)
+    except InputError as problem:
+        raise InputError(f"{CACHE}={problem}") from None
+
+
+def create_cache_folder(kind: str) -> Path | None:
+    """Create `cache_folder(kind)` or check it, see `create_private_folder`.
+
+    Raises:
+        InputError: somebody else can write to it, or JAXSCORE_CACHE is an address.
+        OSError: it cannot be created.
+    """
+    folder = cache_folder(kind)
+    return None if folder is None else create_private_folder(folder, _named_cache())
+
+
+def work_folder() -> Path:
+    """The folder for copies of remote inputs and unfinished outputs, which may not exist yet.
+
+    It is in the cache folder; without a cache, in the temporary folder under the user's number.
+    """
+    user = os.geteuid() if hasattr(os, "geteuid") else ""
+    return cache_folder("remote") or Path(tempfile.gettempdir()) / f"jaxscore-remote-{user}"
+
+
+def create_work_folder() -> Path:
+    """Create `work_folder()` or check it, see `create_private_folder`.
+
+    Raises:
+        InputError: somebody else can write to it, or it cannot be created.
+    """
+    folder = work_folder()
+    try:
+        return create_private_folder(folder, _named_cache())
+    except OSError as problem:
+        raise InputError(
+            f"{folder}: cannot be created ({problem.strerror}); set {CACHE} to a folder that you "
+            "can write"
+        ) from None
+
+
+def create_private_folder(
+    folder: Path, named: Path | None = None, remedy: str = f"set {CACHE} to another folder, or off"
+) -> Path:
+    """Create a folder with mode 0700, or check that nobody else can write to an existing one.
+
+    Args:
+        folder: the folder; missing folders above it get mode 0700 too.
+        named: the folder above it that the user named, or None. Its owner is trusted too. If its
+            group may write to it, the group is trusted, and may write to a new `folder`.
+        remedy: what to do instead, for the message.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        InputError: it is a link or a file, belongs to somebody else, or others can write to it.
+        OSError: it cannot be created.
+    """
+    for path in (*reversed(folder.absolute().parents), folder):
+        if not path.exists():
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(0o700)
+                if path == folder and named is not None and _is_shared(named):
+                    path.chmod(path.stat().st_mode | 0o070)
+    if os.name != "posix":  # elsewhere owners and modes say nothing
+        return folder
+    facts, user = folder.lstat(), os.geteuid()
+    owners, is_shared = {user, 0}, False
+    if named is not None and not any(
+        is_planted(path) for path in (named, *named.absolute().parents, *named.resolve().parents)
+    ):
+        owners.add(named.stat().st_uid)
+        is_shared = _is_shared(named)
+    mode = stat.S_IMODE(facts.st_mode)
+    if stat.S_ISLNK(facts.st_mode):
+        description = "a link"
+    elif not stat.S_ISDIR(facts.st_mode):
+        description = "a file"
+    elif facts.st_uid not in owners and not is_shared:
+        description = f"a folder of {_user_name(facts.st_uid)}"
+    elif mode & (0o002 if is_shared else 0o022):
+        description = f"a folder that others can write (mode {mode:o})"
+    else:
+        return folder
+    raise InputError(
+        f"{folder}: found {description}, expected a folder that {_user_name(user)} alone can "
+        f"write; remove it if you do not know who made it, chmod go-w if you do, or {remedy}"
+    )
+
+
+def is_planted(path: Path) -> bool:
+    """Return True if another user may have made a file, folder or link.
+
+    Everybody may create an entry in a folder such as /tmp.
+    """
+    try:
+        owner, above = path.lstat().st_uid, path.parent.stat().st_mode
+    except OSError:
+        return False
+    return os.name == "posix" and bool(above & 0o002) and owner not in (os.geteuid(), 0)
+
+
+def refuse_planted_link(path: Path) -> None:
+    """Refuse to write through a link that another user may have made.
+
+    Raises:
+        InputError: `path` is such a link.
+    """
+    if path.is_symlink() and is_planted(path):
+        raise InputError(
+            f"{path}: found a link of {_user_name(path.lstat().st_uid)} in a folder that everybody "
+            "can write, expected a file, or a link of your own; give another name"
+        )
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return True if a folder's group may write to it, and others may not."""
+    return folder.stat().st_mode & 0o022 == 0o020
+
+
+def _user_name(number: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    import pwd  # deferred: Windows has none
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

@@ -14,7 +14,6 @@ import hashlib
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
-from jaxscore.io.local_path import ADDRESS, Folder, cache_folder, check_local, mask
+from jaxscore.io.local_path import (
+    ADDRESS,
+    Folder,
+    check_local,
+    create_private_folder,
+    create_work_folder,
+    mask,
+    work_folder,
+)
 from jaxscore.io.streams import descriptor
 
 T = TypeVar("T")
@@ -75,15 +82,21 @@ def stage(address: str) -> Path:
     parent, slash, name = place.rpartition("/")
     if not parent or not slash or name in ("", ".", ".."):
         raise InputError(f"{mask(address)}: found no name in it, expected {start}://BUCKET/NAME")
-    folder = _root() / hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
+    folder = work_folder() / hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
     _parents[folder] = f"{start}://{parent}"
     path = folder / name
     _files[path] = address
     return Folder(path) if address.endswith("/") else path
 
 
-def _root() -> Path:
-    return cache_folder("remote") or Path(tempfile.gettempdir()) / "jaxscore-remote"
+def create_output_folder(output: Path) -> None:
+    """Create the local folder of an output's address, or check that nobody else can write to it.
+
+    Raises:
+        InputError: somebody else can, or it cannot be created.
+    """
+    create_work_folder()
+    create_private_folder(output.parent)
 
 
 def schemes() -> str:
@@ -106,8 +119,8 @@ def displayed(text: object) -> str:
 
     The journal, in `.jaxscore`, is on this machine alone and keeps its path.
     """
-    out, root = str(text), str(_root())
-    if root not in out:
+    out = str(text)
+    if not _parents or (root := str(work_folder())) not in out:
         return out
 
     def address(found: re.Match[str]) -> str:
@@ -270,9 +283,7 @@ def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
     if address is None and descriptor(path) != 0 and str(path) != "-":
         yield path
         return
-    root = _root()
-    root.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(root / "inputs") as folder:
+    with temporary_folder(create_work_folder() / "inputs") as folder:
         copy = folder / (STDIN if address is None else path.name)
         _parents[folder] = "" if address is None else address.partition("?")[0].rpartition("/")[0]
         if address is not None:
@@ -309,8 +320,7 @@ def copy_beside(path: Path) -> Iterator[Path | None]:
     if identity(path) is None:
         yield None
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(path) as folder:
+    with temporary_folder(create_private_folder(path.parent) / path.name) as folder:
         _download(str(address_of(path)), folder / path.name)
         yield folder / path.name
 

@@ -49,6 +49,7 @@ class Upload:
         """
         self._output, self._manifest = output, manifest
         remote.check_writable(output)
+        remote.create_output_folder(output)
         self._before = {path: remote.identity(path) for path in (output, manifest)}
         self._stale = {path: _stamp(path) for path in self._files()}  # of a failed upload
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
+from jaxscore.io.local_path import create_private_folder, refuse_planted_link
 
 try:
     import fcntl
@@ -153,12 +154,15 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
     Raises:
         JournalHeld: another run holds the file for longer than a second.
-        InputError: its file system has no locks; it is no journal, is damaged or has another
-            layout; its folder cannot be written.
+        InputError: its file system has no locks; it is not a journal, is damaged or has another
+            layout; its folder cannot be written, or others can write to its `.jaxscore`.
     """
+    refuse_planted_link(path)
     with explain_errors(path, REMEDY if create else ""):
         for _ in range(TRIES):
             if create:
+                if path.parent.name == FOLDER:
+                    create_private_folder(path.parent, path.parent.parent, "give --journal PATH")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # An existing file is not opened here: closing it would drop SQLite's locks.
                 with contextlib.suppress(FileExistsError):

@@ -1,15 +1,23 @@
 """Addresses are refused for every flag that names a path; other colons are part of a name."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import jax
+import platformdirs
 import pytest
 
 from jaxscore.adapters import model as making
 from jaxscore.adapters.arguments import read_arguments
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
+from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.errors import InputError
-from jaxscore.io.local_path import cache_folder, local_path
+from jaxscore.io.atomic import atomic
+from jaxscore.io.local_path import cache_folder, create_cache_folder, local_path
+from jaxscore.journal.files import open_database
 from jaxscore.model_pair import DivergenceScorer
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
@@ -160,3 +168,144 @@ def test_the_cache_folder(monkeypatch):
     monkeypatch.setenv("JAXSCORE_CACHE", "gs://bucket/cache")
     with pytest.raises(InputError, match=REFUSED.format("gs")):
         cache_folder("xla")
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A user's cache folder, which JAXSCORE_CACHE does not name, and an umask of 0."""
+    monkeypatch.delenv("JAXSCORE_CACHE")
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / "home" / name))
+    before = os.umask(0)
+    yield tmp_path / "home/jaxscore"
+    os.umask(before)
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o7777
+
+
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to other users"
+)
+OTHER = 65534  # a user's number that is not this process's
+
+
+def test_created_cache_folders_are_private_whatever_the_umask(own_cache):
+    assert create_cache_folder("xla") == own_cache / "xla"
+    assert [mode_of(path) for path in (own_cache / "xla", own_cache, own_cache.parent)] == [
+        0o700
+    ] * 3
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o722])
+def test_compile_cache_that_others_can_write_is_refused(own_cache, mode):
+    (own_cache / "xla").mkdir(parents=True)
+    (own_cache / "xla").chmod(mode)
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with pytest.raises(InputError, match=rf"xla: found a folder that others .*{mode:o}.*chmod"):
+            use_compilation_cache()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_compile_cache_that_jax_was_given_is_checked_too(tmp_path):
+    before = jax.config.values["jax_compilation_cache_dir"]
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given").chmod(0o777)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "given"))
+    try:
+        with pytest.raises(InputError, match=r"given: found a folder that others can write.*JAX"):
+            use_compilation_cache()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["xla", "weights", "remote"])
+def test_cache_folder_of_another_user_is_refused_by_name(own_cache, kind):
+    (own_cache / kind).mkdir(parents=True)
+    os.chown(own_cache / kind, OTHER, OTHER)
+    with pytest.raises(InputError, match=rf"{kind}: found a folder of \w+, expected .* root alone"):
+        create_cache_folder(kind)
+
+
+@pytest.mark.parametrize("kind", ["xla", "weights", "remote"])
+def test_link_or_file_as_cache_folder_is_refused(own_cache, tmp_path, kind):
+    own_cache.mkdir(parents=True)
+    (own_cache / kind).symlink_to(tmp_path)
+    with pytest.raises(InputError, match=rf"{kind}: found a link, expected a folder"):
+        create_cache_folder(kind)
+    (own_cache / kind).unlink()
+    (own_cache / kind).write_text("")
+    with pytest.raises(InputError, match=rf"{kind}: found a file, expected a folder"):
+        create_cache_folder(kind)
+
+
+def test_group_of_a_named_cache_is_trusted_and_everybody_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "shared"))
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o2775)
+    assert mode_of(create_cache_folder("xla")) & 0o777 == 0o770
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "shared/xla", OTHER, OTHER)
+    assert create_cache_folder("xla") == tmp_path / "shared/xla"
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(InputError, match="xla: found a folder"):
+        create_cache_folder("xla")
+
+
+@needs_root
+def test_named_cache_that_another_user_planted_in_a_common_folder_is_not_trusted(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common").chmod(0o1777)
+    (tmp_path / "common/cache/xla").mkdir(parents=True)
+    for path in ("common/cache", "common/cache/xla"):
+        os.chown(tmp_path / path, OTHER, OTHER)
+    monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "common/cache"))
+    with pytest.raises(InputError, match="xla: found a folder of"):
+        create_cache_folder("xla")
+    (tmp_path / "common").chmod(0o755)  # then the folder's owner is whom the user named
+    create_cache_folder("xla")
+
+
+@needs_root
+def test_output_through_the_link_of_another_user_in_a_common_folder_is_refused(tmp_path):
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common").chmod(0o1777)
+    (tmp_path / "precious").write_text("precious")
+    for name, write in (
+        ("out.jsonl", lambda path: atomic(path).__enter__()),
+        ("my.journal", lambda path: open_database(path, create=True)),
+    ):
+        link = tmp_path / "common" / name
+        link.symlink_to(tmp_path / "precious")
+        os.lchown(link, OTHER, OTHER)
+        with pytest.raises(InputError, match=f"{name}: found a link of .*give another name"):
+            write(link)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("value", ["s3://user:secret@bucket/cache", "https://host/x", "file:///x"])
+def test_an_address_as_cache_folder_is_one_message_of_every_command(value, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"context": "a", "continuation": " b"}\n')
+    for words in (
+        ["score", "--model", MODEL, "--input", "in.jsonl", "--output", "out.jsonl"],
+        ["score", "--model", MODEL, "--input", "s3://b/in.jsonl", "--output", "s3://b/out.jsonl"],
+        ["merge", "s3://bucket/run/", "--output", "all.jsonl"],
+    ):
+        ended = subprocess.run(
+            [sys.executable, "-m", "jaxscore", *words],
+            cwd=tmp_path,
+            env=os.environ | {"JAXSCORE_CACHE": value},
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 2
+        [*_, last] = ended.stderr.splitlines()
+        assert f"JAXSCORE_CACHE={value.replace('user:secret@', '')}: found an address" in last
+        assert "Traceback" not in ended.stderr
+        assert "secret" not in ended.stderr

@@ -2,7 +2,9 @@
 
 import datetime
 import io
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -270,3 +272,63 @@ def test_files_of_a_failed_upload_do_not_go_up_with_the_next(store):
         "/b/out.jsonl.report.md": b"of this run",
         "/b/out.jsonl.run.json": b"{}",
     }
+
+
+@pytest.fixture
+def without_cache(store, monkeypatch, tmp_path):
+    """The temporary folder of a machine without a cache folder, where everybody can write."""
+    common = tmp_path / "common"
+    common.mkdir()
+    common.chmod(0o1777)
+    monkeypatch.setenv("JAXSCORE_CACHE", "off")
+    monkeypatch.setattr(tempfile, "tempdir", str(common))
+    before = os.umask(0)
+    yield common
+    os.umask(before)
+
+
+def test_work_without_a_cache_is_in_a_private_folder(without_cache, store):
+    store.pipe_file("/b/in.jsonl", b"12345")
+    upload = begun("faulty://b/out.jsonl")
+    with remote.fetched(remote.stage("faulty://b/in.jsonl")):
+        [work] = without_cache.iterdir()
+        folders = [work, *(path for path in work.iterdir())]
+        assert len(folders) == 3
+        assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    upload.finish()
+    assert content(store)["/b/out.jsonl"] == b"records"
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_link_in_place_of_a_folder_of_work_is_refused_and_its_target_stays(
+    without_cache, store, tmp_path, depth
+):
+    store.pipe_file("/b/in.jsonl", b"12345")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/out.jsonl").write_bytes(b"precious")
+    output = remote.stage("faulty://b/out.jsonl")
+    link = (output.parent.parent, output.parent)[depth]
+    if depth:
+        link.parent.mkdir(0o700)
+    link.symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=r"found a link, expected a folder"):
+        Upload(output, manifest_path(output))
+    if not depth:
+        with (
+            pytest.raises(InputError, match=r"found a link, expected a folder"),
+            remote.fetched(remote.stage("faulty://b/in.jsonl")),
+        ):
+            pass
+    assert [path.name for path in (tmp_path / "precious").iterdir()] == ["out.jsonl"]
+    assert (tmp_path / "precious/out.jsonl").read_bytes() == b"precious"
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files to other users"
+)
+def test_folder_of_work_that_another_user_made_is_refused(without_cache, store):
+    output = remote.stage("faulty://b/out.jsonl")
+    output.parent.parent.mkdir(0o700)
+    os.chown(output.parent.parent, 65534, 65534)
+    with pytest.raises(InputError, match=r"found a folder of \w+, expected .* alone can write"):
+        Upload(output, manifest_path(output))

@@ -9,8 +9,8 @@ same bytes again, so they compare an outline: sizes, headers and samples.
 
 Digests of weight files are cached in the user's cache folder. An entry is named by the file's
 device and inode and contains the version of the file that was read, so a changed file replaces
-its entry. An entry that is missing, damaged or cannot be written costs the time to read the file
-again, and never gives a wrong digest.
+its entry. An entry that is missing, damaged, cannot be written or is in a folder that others can
+write costs the time to read the file again, and never gives a wrong digest.
 """
 
 import collections
@@ -28,7 +28,7 @@ from typing import NamedTuple
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.gguf_file import is_gguf, read_gguf
-from jaxscore.io.local_path import cache_folder
+from jaxscore.io.local_path import cache_folder, create_cache_folder
 from jaxscore.models.weights import checkpoint, tensor_files
 from jaxscore.models.weights.filling import n_threads
 
@@ -247,8 +247,11 @@ def _cached_digest(version: Version) -> str | None:
     if (entry := _entry(version)) is None:
         return None
     try:
+        if not entry.exists():
+            return None
+        create_cache_folder("weights")  # refuses one in which others could change a digest
         lines = entry.read_text("ascii").splitlines()
-    except (OSError, ValueError):
+    except (OSError, ValueError, InputError):
         return None
     if len(lines) != 2 or lines != _lines(version, lines[0]):
         return None
@@ -266,8 +269,8 @@ def _cache_digest(version: Version, digest: str, read_at: int) -> None:
     entry = _entry(version)
     if entry is None or read_at - version.ctime < SETTLED:
         return
-    with contextlib.suppress(OSError):
-        entry.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError, InputError):
+        create_cache_folder("weights")
         handle, name = tempfile.mkstemp(dir=entry.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="ascii") as file:

@@ -202,6 +202,16 @@ def test_a_cache_that_cannot_be_written(model, cache):
     assert fingerprint.fingerprint(model) == want
 
 
+def test_digests_that_others_could_change_are_not_read(model, cache):
+    digest = fingerprint.fingerprint(model)
+    for entry in cache.iterdir():  # a digest of other bytes, for the same version of the file
+        version = fingerprint._version_of(model / "model.safetensors")
+        entry.write_text("".join(f"{line}\n" for line in fingerprint._lines(version, "0" * 64)))
+    assert fingerprint.fingerprint(model) != digest
+    cache.chmod(0o777)
+    assert fingerprint.fingerprint(model) == digest
+
+
 def test_runs_at_once_share_the_cache(model, cache):
     want = fingerprint.fingerprint(model)
     found, start = [], threading.Barrier(4)
