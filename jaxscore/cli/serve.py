@@ -11,7 +11,7 @@ from jaxscore.cli import model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, install_extra, parse_bytes
-from jaxscore.io.json_input import read_text
+from jaxscore.io.json_input import MOST_SETTINGS, read_text
 
 KEY = "JAXSCORE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "prometheus_client", "pydantic")  # of the extra `serve`
@@ -182,7 +182,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"{KEY}: has characters that a header cannot carry; use printable ASCII without spaces"
         )
-    template = None if args.chat_template is None else read_text(args.chat_template)
+    template = None
+    if args.chat_template is not None:
+        template = read_text(args.chat_template, "a chat template in UTF-8", MOST_SETTINGS)
     hosts = tuple(args.allowed_hosts)
     if address.is_loopback:  # the Host header is checked, and clients may use this name
         hosts = (*hosts, args.host, address.host)

@@ -15,6 +15,7 @@ from jaxscore.cli.outputs import report_paths
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
+from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import MANIFEST, manifest_path
@@ -298,10 +299,21 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """A small local or remote file, or None if it is missing."""
+    """A small local or remote file, or None if it is missing.
+
+    Raises:
+        InputError: it is too large to be in memory whole.
+    """
     if remote.address_of(path) is not None:
         return remote.read_bytes(path)
-    return path.read_bytes() if path.is_file() else None
+    if not path.is_file():
+        return None
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise InputError(
+            f"{path}: found {size:,} bytes, expected at most {MOST_BYTES:,} of a file that is "
+            "read whole"
+        )
+    return path.read_bytes()
 
 
 def manifests(shards: Sequence[Shard]) -> list[tuple[Shard, dict[str, Any] | None]]:

@@ -8,6 +8,7 @@ a folder that save_to_disk wrote one split, memory-mapped
 any other                        JSONL
 """
 
+import codecs
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,9 +23,8 @@ from jaxscore.io.json_input import (
     nests_beyond,
     read_array,
     read_jsonl,
-    read_lines,
 )
-from jaxscore.io.streams import form_of, is_stream
+from jaxscore.io.streams import CHUNK, form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, read_parquet
 
 NOTHING: Mapping[str, str] = {}
@@ -83,8 +83,10 @@ def _rows(path: Path, lists: Collection[str]) -> Iterator[Row]:
 
 
 def _is_array(path: Path) -> bool:
-    texts = (text.lstrip() for _, text in read_lines(path))
-    return next((text.startswith("[") for text in texts if text), False)
+    """Return True if a file begins as an array does, which may be one line of any length."""
+    with contextlib.suppress(OSError, ValueError), open_binary(path) as file:
+        return file.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    return False  # reading the items reports why
 
 
 def _numbered(path: Path, items: Iterable[dict[str, Any]], lists: Collection[str]) -> Iterator[Row]:

@@ -27,10 +27,13 @@ NULL_PATTERNS = (  # encoding, bytes of an ASCII character, which of them are 0
     ("UTF-32LE", 4, (1, 2, 3)),
     ("UTF-32BE", 4, (0, 1, 2)),
 )
+MOST_BYTES = 1 << 30  # of a file that is in memory whole
+MOST_SETTINGS = 1 << 24  # bytes of a file that people write: a prompt, a template
+MOST_LINE = 1 << 28  # bytes; a file of zeros without end is one line
 SNIFFED = 8  # bytes at the start of a file that tell its encoding
 
 
-def read_text(path: Path, expected: str = UTF8) -> str:
+def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
     r"""Read a UTF-8 file without its byte-order mark, with every newline as `\n`.
 
     Newlines are universal as in Python's text mode: `\r\n` and `\r` become `\n`. A tokenizer has
@@ -38,13 +41,17 @@ def read_text(path: Path, expected: str = UTF8) -> str:
 
     Args:
         expected: what should have been there, for the message.
+        most: bytes that it may have. No more are in memory, however long the file is.
 
     Raises:
-        InputError: missing, a folder, unreadable, or not UTF-8.
+        InputError: missing, a folder, a device, unreadable, too long, or not UTF-8.
     """
     try:
         with open_binary(path) as file:
-            raw = file.read()
+            size = path.stat().st_size if path.is_file() else 0
+            raw = b"" if size > most else file.read(most + 1)
+            if max(size, len(raw)) > most:
+                raise InputError(f"{path}: found more than {most:,} bytes, expected {expected}")
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected) from None
     check_encoding(path, raw)
@@ -100,9 +107,15 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
 def _raw_lines(path: Path, expected: str) -> Iterator[tuple[int, bytes]]:
     try:
         with open_binary(path) as file:
-            for number, raw in enumerate(file, start=1):
+            lines = iter(lambda: file.readline(MOST_LINE + 1), b"")
+            for number, raw in enumerate(lines, start=1):
                 if number == 1:
                     check_encoding(path, raw)
+                if len(raw) > MOST_LINE:
+                    raise InputError(
+                        f"{path}:{number}: found a line of more than {MOST_LINE:,} bytes, "
+                        f"expected {expected}"
+                    )
                 yield number, raw
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected) from None

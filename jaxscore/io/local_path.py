@@ -214,7 +214,7 @@ def refuse_planted_link(path: Path) -> None:
     Raises:
         InputError: `path` is such a link.
     """
-    if path.is_symlink() and is_planted(path):
+    if os.path.islink(path) and is_planted(path):
         raise InputError(
             f"{path}: found a link of {_user_name(path.lstat().st_uid)} in a folder that everybody "
             "can write, expected a file, or a link of your own; give another name"

@@ -9,18 +9,19 @@ An input is copied before it is read, an output is uploaded when it is finished 
 Messages, manifests and reports have the address, without passwords and signatures.
 """
 
+import codecs
 import contextlib
 import hashlib
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.local_path import (
     ADDRESS,
     Folder,
@@ -30,7 +31,7 @@ from jaxscore.io.local_path import (
     mask,
     work_folder,
 )
-from jaxscore.io.streams import descriptor
+from jaxscore.io.streams import CHUNK, descriptor, refuse_device
 
 T = TypeVar("T")
 SCHEMES = {  # scheme -> what installs its file system
@@ -289,11 +290,25 @@ def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
         if address is not None:
             _download(address, copy)
         else:
+            refuse_device(path, sys.stdin.buffer)
             with copy.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
+                _copy_text(sys.stdin.buffer, file)
         if beside is not None:
             _download(str(address_of(beside)), folder / beside.name)
         yield copy
+
+
+def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
+    """Copy UTF-8 text up to the first byte that no reader takes: others may never end."""
+    decoder, n_of_line = codecs.getincrementaldecoder("utf-8")(), 0
+    while n_of_line <= MOST_BYTES and (chunk := source.read(CHUNK)):
+        target.write(chunk)
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError:  # the reader names the line
+            return
+        newline = chunk.rfind(b"\n")
+        n_of_line = n_of_line + len(chunk) if newline < 0 else len(chunk) - 1 - newline
 
 
 def _download(address: str, copy: Path) -> None:

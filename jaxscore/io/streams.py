@@ -141,18 +141,36 @@ def open_binary(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         OSError: it cannot be read, or is damaged.
-        InputError: it is a .zst file, and no package reads it.
+        InputError: it is a .zst file, and no package reads it; or a device.
     """
-    kind = compression_of(path)
+    compression = compression_of(path)
     with open(path, "rb") as raw:
-        if not kind:
+        refuse_device(path, raw)
+        if not compression:
             yield raw
             return
-        with _reader(path, kind, raw) as file:
+        with _reader(path, compression, raw) as file:
             try:
                 yield file
             except DAMAGES as problem:
-                raise OSError(f"damaged {kind} file ({problem})") from None
+                raise OSError(f"damaged {compression} file ({problem})") from None
+
+
+def refuse_device(path: Path, file: BinaryIO) -> None:
+    """Refuse to read a device: /dev/zero never ends. A terminal and /dev/null do.
+
+    Raises:
+        InputError: `file` is open on one.
+    """
+    try:
+        number = file.fileno()
+    except OSError:  # not a file of the system
+        return
+    facts = os.fstat(number)
+    is_device = stat.S_ISCHR(facts.st_mode) or stat.S_ISBLK(facts.st_mode)
+    is_null = is_device and os.path.samestat(facts, os.stat(os.devnull))
+    if is_device and not is_null and not os.isatty(number):
+        raise InputError(f"{path}: found a device, expected a file or a pipe")
 
 
 def _reader(path: Path, kind: str, raw: BinaryIO) -> Any:

@@ -28,7 +28,7 @@ def read_node(path: Path) -> yaml.Node | None:
     Raises:
         InputError: the file cannot be read, is too long, or is no YAML.
     """
-    text = read_text(path, "a readable YAML file in UTF-8")
+    text = read_text(path, "a readable YAML file in UTF-8", 4 * MOST_CHARACTERS)
     if len(text) > MOST_CHARACTERS:
         raise InputError(
             f"{path}: found {len(text)} characters, expected a file of settings of up to "

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
-from jaxscore.io.json_input import read_jsonl, read_text
+from jaxscore.io.json_input import MOST_SETTINGS, read_jsonl, read_text
 from jaxscore.lm import LM, Capabilities, require_local
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
@@ -127,7 +127,7 @@ def read_system_prompt(path: Path) -> str:
     Raises:
         InputError: the file cannot be read, or is blank.
     """
-    text = read_text(path).rstrip("\n")
+    text = read_text(path, "a system prompt in UTF-8", MOST_SETTINGS).rstrip("\n")
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a system prompt")
     return text
