@@ -10,6 +10,7 @@ import re
 import stat
 import tempfile
 from pathlib import Path
+from urllib.parse import quote, quote_plus, unquote
 
 import platformdirs
 
@@ -18,14 +19,22 @@ from jaxscore.errors import InputError
 # At least two characters before the colon: `C:` is a drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 # Quotes and brackets may be part of a name, before a signature: to the next space, or, before a
-# query, to the next address.
+# query or fragment, to the next address.
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{1,19}://"
-URL = re.compile(rf"{SCHEME}(?:(?!{SCHEME})[^\s?])*(?:\?\S*)?")
+URL = re.compile(rf"{SCHEME}(?:(?!{SCHEME})[^\s?#])*(?:[?#]\S*)?")
 QUERY = re.compile(r"\?[^\s?=]+=\S*")  # of an address with a space
-# User and password of an address; the second form has a password with a slash or question mark.
-USER = re.compile(r"[^/?]*@|[^/:?]*:(?!\d*(?:[/?]|$)).*@")
-
-
+# User and password of an address, after the scheme; the second form has a password with a slash or
+# question mark. The addresses of the web have ports, and those of stores do not.
+USER = re.compile(r"[^/?]*@|[^/:?]*:.*@", re.DOTALL)
+WEB_USER = re.compile(r"[^/?]*@|[^/:?]*:(?!\d+(?:[/?#]|$)).*@", re.DOTALL)
+# Start of a query, of a fragment, or of a parameter as in `file;sig=abc`
+PARAMETERS = re.compile(r"[?#]|;(?=[^\s/?#;=]+=)")
+MASKED = re.compile(r"""\.\.\.[:;,.)\]}'"]*""")
+# A parameter with a credential in a text without the address that it is from
+CREDENTIAL = re.compile(
+    r"(?i)([?&#;][^\s?&#;=/]*(?:sig|token|secret|passw|credential|key|auth)[^\s?&#;=/]*=)[^\s&#;]+"
+)
+LEAST_SECRET = 3  # characters of what is looked for in messages of stores
 CACHE = "JAXSCORE_CACHE"  # variable of the environment
 
 
@@ -46,17 +55,52 @@ def local_path(text: str) -> Path:
     return Folder(text) if text.endswith("/") else Path(text)
 
 
-def mask(text: str) -> str:
-    """A text whose addresses have no user, password or query, which may be a signature."""
+def mask(text: str, *addresses: str) -> str:
+    """Remove users, passwords, queries, fragments and parameters from the addresses of a text.
 
-    def masked(found: re.Match[str]) -> str:
-        scheme, _, rest = found[0].partition("://")
-        rest = USER.sub("", rest, count=1) if USER.match(rest) else rest
-        place, query, _ = rest.partition("?")
-        return f"{scheme}://{place}{'?...' if query else ''}"
+    Any of them may be a credential.
 
-    out, n = URL.subn(masked, text)
-    return QUERY.sub("?...", out) if n else out
+    Args:
+        addresses: addresses that the text may quote in part or in another form, as stores do.
+    """
+    for address in addresses:
+        text = text.replace(address, mask_address(address))
+        for secret in _secrets(address):
+            text = text.replace(secret, "...")
+    out, n = URL.subn(lambda match: mask_address(match[0]), text)
+    return CREDENTIAL.sub(r"\1...", QUERY.sub("?...", out) if n else out)
+
+
+def mask_address(address: str) -> str:
+    """Remove user, password, query, fragment and parameters from an address."""
+    scheme, _, rest = address.partition("://")
+    if user := _user(address):
+        rest = rest.removeprefix(user)
+    cut = PARAMETERS.search(rest)
+    if cut is None or MASKED.fullmatch(rest, cut.end()):  # masked before, in a sentence
+        return f"{scheme}://{rest}"
+    return f"{scheme}://{rest[: cut.start()]}{cut[0]}..."
+
+
+def _user(address: str) -> str:
+    """User and password of an address with the `@` after them, or an empty text."""
+    scheme, _, rest = address.partition("://")
+    is_web = scheme.lower() in ("http", "https", "ftp")
+    match = (WEB_USER if is_web else USER).match(rest)
+    return "" if match is None else match[0]
+
+
+def _secrets(address: str) -> list[str]:
+    """Return what `mask_address` removes, whole and in parts, in each encoding, longest first."""
+    user = _user(address)
+    removed = [user, user.removesuffix("@").partition(":")[2] or user.removesuffix("@")]
+    rest = address.partition("://")[2].removeprefix(user)
+    if cut := PARAMETERS.search(rest):
+        parameters = rest[cut.end() :]
+        values = [part.partition("=")[2] or part for part in re.split("[?&#;]", parameters)]
+        removed += [parameters, *values]
+    forms = {form(text) for text in removed for form in (str, quote, quote_plus, unquote)}
+    return sorted((form for form in forms if len(form) >= LEAST_SECRET), key=len, reverse=True)
 
 
 def check_local(text: str, expected: str = "a local path") -> None:

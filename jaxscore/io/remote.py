@@ -7,13 +7,18 @@ own below the user's cache folder:
 
 An input is copied before it is read, an output is uploaded when it is finished (`io.upload`).
 Messages, manifests and reports have the address, without passwords and signatures.
+
+Requests that fail are retried in one layer: here, with the retries of the store's client switched
+off, or by the client where they cannot be.
 """
 
 import codecs
 import contextlib
 import hashlib
+import itertools
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,11 +29,13 @@ from jaxscore.io.atomic import temporary_folder
 from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.local_path import (
     ADDRESS,
+    PARAMETERS,
     Folder,
     check_local,
     create_private_folder,
     create_work_folder,
     mask,
+    mask_address,
     work_folder,
 )
 from jaxscore.io.streams import CHUNK, descriptor, refuse_device
@@ -49,11 +56,20 @@ VERSIONS = (  # of a file's facts, what changes with its bytes: the first one th
 )
 TRIES = 4
 PAUSE = 0.5  # seconds before the second try; doubled before each further one
+LONGEST_RETRY = 60.0  # seconds after the first failure within which another try begins
+# Schemes whose clients always retry: gcsfs 6 times within 40 s, huggingface_hub as often
+CLIENT_RETRIES = ("gs", "gcs", "hf")
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
 LONGEST_REASON = 300  # characters of a store's own message
 _parents: dict[Path, str] = {}  # local folder -> the address that it represents
 _files: dict[Path, str] = {}  # local path -> its address as the user gave it
+_with_spaces: dict[str, str] = {}  # addresses that `mask` does not find in a text -> masked
+_retrying = threading.local()  # `active` is True in a thread within `_persist`
+
+
+class _Changed(OSError):
+    """A file that differs from what the store says of it, which another try may mend."""
 
 
 class RemoteFile(NamedTuple):
@@ -78,15 +94,18 @@ def stage(address: str) -> Path:
     if not is_address(address):
         check_local(address, f"a local path, or an address of {schemes()}")
         return Path(address)
-    plain = address.partition("?")[0] if _scheme(address) in READ_ONLY else address
-    start, _, place = plain.rstrip("/").partition("://")
+    start, _, place = _without_parameters(address).rstrip("/").partition("://")
     parent, slash, name = place.rpartition("/")
     if not parent or not slash or name in ("", ".", ".."):
-        raise InputError(f"{mask(address)}: found no name in it, expected {start}://BUCKET/NAME")
+        raise InputError(
+            f"{mask_address(address)}: found no name in it, expected {start}://BUCKET/NAME"
+        )
     folder = work_folder() / hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
     _parents[folder] = f"{start}://{parent}"
     path = folder / name
     _files[path] = address
+    if re.search(r"\s", address):
+        _with_spaces[address] = mask_address(address)
     return Folder(path) if address.endswith("/") else path
 
 
@@ -98,6 +117,12 @@ def create_output_folder(output: Path) -> None:
     """
     create_work_folder()
     create_private_folder(output.parent)
+
+
+def _without_parameters(address: str) -> str:
+    """A web page's address without query, fragment and parameters; names in stores have none."""
+    cut = PARAMETERS.search(address) if _scheme(address) in READ_ONLY else None
+    return address if cut is None else address[: cut.start()]
 
 
 def schemes() -> str:
@@ -116,22 +141,24 @@ def address_of(path: Path) -> str | None:
 
 
 def displayed(text: object) -> str:
-    """A message with addresses in place of their local paths.
+    """A message with addresses in place of their local paths, and without credentials.
 
     The journal, in `.jaxscore`, is on this machine alone and keeps its path.
     """
     out = str(text)
+    for with_spaces, masked in _with_spaces.items():
+        out = out.replace(with_spaces, masked)
     if not _parents or (root := str(work_folder())) not in out:
-        return out
+        return mask(out)
 
     def address(found: re.Match[str]) -> str:
         parent = _parents.get(Path(found[1]))
         if parent is None:
             return found[0]
-        return f"{mask(parent)}/{found[2]}" if parent else "-"
+        return f"{mask_address(parent)}/{found[2]}" if parent else "-"
 
     rest = rf"/(?!\.jaxscore)((?:{re.escape(STDIN)})?)"
-    return re.sub(rf"({re.escape(root)}/[^/\s]+){rest}", address, out)
+    return mask(re.sub(rf"({re.escape(root)}/[^/\s]+){rest}", address, out))
 
 
 def _scheme(address: str) -> str:
@@ -149,11 +176,17 @@ def _store(address: str) -> Any:
 
     scheme = _scheme(address)
     try:
-        store = fsspec.filesystem(scheme, use_listings_cache=False)
+        options: dict[str, Any] = {"use_listings_cache": False}
+        if scheme == "s3":
+            configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+            options["config_kwargs"] = configured | {"retries": {"total_max_attempts": 1}}
+        store = fsspec.filesystem(scheme, **options)
+        if scheme == "s3":
+            store.retries = 1  # of s3fs, around those of botocore
         store.invalidate_cache()
         return store
     except ImportError as problem:
-        raise InputError(f"{mask(address)}: {problem}; {SCHEMES[scheme]}") from None
+        raise InputError(f"{mask_address(address)}: {problem}; {SCHEMES[scheme]}") from None
     except Exception as problem:  # credentials that are no file, a proxy without a port
         raise _refusal(address, problem) from None
 
@@ -164,33 +197,48 @@ def _place(address: str) -> str:
 
 
 def _refusal(address: str, problem: Exception) -> InputError:
-    lines = mask(str(problem)).replace(address, mask(address)).strip().splitlines()
+    lines = mask(str(problem), address).strip().splitlines()
     reason = (lines or [type(problem).__name__])[0][:LONGEST_REASON]
     if isinstance(problem, FileNotFoundError):
         reason = f"no such file or bucket, or no access to it ({reason})"
     return InputError(
-        f"{mask(address)}: {reason}; check the address, the network and the credentials"
+        f"{mask_address(address)}: {reason}; check the address, the network and the credentials"
     )
 
 
 def _persist(address: str, action: Callable[[], T]) -> T:
     """Do something with a store; a failure that may pass is tried again.
 
+    Within another action nothing is tried again: that one is, as a whole.
+
     Raises:
-        InputError: it failed for good, or too often.
-        FileExistsError: as `action` raises it.
+        InputError: it failed for good, too often, or for too long.
+        FileExistsError: see `action`.
     """
-    for attempt in range(TRIES):
-        try:
-            return action()
-        except (InputError, FileExistsError):
-            raise
-        except FINAL as problem:
-            raise _refusal(address, problem) from None
-        except Exception as problem:  # stores raise many unrelated kinds
-            if attempt + 1 == TRIES:
+    if getattr(_retrying, "active", False):
+        return action()
+    first_failure = None
+    _retrying.active = True
+    try:
+        for attempt in itertools.count(1):
+            try:
+                return action()
+            except (InputError, FileExistsError):
+                raise
+            except FINAL as problem:
                 raise _refusal(address, problem) from None
-            time.sleep(PAUSE * 2**attempt)
+            except Exception as problem:  # stores raise many unrelated kinds
+                now, pause = time.monotonic(), PAUSE * 2 ** (attempt - 1)
+                first_failure = now if first_failure is None else first_failure
+                is_retried = _scheme(address) in CLIENT_RETRIES and not isinstance(
+                    problem, _Changed
+                )
+                is_late = now + pause > first_failure + LONGEST_RETRY
+                if is_retried or is_late or attempt == TRIES:
+                    raise _refusal(address, problem) from None
+                time.sleep(pause)
+    finally:
+        _retrying.active = False
     raise AssertionError("unreachable")
 
 
@@ -286,7 +334,8 @@ def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
         return
     with temporary_folder(create_work_folder() / "inputs") as folder:
         copy = folder / (STDIN if address is None else path.name)
-        _parents[folder] = "" if address is None else address.partition("?")[0].rpartition("/")[0]
+        plain = "" if address is None else _without_parameters(address)
+        _parents[folder] = plain.rpartition("/")[0]
         if address is not None:
             _download(address, copy)
         else:
@@ -318,9 +367,9 @@ def _download(address: str, copy: Path) -> None:
         before = _identity(store.info(place))
         store.get_file(place, str(copy))
         if _identity(store.info(place)) != before:
-            raise OSError("it changed while it was copied")
+            raise _Changed("it changed while it was copied")
         if before["size"] not in (None, copy.stat().st_size):
-            raise OSError(f"found {copy.stat().st_size} bytes, expected {before['size']}")
+            raise _Changed(f"found {copy.stat().st_size} bytes, expected {before['size']}")
 
     _persist(address, download)
 
@@ -356,7 +405,7 @@ def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite"
     def put() -> None:
         store.put_file(str(source), place, mode=mode())
         if (found := store.info(place).get("size")) != size:
-            raise OSError(f"found {found} bytes in the store, expected {size}")
+            raise _Changed(f"found {found} bytes in the store, expected {size}")
 
     _persist(address, put)
 
@@ -381,6 +430,6 @@ def check_writable(path: Path) -> None:
     address = str(address_of(path))
     if _scheme(address) in READ_ONLY:
         raise InputError(
-            f"{mask(address)}: found an address of scheme {_scheme(address)}://, which is only "
-            "read; write to a store or to a local path"
+            f"{mask_address(address)}: found an address of scheme {_scheme(address)}://, which is "
+            "only read; write to a store or to a local path"
         )

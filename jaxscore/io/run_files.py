@@ -16,7 +16,8 @@ from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
-from jaxscore.io.remote import displayed
+from jaxscore.io.local_path import ADDRESS, mask_address
+from jaxscore.io.remote import address_of, displayed
 from jaxscore.io.streams import is_stream
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
@@ -242,6 +243,9 @@ def _flag_value(value: Any) -> Any:
         return [_flag_value(item) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return (
-        displayed(value).encode("utf-8", "backslashreplace").decode()
-    )  # a path may be no valid Unicode
+    text = str(value)
+    if isinstance(value, Path) and address_of(value) is not None:
+        text = displayed(value)
+    elif ADDRESS.match(text) and not re.search(r"\s", text):  # other texts are not changed
+        text = mask_address(text)
+    return text.encode("utf-8", "backslashreplace").decode()  # a path may be invalid Unicode

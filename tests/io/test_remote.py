@@ -1,12 +1,16 @@
 """Files behind addresses, over a store in memory that fails as real ones do."""
 
 import datetime
+import http.server
 import io
+import json
 import os
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 import fsspec
 import pytest
@@ -15,7 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from jaxscore.cli.shard_files import identity_of
 from jaxscore.errors import InputError
 from jaxscore.io import remote
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.run_files import manifest_path, write_manifest
 from jaxscore.io.upload import Upload
 
 SECRETS = "https://user:pass@host/a/b.jsonl?X-Amz-Signature=abc"
@@ -102,6 +106,86 @@ def test_addresses_have_no_secrets_for_people():
     assert remote.displayed(journal) == journal
 
 
+SECRET = "5eC-r3t!"
+FORMS = [
+    "{scheme}://user:{secret}@{place}",
+    "{scheme}://{secret}@{place}",
+    "{scheme}://key:/{secret}?@{place}",
+    "{scheme}://{place}?sig={secret}",
+    "{scheme}://{place}?X-Amz-Signature={secret}&versionId=1",
+    "{scheme}://{place}?X-Amz-Security-Token={secret}#part",
+    "{scheme}://{place}#{secret}",
+    "{scheme}://{place}#access_token={secret}",
+    "{scheme}://{place}#to=https://{secret}/x",
+    "{scheme}://{place};sig={secret}",
+    "{scheme}://{place};sv=1;sig={secret}?x=y",
+    "{scheme}://user:{secret}@{place}?token={secret}#{secret}",
+]
+QUOTES = [
+    "{}",
+    "error at {}: try again",
+    "'{}'",
+    '{{"url": "{}"}}',
+    "<a href={}>",
+    "({}), next line",
+    "{} and https://other/y?sig=" + SECRET,
+]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "hf", "https", "HTTP", "abfss"])
+@pytest.mark.parametrize("place", ["datasets/o/name", "h.org:80/a;b/x y.jsonl", "bucket/a@b/c=d"])
+def test_credentials_of_every_form_of_address_are_masked(scheme, place):
+    for form in FORMS:
+        address = form.format(scheme=scheme, place=place, secret=SECRET)
+        for quoting in QUOTES:
+            text = quoting.format(address)
+            shown = remote.mask(text, address)
+            assert "5eC" not in shown
+            assert remote.mask(shown) == shown
+            if " " not in address:
+                assert "5eC" not in remote.mask(text)
+        problems = [f"{address} refused", f"403 at {remote._place(address)}", repr(address)]
+        if "{secret}?@" not in form and "to=" not in form:  # of which it is a part
+            problems += [f"bad user 'user:{SECRET}'", f"no such parameter {quote(SECRET)}"]
+        for problem in problems:
+            refusal = str(remote._refusal(address, OSError(problem)))
+            assert "5eC" not in refusal
+            assert place.split("/")[-1] in refusal
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host/a/b;c/d.jsonl: fine",
+        "s3://bucket/year=2024/x.jsonl",
+        "hf://datasets/org/name@main/x.jsonl",
+        "a;b=c?d #e",
+        "key=value; see #12",
+    ],
+)
+def test_texts_without_credentials_stay(text):
+    assert remote.mask(text) == text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_credentials_of_an_input_are_in_no_message_and_no_manifest(store, form, tmp_path):
+    address = form.format(scheme="faulty", place="b/in.jsonl", secret=SECRET)
+    path = remote.stage(address)
+    with pytest.raises(InputError) as refusal, remote.fetched(path):
+        pass
+    shown = [str(refusal.value), remote.displayed(f"{path}:3: bad"), remote.displayed(address)]
+    flags = {"command": "score", "input": [path], "api_base": address, "system": "a?b=c#d"}
+    written = write_manifest(tmp_path / "out.jsonl", flags, {}).read_text()
+    assert "5eC" not in " ".join([*shown, written])
+    assert json.loads(written)["flags"]["system"] == "a?b=c#d"
+
+
+def test_name_of_a_web_page_s_copy_has_no_parameters(store):
+    for tail in ("?sig=SECRET", "#SECRET/x", ";sig=SECRET"):
+        assert remote.stage(f"https://host/a/b.jsonl{tail}").name == "b.jsonl"
+    assert remote.stage("s3://bucket/a#1.jsonl").name == "a#1.jsonl"
+
+
 @pytest.mark.parametrize("address", ["s3://", "s3://bucket", "gs://b/..", "s3://bucket/"])
 def test_address_without_a_name_is_refused(address):
     with pytest.raises(InputError, match="found no name"):
@@ -130,6 +214,123 @@ def test_store_that_never_answers_leaves_no_manifest_and_the_local_files(store):
     assert f"the results are in {folder} on this machine" in remote.displayed(problem.value)
     assert "/b/out.jsonl.run.json" not in content(store)
     assert remote.stage("faulty://b/out.jsonl").read_bytes() == b"records"
+
+
+class Clock:
+    """A clock that only sleep and the store's slowness move."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(remote, "time", clock)
+    monkeypatch.setattr(remote, "PAUSE", 0.5)
+    return clock
+
+
+def test_output_is_sent_as_often_as_one_layer_says(store, clock):
+    upload = begun("faulty://b/out.jsonl")
+    Faulty.faults[:] = [ConnectionError("reset")] * 1000
+    with pytest.raises(InputError, match="reset"):
+        upload.finish()
+    assert 1000 - len(Faulty.faults) == remote.TRIES
+    assert clock.now == 0.5 + 1 + 2
+
+
+def test_what_a_retry_looks_up_is_not_retried_by_itself(store, clock, monkeypatch):
+    """An upload that is tried again first reads what the try before has left."""
+    upload = begun("faulty://b/out.jsonl")
+    reads = []
+
+    def fail(self, *args, **options):
+        reads.append(args)
+        raise TimeoutError("slow")
+
+    Faulty.faults[:] = [ConnectionError("reset")] * 1000
+    monkeypatch.setattr(Faulty, "cat_file", fail)
+    with pytest.raises(InputError, match="slow"):
+        upload.finish()
+    assert len(reads) == remote.TRIES - 1
+    assert 1000 - len(Faulty.faults) == 1
+
+
+def test_retries_end_a_minute_after_the_first_failure(store, clock, monkeypatch):
+    def fail(self, *args, **options):
+        clock.now += 40
+        raise TimeoutError("slow")
+
+    monkeypatch.setattr(Faulty, "info", fail)
+    with pytest.raises(InputError, match="slow"):
+        remote.identity(remote.stage("faulty://b/in.jsonl"))
+    assert clock.now == 40 + 0.5 + 40 + 1 + 40
+
+
+@pytest.mark.parametrize("scheme", ["gs", "hf"])
+def test_store_whose_client_retries_is_asked_once(monkeypatch, clock, scheme):
+    requests = []
+
+    class Client(Faulty):
+        def info(self, *args, **options):
+            requests.append(args)
+            raise TimeoutError("slow")
+
+    monkeypatch.setattr(fsspec, "filesystem", lambda *_, **__: Client())
+    with pytest.raises(InputError, match="slow"):
+        remote.identity(remote.stage(f"{scheme}://b/in.jsonl"))
+    assert len(requests) == 1
+    assert clock.now == 0
+
+
+def test_retries_of_the_s3_client_are_off(monkeypatch):
+    made = []
+
+    def filesystem(scheme, **options):
+        made.append((scheme, options, store := Faulty()))
+        return store
+
+    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    remote.identity(remote.stage("s3://b/in.jsonl"))
+    [(scheme, options, store)] = made
+    assert scheme == "s3"
+    assert options["config_kwargs"]["retries"] == {"total_max_attempts": 1}
+    assert store.retries == 1
+
+
+def test_web_server_that_always_fails_is_asked_as_often_as_one_layer_says(clock):
+    pytest.importorskip("aiohttp")
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append(self.command)
+            self.send_error(503)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/in.jsonl?sig={SECRET}"
+        with (
+            pytest.raises(InputError, match=r"in\.jsonl\?\.\.\.") as refusal,
+            remote.fetched(remote.stage(address)),
+        ):
+            pass
+        server.shutdown()
+    assert "5eC" not in str(refusal.value)
+    assert requests
+    assert len(requests) <= 2 * remote.TRIES  # HEAD, and GET where that fails
 
 
 def test_refusal_of_the_store_is_not_tried_again_and_has_no_secrets(store):
