@@ -38,8 +38,11 @@ NUMBERS = {
     11: "q",
     12: "d",
 }
-MOST_NESTED = 4  # arrays of arrays
 MOST_AXES = 4
+# Bounds of what is read before any tensor; the largest vocabularies (500,000 merges) take 30 MB.
+MOST_HEAD = 1 << 27  # bytes
+MOST_ENTRIES = 1 << 22  # of an array
+MOST_TEXT = 1 << 24  # bytes of a string
 MOST_NAME = 65_535  # bytes of a key or of a tensor's name, by the format
 ALIGNMENT = 32  # of tensors, unless general.alignment says otherwise
 FIRST_OF_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -213,10 +216,12 @@ class _Reader:
     """Reads one mapped file from its start.
 
     Every length is compared with the bytes that are left before anything of that length is made.
+    A sparse file has terabytes left, so lengths have bounds of their own too.
     """
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:
         self._path, self._mapped, self._size, self._at = path, mapped, len(mapped), 0
+        self._head = min(self._size, MOST_HEAD)
 
     def contents(self) -> tuple[dict[str, Any], dict[str, _Entry]]:
         """The metadata and the tensor table."""
@@ -237,13 +242,13 @@ class _Reader:
         for _ in range(n_keys):
             key = self._name()
             if key in metadata:
-                raise InputError(f"{self._path}: the key {key} is there twice")
+                raise self._damage(f"the key {key} is there twice")
             metadata[key] = self._value(self._number("I"), key)
         table: dict[str, _Entry] = {}
         for _ in range(n_tensors):
             name = self._name()
             if name in table:
-                raise InputError(f"{self._path}: the tensor {name} is there twice")
+                raise self._damage(f"the tensor {name} is there twice")
             n_axes = self._number("I")
             if not 1 <= n_axes <= MOST_AXES:
                 raise self._damage(f"tensor {name} has {n_axes} axes, expected 1 to {MOST_AXES}")
@@ -254,13 +259,16 @@ class _Reader:
     def views(
         self, metadata: Mapping[str, Any], table: Mapping[str, _Entry]
     ) -> dict[str, StoredTensor]:
-        """Views of the tensors' bytes, none of which overlap."""
+        """Views of the tensors' bytes, which follow each other with padding alone between them."""
         align = metadata.get("general.alignment", ALIGNMENT)
-        if not isinstance(align, int) or align < 8 or align % 8:
-            raise self._damage(f"general.alignment is {align!r}, expected a multiple of 8")
-        start = -(-self._at // align) * align
+        if not isinstance(align, int) or align < 8 or align & (align - 1):
+            raise self._damage(f"general.alignment is {align!r}, expected a power of two from 8")
+
+        def aligned(position: int) -> int:
+            return -(-position // align) * align
+
+        end = start = aligned(self._at)
         tensors: dict[str, StoredTensor] = {}
-        end = start
         for name, (shape, type_id, offset) in sorted(table.items(), key=lambda row: row[1].offset):
             if type_id not in TYPES:
                 raise InputError(
@@ -274,8 +282,11 @@ class _Reader:
                     f"{kind.block} weights in a row"
                 )
             n_bytes = math.prod(shape) // kind.block * kind.n_bytes
-            if start + offset < end or offset % align:
-                raise self._damage(f"tensor {name} begins at byte {offset:,}, within another one")
+            if start + offset != aligned(end):
+                raise self._damage(
+                    f"tensor {name} begins at byte {offset:,} of the tensors, expected "
+                    f"{aligned(end) - start:,}, where the one before it ends"
+                )
             end = start + offset + n_bytes
             if end > self._size:
                 raise InputError(
@@ -284,26 +295,35 @@ class _Reader:
                 )
             data = np.frombuffer(self._mapped, np.uint8, n_bytes, start + offset)
             tensors[name] = StoredTensor(shape, kind, data, self._path)
+        if self._size > aligned(end):
+            raise self._damage(
+                f"{self._size - end:,} bytes after the last tensor, which belong to none"
+            )
         return {name: tensors[name] for name in table}
 
-    def _value(self, kind: int, key: str, depth: int = 0) -> Any:
-        if kind in NUMBERS:
-            return self._number(NUMBERS[kind])
-        if kind == STRING:
+    def _value(self, value_type: int, key: str) -> Any:
+        if value_type in NUMBERS:
+            return self._number(NUMBERS[value_type])
+        if value_type == STRING:
             return self._text()
-        if kind != ARRAY or depth == MOST_NESTED:
-            raise self._damage(f"the key {key} has a value of type {kind}")
+        if value_type != ARRAY:
+            raise self._damage(f"the key {key} has a value of type {value_type}")
         inner, n = self._number("I"), self._number("Q")
+        if n > MOST_ENTRIES:
+            raise self._damage(
+                f"the key {key} has {n:,} entries, expected at most {MOST_ENTRIES:,}"
+            )
         if inner in NUMBERS:
             dtype = np.dtype(NUMBERS[inner]).newbyteorder("<")
             self._check_room(n, dtype.itemsize, f"entries of {key}")
             values = np.frombuffer(self._mapped, dtype, n, self._at)
             self._at += n * dtype.itemsize
             return values
+        if inner != STRING:
+            entries = "arrays" if inner == ARRAY else f"values of type {inner}"
+            raise self._damage(f"the key {key} is an array of {entries}, expected numbers or texts")
         self._check_room(n, 8, f"entries of {key}")
-        if inner == STRING:
-            return self._texts(n)
-        return [self._value(inner, key, depth + 1) for _ in range(n)]
+        return self._texts(n)
 
     def _texts(self, n: int) -> list[str]:
         """Many strings; a vocabulary has hundreds of thousands."""
@@ -313,8 +333,12 @@ class _Reader:
             for _ in range(n):
                 (length,) = unpack(mapped, at)
                 end = at + 8 + length
-                if end > self._size:
+                if end > self._head:
                     raise self._cut_off()
+                if length > MOST_TEXT:
+                    raise self._damage(
+                        f"a text of {length:,} bytes, expected at most {MOST_TEXT:,}"
+                    )
                 found.append(mapped[at + 8 : end])
                 at = end
         except struct.error:
@@ -334,7 +358,7 @@ class _Reader:
 
     def _number(self, code: str) -> Any:
         size = struct.calcsize(f"<{code}")
-        if self._at + size > self._size:
+        if self._at + size > self._head:
             raise self._cut_off()
         (value,) = struct.unpack_from(f"<{code}", self._mapped, self._at)
         self._at += size
@@ -344,8 +368,14 @@ class _Reader:
         """Refuse a count whose smallest entries would not fit in the file."""
         if n * least > self._size - self._at:
             raise self._damage(f"{n:,} {what}, for which {self._size - self._at:,} bytes are left")
+        if n * least > self._head - self._at:
+            raise self._cut_off()
 
     def _cut_off(self) -> InputError:
+        if self._head < self._size:
+            return self._damage(
+                f"its metadata and its table of tensors have more than {MOST_HEAD:,} bytes"
+            )
         return InputError(
             f"{self._path}: ends within its metadata or its table of tensors; the file is cut off "
             f"({self._size:,} bytes); fetch it again"

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError, NoItems
-from jaxscore.io.streams import open_binary
+from jaxscore.io.streams import CHUNK, open_binary
 
 UTF8 = "a readable file of UTF-8 text"
 MOST_NESTED = 100  # what can be read may still be too deep to be written
@@ -28,6 +28,7 @@ NULL_PATTERNS = (  # encoding, bytes of an ASCII character, which of them are 0
     ("UTF-32BE", 4, (0, 1, 2)),
 )
 MOST_BYTES = 1 << 30  # of a file that is in memory whole
+MOST_SIDE_FILE = 1 << 29  # bytes of a tokenizer.json, say; those of 260,000 tokens have 35 MB
 MOST_SETTINGS = 1 << 24  # bytes of a file that people write: a prompt, a template
 MOST_LINE = 1 << 28  # bytes; a file of zeros without end is one line
 SNIFFED = 8  # bytes at the start of a file that tell its encoding
@@ -49,7 +50,9 @@ def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
     try:
         with open_binary(path) as file:
             size = path.stat().st_size if path.is_file() else 0
-            raw = b"" if size > most else file.read(most + 1)
+            raw = bytearray()  # in pieces: `read(most)` takes that much memory at once
+            while max(size, len(raw)) <= most and (piece := file.read(CHUNK)):
+                raw += piece
             if max(size, len(raw)) > most:
                 raise InputError(f"{path}: found more than {most:,} bytes, expected {expected}")
     except (OSError, ValueError) as problem:
@@ -76,6 +79,37 @@ def check_regular(path: Path) -> None:
         return
     if strange:
         raise InputError(f"{path}: found a pipe or a device, expected a file")
+
+
+def check_side_file(path: Path, folder: Path) -> None:
+    """Refuse a file that a checkpoint folder cannot bring: it may be from a stranger.
+
+    Its text becomes part of prompts, outputs and messages, so a link to another file of this
+    machine would publish that file. The hub's cache links files of `models--ORG--NAME/snapshots/`
+    to `models--ORG--NAME/blobs/`. Weights may be links to anywhere: numbers alone come from them.
+
+    Args:
+        path: a file of the folder that is text.
+        folder: the checkpoint.
+
+    Raises:
+        InputError: `path` is a link out of the folder, a pipe or a device, or is too long.
+    """
+    check_regular(path)
+    try:
+        target, root = path.resolve(), folder.resolve()
+        size = target.stat().st_size if target.is_file() else 0
+    except (OSError, RuntimeError, ValueError):  # a loop of links; reading it reports the reason
+        return
+    repositories = [parent.parent for parent in root.parents if parent.name == "snapshots"]
+    roots = [root, *(place / "blobs" for place in repositories if "--" in place.name)]
+    if not any(target.is_relative_to(allowed) for allowed in roots):
+        raise InputError(
+            f"{path}: found a link out of the folder, to {target}, expected a file; copy that file "
+            "here if you trust who made the folder"
+        )
+    if size > MOST_SIDE_FILE:
+        raise InputError(f"{path}: found {size:,} bytes, expected at most {MOST_SIDE_FILE:,}")
 
 
 def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
@@ -125,7 +159,7 @@ def _not_utf8(path: Path, line: int, column: int) -> InputError:
     return InputError(f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8")
 
 
-def check_encoding(path: Path, start: bytes) -> None:
+def check_encoding(path: Path, start: bytes | bytearray) -> None:
     """Refuse UTF-16 and UTF-32 by name, with or without a byte-order mark.
 
     Args:
@@ -141,7 +175,7 @@ def check_encoding(path: Path, start: bytes) -> None:
         )
 
 
-def _wide_encoding(start: bytes) -> str | None:
+def _wide_encoding(start: bytes | bytearray) -> str | None:
     """Name of the UTF-16 or UTF-32 encoding that a file starts in, or None if it is neither."""
     for name, marks in BYTE_ORDER_MARKS.items():
         if start.startswith(marks):

@@ -236,7 +236,7 @@ class _Vocabulary:
         ):
             raise InputError(f"{file.path}: {PREFIX}tokens is missing or no list of texts")
         self.tokens: list[str] = tokens
-        self.types = self._per_token("token_type", [NORMAL] * len(tokens))
+        self.types = self._per_token("token_type", np.full(len(tokens), NORMAL))
         self.ids: dict[str, int] = {}
         last = {token: id for id, token in enumerate(tokens)}  # of equal tokens llama.cpp's
         for id, token in enumerate(tokens):
@@ -246,16 +246,27 @@ class _Vocabulary:
         """A value of the metadata under `tokenizer.ggml.`."""
         return self._metadata.get(PREFIX + key, default)
 
-    def _per_token(self, key: str, default: Any = None) -> list[Any]:
-        found = self.value(key, default)
-        is_list = isinstance(found, list | np.ndarray)
-        if not is_list or len(found) != len(self.tokens):
-            n = f"{len(found):,}" if is_list else "none"
+    def _per_token(self, key: str, default: np.ndarray | None = None) -> list[Any]:
+        """Numbers of the tokens.
+
+        Raises:
+            InputError: there is not one number for each token, or one is not finite.
+        """
+        value = self.value(key, default)
+        values = np.asarray(value if isinstance(value, list | np.ndarray) else [])
+        if len(values) != len(self.tokens) or values.dtype.kind not in "biuf":
+            n = f"{len(values):,}" if len(values) else "none"
             raise InputError(
-                f"{self._path}: {PREFIX}{key} has {n} entries, expected one for each of "
+                f"{self._path}: {PREFIX}{key} has {n} entries, expected one number for each of "
                 f"{len(self.tokens):,} tokens"
             )
-        return list(found)
+        if not (finite := np.isfinite(values)).all():
+            id = int(np.argmin(finite))
+            raise InputError(
+                f"{self._path}: {PREFIX}{key} of token {id} is {values[id]}, expected a finite "
+                "number; convert the model again"
+            )
+        return list(values)
 
     def names(self) -> dict[str, str]:
         """Special tokens by role.

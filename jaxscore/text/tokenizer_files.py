@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from jaxscore.errors import InputError
 from jaxscore.io import gguf_file
-from jaxscore.io.json_input import check_regular, read_json, read_text
+from jaxscore.io.json_input import check_side_file, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_around
 from jaxscore.text.tokenizer import CheckpointTokenizer, errors_only
@@ -34,7 +34,6 @@ FILES = (  # that decide how a text becomes ids, and where a generated one ends
     "merges.txt", "*.model", "*.tiktoken", "tokenization*.py", "chat_template*",
     "additional_chat_templates/*.jinja", "generation_config.json",
 )  # fmt: skip
-MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
 MOST_GROWTH = 64  # one character in Unicode's compatibility form has up to 18
 PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
 # A BPE model with such a prefix and a merge that it does not fit ends the process.
@@ -149,6 +148,7 @@ def load_tokenizer(
             return read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
+        _side_files(folder)
         settings, config = read_settings(folder), _read_object(folder / "config.json")
         given = {} if add_bos is None else {f"add_{BOS}": add_bos}
         has_code = brings_code(settings) or brings_code(config)
@@ -247,9 +247,7 @@ def check_tokenizer_file(path: Path) -> None:
     Raises:
         InputError: it takes too much time or memory, or ends the process.
     """
-    check_regular(path)
-    if path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path}: found more than {MOST_BYTES >> 20} MB, expected a tokenizer")
+    check_side_file(path, path.parent)
     raw = path.read_bytes()
     found = {json.loads(b'"%b"' % pattern) for pattern in PATTERN.findall(raw)}
     has_prefix = b'"BPE"' in raw and PREFIX.search(raw)
@@ -266,15 +264,26 @@ def digest(folder: Path) -> str | None:
     Raises:
         InputError: a file cannot be read.
     """
-    paths = sorted({path for pattern in FILES for path in folder.glob(pattern) if path.is_file()})
     found = []
-    for path in paths:
+    for path in _side_files(folder):
         try:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as problem:
             raise InputError(f"{path}: {problem.strerror}; expected a readable file") from None
         found.append([path.relative_to(folder).as_posix(), content])
     return hashlib.sha256(json.dumps(found).encode()).hexdigest() if found else None
+
+
+def _side_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint that its tokenizer may read, by name.
+
+    Raises:
+        InputError: see `check_side_file`.
+    """
+    paths = sorted({path for pattern in FILES for path in folder.glob(pattern)})
+    for path in paths:
+        check_side_file(path, folder)
+    return [path for path in paths if path.is_file()]
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -305,7 +314,7 @@ def class_name(settings: dict[str, Any], config: dict[str, Any]) -> str:
 def _read_object(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    check_regular(path)
+    check_side_file(path, path.parent)
     found = read_json(path, "a JSON object")
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected an object, found {type(found).__name__}")
@@ -529,7 +538,7 @@ class _Files:
             files["default"] = path
         templates = {}
         for name, path in files.items():
-            check_regular(path)
+            check_side_file(path, self.folder)
             templates[name] = read_text(path)
         if list(templates) == ["default"]:
             return templates["default"]

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import struct
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
+from jaxscore.io import gguf_file
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, lora, tensor_files
+from jaxscore.models.weights import checkpoint, fingerprint, lora, tensor_files
 from jaxscore.models.weights.checkpoint import read_generation_config
 from jaxscore.systems.rag import experiment_folder
+from jaxscore.text import tokenizer_files
+from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
 
@@ -144,6 +149,208 @@ def test_any_index(sharded, value, content):
         got = outcome(lambda: tensor_files.open_tensors(sharded), sharded)
         if not isinstance(got, InputError):
             assert set(got.where.values()) == {sharded / "one.safetensors"}
+
+
+SCALARS = {int: (4, "<I"), float: (6, "<f")}
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def gguf(values, tensors=((0, 16), (32, 16)), tail=b"", n_keys=None, names="ab"):
+    """A GGUF file: values by key, and F32 tensors as (offset, bytes).
+
+    A value is a number, a text, or the bytes of a type and a value.
+    """
+    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values) if n_keys is None else n_keys)
+    for key, value in values:
+        if isinstance(value, str):
+            value = struct.pack("<I", 8) + text(value)
+        elif not isinstance(value, bytes):
+            number, code = SCALARS[type(value)]
+            value = struct.pack("<I", number) + struct.pack(code, value)
+        data += text(key) + value
+    for name, (offset, n_bytes) in zip(names, tensors, strict=False):
+        data += text(name) + struct.pack("<IQIQ", 1, n_bytes // 4, 0, offset)
+    data += bytes(-len(data) % 32)
+    end = max((offset + n_bytes for offset, n_bytes in tensors), default=0)
+    return data + bytes(end) + tail
+
+
+def array(inner, n, content=b""):
+    return struct.pack("<IIQ", 9, inner, n) + content
+
+
+KEYS = [("general.architecture", "llama"), ("x", 7)]
+
+
+def test_small_gguf_files_are_read(tmp_path):
+    for content in (gguf(KEYS), gguf(KEYS, tail=bytes(16)), gguf(KEYS, ())):
+        path = put(tmp_path / "m.gguf", content)
+        assert gguf_file.read_gguf(path).metadata["x"] == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (gguf([*KEYS, ("k", array(9, 1, struct.pack("<IQ", 4, 0)))]), "key k is an array of array"),
+        (gguf([*KEYS, ("k", array(9, 10**6, bytes(12 * 10**6)))]), "key k is an array of arrays"),
+        (gguf([*KEYS, ("k", array(13, 1, bytes(8)))]), "key k is an array of values of type 13"),
+        (gguf([*KEYS, ("k", array(4, 2**63))]), "key k has 9,223,372,036,854,775,808 entries"),
+        (gguf([*KEYS, ("k", array(8, 2**40))]), "key k has 1,099,511,627,776 entries"),
+        (gguf([*KEYS, ("k", array(8, 10**6))]), "entries of k, for which"),
+        (gguf([*KEYS, ("k", struct.pack("<IQ", 8, 2**62))]), "ends within its metadata"),
+        (gguf([*KEYS, ("k", struct.pack("<I", 99))]), "key k has a value of type 99"),
+        (gguf([*KEYS, *KEYS]), "key general.architecture is there twice"),
+        (gguf(KEYS, n_keys=2**60), "keys, for which"),
+        (gguf(KEYS, names="aa"), "tensor a is there twice"),
+        (gguf(KEYS, ((0, 48), (32, 16))), "tensor b begins at byte 32 of the tensors, expected 64"),
+        (gguf(KEYS, ((0, 16), (0, 16))), "tensor b begins at byte 0 of the tensors, expected 32"),
+        (gguf(KEYS, ((0, 16), (64, 16))), "tensor b begins at byte 64 of the tensors, expected 32"),
+        (gguf(KEYS, ((32, 16), (64, 16))), "tensor a begins at byte 32 of the tensors, expected 0"),
+        (gguf(KEYS, ((0, 16), (40, 16))), "tensor b begins at byte 40 of the tensors"),
+        (gguf(KEYS, tail=bytes(17)), "17 bytes after the last tensor, which belong to none"),
+        (gguf(KEYS, tail=bytes(10**6)), "1,000,000 bytes after the last tensor"),
+        (gguf(KEYS, (), tail=bytes(10**6)), "bytes after the last tensor"),
+        (gguf([*KEYS, ("general.alignment", 24)]), "alignment is 24, expected a power of two"),
+        (gguf([*KEYS, ("general.alignment", 0)]), "alignment is 0, expected a power of two"),
+        (gguf([*KEYS, ("general.alignment", 4)]), "alignment is 4, expected a power of two"),
+        (gguf([*KEYS, ("general.alignment", "32")]), "alignment is '32', expected a power of two"),
+        (gguf([*KEYS, ("general.alignment", 1 << 31)]), "the file is cut off"),
+    ],
+)
+def test_gguf_files_that_lie_are_refused_without_memory(tmp_path, content, reason):
+    path = put(tmp_path / "m.gguf", content)
+    tracemalloc.start()
+    assert reason in refused(lambda: gguf_file.read_gguf(path), path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (None, "bytes after the last tensor"),
+        ([(f"k{n}", array(8, 1 << 22, bytes(8 << 22))) for n in range(5)], "have more than 134,2"),
+        ([("k", array(8, 1 << 40))], "expected at most 4,194,304"),
+        ([("k", array(4, 1 << 30))], "expected at most 4,194,304"),
+        ([("k", struct.pack("<IQ", 8, 1 << 26))], "a text of 67,108,864 bytes, expected at most"),
+    ],
+)
+def test_sparse_gguf_file_of_a_terabyte_is_refused(tmp_path, monkeypatch, values, reason):
+    content = gguf(KEYS) if values is None else gguf([*KEYS, *values], (), n_keys=2 + len(values))
+    path = put(tmp_path / "m.gguf", content)
+    os.truncate(path, 1 << 40)
+    monkeypatch.setattr(fingerprint, "_chunk_digest", None)  # nothing is hashed
+    assert reason in refused(lambda: fingerprint.fingerprint(path), path)
+    assert reason in refused(lambda: checkpoint.read_config(path), path)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
+def test_scores_of_a_gguf_tokenizer_are_finite(score):
+    tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab"]
+    scores = np.array([0, 0, 0, -1, score, -3], np.float32)
+    keys = {"model": "llama", "tokens": tokens, "scores": scores, "bos_token_id": 1}
+    path = Path("m.gguf")
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    file = gguf_file.GgufFile(path, (path,), metadata, {})
+    message = refused(lambda: read_gguf_tokenizer(file), path)
+    assert f"scores of token 4 is {score}, expected a finite number" in message
+
+
+def test_safetensors_file_with_a_terabyte_after_its_tensors_is_refused(tmp_path):
+    path = put(tmp_path / "m.safetensors", safetensors(HEADER))
+    os.truncate(path, 1 << 40)
+    assert "bytes after the last tensor" in refused(lambda: tensor_files.map_file(path), path)
+
+
+SIDE_FILES = [
+    "chat_template.jinja", "additional_chat_templates/a.jinja", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "generation_config.json", "config.json",
+]  # fmt: skip
+
+
+def read_all(folder):
+    """Read a checkpoint's texts as a run does."""
+    raw = checkpoint.read_config(folder)
+    read_generation_config(folder, raw)
+    tokenizer_files.digest(folder)
+    return tokenizer_files.load_tokenizer(folder)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A small checkpoint with all of `SIDE_FILES` and a secret next to its folder."""
+    folder = tmp_path / "model"
+    shutil.copytree(CASES / "models/tiny-llama3", folder)
+    (folder / "additional_chat_templates").mkdir()
+    for name in SIDE_FILES:
+        if not (folder / name).exists():
+            put(folder / name, b"{}")
+    put(tmp_path / "secret", b"root:x:0:0")
+    return folder
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_link_out_of_a_checkpoint_is_not_followed(model, tmp_path, name):
+    read_all(model)
+    (model / name).unlink()
+    (model / name).symlink_to("../" * name.count("/") + "../secret")
+    message = refused(lambda: read_all(model), model / name)
+    assert f"found a link out of the folder, to {tmp_path / 'secret'}, expected a file" in message
+    assert "root" not in message.replace(str(tmp_path), "")
+
+
+def test_linked_folder_of_templates_is_not_followed(model, tmp_path):
+    shutil.rmtree(model / "additional_chat_templates")
+    put(tmp_path / "secrets.jinja", b"root:x:0:0")
+    (model / "additional_chat_templates").symlink_to(tmp_path)
+    refused(lambda: read_all(model), model / "additional_chat_templates/secrets.jinja")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "vocab.txt", "tokenizer.json", "config.json"])
+def test_side_file_of_a_terabyte_is_not_read(model, name):
+    put(model / name, b"")
+    os.truncate(model / name, 1 << 40)
+    tracemalloc.start()
+    assert "found" in refused(lambda: read_all(model), model / name)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 << 20
+
+
+def test_links_within_a_checkpoint_and_to_the_blobs_of_the_hub_s_cache_are_followed(
+    model, tmp_path
+):
+    expected = read_all(model).get_vocab()
+    repository = tmp_path / "hub/models--org--name"
+    snapshot, blobs = repository / "snapshots/0123abc", repository / "blobs"
+    blobs.mkdir(parents=True)
+    (snapshot / "additional_chat_templates").mkdir(parents=True)
+    for k, name in enumerate(sorted({*SIDE_FILES, *(path.name for path in model.iterdir())})):
+        if (model / name).is_file():
+            (model / name).rename(blobs / str(k))
+            up = "../" * (2 + name.count("/"))
+            (snapshot / name).symlink_to(f"{up}blobs/{k}")
+    assert read_all(snapshot).get_vocab() == expected
+    (tmp_path / "link").symlink_to(snapshot)
+    assert read_all(tmp_path / "link").get_vocab() == expected
+    (snapshot / "copy.jinja").symlink_to("tokenizer.json")
+    (snapshot / "chat_template.jinja").unlink()
+    (snapshot / "chat_template.jinja").symlink_to("copy.jinja")
+    read_all(snapshot)
+    (snapshot / "chat_template.jinja").unlink()
+    (snapshot / "chat_template.jinja").symlink_to("../../../../secret")
+    refused(lambda: read_all(snapshot), snapshot / "chat_template.jinja")
+
+
+def test_weights_may_be_links_to_another_disk(sharded):
+    (sharded / "one.safetensors").rename(sharded.parent / "elsewhere")
+    (sharded / "model.safetensors").symlink_to(sharded.parent / "elsewhere")
+    assert set(tensor_files.open_tensors(sharded).arrays) == set(HEADER)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")

@@ -9,7 +9,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io import json_input
 from jaxscore.io.gguf_file import FIRST_OF_SPLIT, is_gguf
-from jaxscore.io.json_input import check_regular
+from jaxscore.io.json_input import check_side_file
 from jaxscore.io.local_path import check_local
 
 # Files of a hub repository; many repositories hold the weights a second time under other names
@@ -126,9 +126,9 @@ def read_json(path: Path) -> Any:
     """A JSON file of the checkpoint.
 
     Raises:
-        InputError: missing, unreadable or not JSON.
+        InputError: missing, unreadable, not JSON, or a link out of its folder.
     """
-    check_regular(path)
+    check_side_file(path, path.parent)
     return json_input.read_json(path, f"a Hugging Face checkpoint folder with {path.name}")
 
 

@@ -28,6 +28,7 @@ from jaxscore.device.sharding import keys_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
 from jaxscore.io.gguf_file import is_gguf
+from jaxscore.io.json_input import check_side_file
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.weights import checksums, quantization
 from jaxscore.models.weights.checkpoint import (
@@ -145,6 +146,7 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
             for pattern in FILES + ["*.py"] * with_code:
                 for file in source.glob(pattern):
                     if ".safetensors" not in file.name and file.is_file():
+                        check_side_file(file, source)
                         shutil.copyfile(file, made / file.name)
             _write_plain_config(made)
         found = _save_params(made / CONVERTED_PARAMS, params)
