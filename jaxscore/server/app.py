@@ -18,7 +18,16 @@ from jaxscore.server import (
     invalid_field,
     scoring,
 )
-from jaxscore.server.endpoint import JSON, Answer, Call, Endpoint, Handler, Response, headers_of
+from jaxscore.server.endpoint import (
+    JSON,
+    Answer,
+    Call,
+    Endpoint,
+    Handler,
+    Response,
+    check_framing,
+    headers_of,
+)
 from jaxscore.server.request_models import (
     NDJSON,
     AnyServedRequest,
@@ -103,6 +112,7 @@ class Guard:
         """Pass the request on, or refuse it."""
         headers = headers_of(scope)
         try:
+            check_framing(headers)
             self._check_host(headers.get("host", ""))
             if scope["path"] not in OPEN_PATHS:
                 self._check_key(headers.get("authorization", ""))

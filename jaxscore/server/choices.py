@@ -7,6 +7,7 @@ generation: scoring the prompt finds it as the most probable next token.
 
 import asyncio
 import codecs
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -160,10 +161,11 @@ class Choice(NamedTuple):
 
 
 class ChoicePart(NamedTuple):
-    """Text of a choice since its previous part, and the choice with its last part."""
+    """Text and ids of a choice since its previous part, and the choice with its last part."""
 
     choice_index: int
     text: str
+    ids: list[int]
     choice: Choice | None
 
 
@@ -188,12 +190,16 @@ async def stream_choices(
     """Parts of all choices as they are generated."""
     if request.has_whole_choices:
         for index, choice in enumerate(await compute_choices(service, request)):
-            yield ChoicePart(index, choice.text, choice)
+            yield ChoicePart(index, choice.text, choice.ids, choice)
         return
+    n_sent = collections.Counter[int]()
     async with contextlib.aclosing(stream_texts(service, request.generation_requests())) as parts:
-        async for index, text, finished in parts:
+        async for index, text, ids, finished in parts:
             whole = None if finished is None else choice_of(service, request, index, finished)
-            yield ChoicePart(index, text, whole)
+            if whole is not None:
+                ids = whole.ids[n_sent[index] :]  # with the EOS
+            n_sent[index] += len(ids)
+            yield ChoicePart(index, text, ids, whole)
 
 
 def choice_of(service: Service, request: ChoiceRequest, index: int, text: Generated) -> Choice:
@@ -323,11 +329,11 @@ def join_logprobs(first: TokenLogprobs, second: TokenLogprobs) -> TokenLogprobs:
 
 async def stream_texts(
     service: Service, requests: Sequence[GenerationRequest]
-) -> AsyncGenerator[tuple[int, str, Generated | None], None]:
+) -> AsyncGenerator[tuple[int, str, list[int], Generated | None], None]:
     """Generate texts, and pass on their parts from the worker's thread.
 
     Yields:
-        The index of a text, what was generated since its previous part (which may be empty), and
+        The index of a text, the text (which may be empty) and the ids since its previous part, and
         the finished text with its last part.
     """
     loop = asyncio.get_running_loop()
@@ -344,9 +350,10 @@ async def stream_texts(
             index, generated = message
             text = texts[index]
             if isinstance(generated, Generated):
-                yield index, text.finish(generated.text), generated
+                ids = generated.token_ids[text.n_ids :].tolist()
+                yield index, text.finish(generated.text), ids, generated
             else:
-                yield index, text.append(generated), None
+                yield index, text.append(generated), generated, None
         await generation  # raises an error of the worker
     finally:
         generation.cancel()
@@ -357,15 +364,20 @@ class GrowingText:
     """Text of a stream of tokens, in parts that never have to be taken back.
 
     Withholds incomplete characters and what may become a stop string.
+
+    Attributes:
+        n_ids: number of tokens so far.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop: Sequence[str]) -> None:
         self._bytes, self._stop = token_bytes, tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text, self._n_returned = "", 0
+        self.n_ids = 0
 
     def append(self, ids: Sequence[int]) -> str:
         """Add tokens, and return the text that became certain."""
+        self.n_ids += len(ids)
         raw = b"".join(self._bytes.raw(id) for id in ids if not self._bytes.is_special(id))
         self._text += self._decoder.decode(raw)
         end = find_stop(self._text, self._stop)

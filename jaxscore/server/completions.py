@@ -1,6 +1,7 @@
 """`POST /v1/completions` and `/v1/chat/completions`: OpenAI's answers, whole and streamed."""
 
 import asyncio
+import collections
 import contextlib
 import functools
 import time
@@ -56,6 +57,8 @@ async def chat(call: Call) -> Answer | Stream:
         head = _head(service, request, "chatcmpl", "chat.completion.chunk")
         return Stream(_stream_chat(service, request, head), EVENTS, _end_stream)
     head = _head(service, request, "chatcmpl", "chat.completion")
+    if request.fields.return_token_ids:
+        head["prompt_token_ids"] = request.prompts[0].ids.tolist()
     return await _answer(service, request, head, _chat_choice)
 
 
@@ -160,18 +163,33 @@ async def _stream_completion(
     """Server-sent events whose texts and log-probabilities add up to the whole answer."""
     event = _event_builder(request, head)
     choices: list[Choice] = []
+    unsent = collections.defaultdict[int, list[int]](list)  # ids of parts without text
+    started: set[int] = set()
+
+    def text_event(index: int, text: str, choice: Choice | None = None) -> bytes:
+        reason = None if choice is None else choice.finish_reason
+        fields = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        if request.fields.return_token_ids:
+            if index not in started:  # as in vLLM, with the first event of a choice
+                prompt = request.prompts[index // request.fields.n]
+                fields["prompt_token_ids"] = prompt.ids.tolist()
+            started.add(index)
+            fields["token_ids"] = unsent.pop(index, [])
+        return event(fields)
+
     if request.echo and not request.has_whole_choices:
         for k in range(request.fields.n * len(request.prompts)):
-            yield event(_text_choice(k, request.prompts[k // request.fields.n].text))
+            yield text_event(k, request.prompts[k // request.fields.n].text)
     async with contextlib.aclosing(stream_choices(service, request)) as parts:
-        async for index, text, choice in parts:
+        async for index, text, ids, choice in parts:
+            unsent[index] += ids
             if choice is not None:
                 choices.append(choice)
             if choice is not None and request.has_whole_choices:
                 render = functools.partial(_completion_choice, service, request, index, choice)
                 yield event(await service.run_in_thread(_json_size(request, choice), render))
             elif text or choice is not None:
-                yield event(_text_choice(index, text, choice))
+                yield text_event(index, text, choice)
     if request.fields.stream_options.include_usage:
         yield _event({**head, "choices": [], "usage": _usage(request, choices)})
     yield DONE
@@ -184,16 +202,23 @@ async def _stream_chat(
     event = _event_builder(request, head)
     choices: list[Choice] = []
     started: set[int] = set()
+    unsent = collections.defaultdict[int, list[int]](list)  # ids of parts without text
 
     def delta(index: int, content: dict[str, str], **more: Any) -> bytes:
         empty = {"logprobs": None, "finish_reason": None}
-        return event({"index": index, "delta": content, **empty, **more})
+        ids = {"token_ids": unsent.pop(index, [])} if request.fields.return_token_ids else {}
+        return event({"index": index, "delta": content, **empty, **more, **ids})
 
     async with contextlib.aclosing(stream_choices(service, request)) as parts:
-        async for index, text, choice in parts:
+        async for index, text, ids, choice in parts:
             if index not in started:
+                if request.fields.return_token_ids and not started:  # as in vLLM, once
+                    with_prompt = {**head, "prompt_token_ids": request.prompts[0].ids.tolist()}
+                    event = _event_builder(request, with_prompt)
                 started.add(index)
                 yield delta(index, {"role": "assistant", "content": ""})
+                event = _event_builder(request, head)
+            unsent[index] += ids
             logprobs = None
             if choice is not None and request.n_top is not None:
                 render = functools.partial(_chat_choice, service, request, index, choice)
@@ -215,7 +240,8 @@ def _completion_choice(
     """A whole choice of a completion, with the prompt's text and tokens if `echo` is set."""
     prompt = request.prompts[choice.prompt]
     before = prompt.text if request.echo else ""
-    logprobs, more = None, {}
+    logprobs: dict[str, list[Any]] | None = None
+    more: dict[str, Any] = {}
     n_scored = len(prompt.ids) - 1 if request.scores_prompts else 0  # tokens of the prompt
     if request.n_prompt_top is not None and choice.logprobs is not None:
         tokens = choice.logprobs.part(slice(n_scored), request.n_prompt_top)
@@ -231,6 +257,8 @@ def _completion_choice(
             [*prompt.starts, *starts] if request.echo else starts,
             as_ids=request.as_ids,
         )
+    if request.fields.return_token_ids:
+        more |= {"prompt_token_ids": prompt.ids.tolist(), "token_ids": choice.ids}
     return {
         "index": index,
         "text": before + choice.text,
@@ -252,12 +280,8 @@ def _chat_choice(
         "message": {"role": "assistant", "content": choice.text},
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
+        **({"token_ids": choice.ids} if request.fields.return_token_ids else {}),
     }
-
-
-def _text_choice(index: int, text: str, choice: Choice | None = None) -> dict[str, Any]:
-    reason = None if choice is None else choice.finish_reason
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
 def completion_logprobs(
@@ -372,6 +396,8 @@ def _json_size(request: ChoiceRequest, choice: Choice) -> int:
     """Approximate size of a choice's JSON, in bytes."""
     n_tokens = 0 if choice.logprobs is None else len(choice.logprobs.ids)
     n_entries = n_tokens * (1 + request.most_top)
+    n_ids = len(choice.ids) + len(request.prompts[choice.prompt].ids)
+    n_entries += n_ids if request.fields.return_token_ids else 0
     return CHOICE_BYTES + len(choice.text) + ENTRY_BYTES * n_entries
 
 

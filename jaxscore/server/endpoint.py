@@ -216,6 +216,22 @@ def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def check_framing(headers: Mapping[str, str]) -> None:
+    """Refuse a body of two lengths: a proxy in front may take the other one.
+
+    What one of them takes for the body is the next request for the other.
+
+    Raises:
+        ApiError: 400, which closes the connection.
+    """
+    if "content-length" in headers and "transfer-encoding" in headers:
+        raise ApiError(
+            400,
+            "the request has a Content-Length and a Transfer-Encoding, expected one of them",
+            headers={"Connection": "close"},
+        )
+
+
 def content_type(headers: Mapping[str, str]) -> str:
     """The type of a body, without parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -194,6 +194,7 @@ class SamplingRequest(ServedModelRequest):
         StreamOptions(), description='an object {"include_usage": true or false}'
     )
     user: Any = Field(None, description="anything")
+    return_token_ids: bool = flag()
 
     # Fields of OpenAI's and vLLM's interface that are not implemented.
     logit_bias: Annotated[Any, accept_only({})] = None
@@ -251,6 +252,9 @@ class Message(RequestModel):
         description="a string or a list of text parts"
     )
     name: str | None = Field(None, description="a string")
+    annotations: Any = Field(None, description="anything")  # of an answer, which no template reads
+
+    tool_calls: Annotated[Any, accept_only([])] = None  # as vLLM's answers have them
 
     @property
     def n_characters(self) -> int:
@@ -380,7 +384,7 @@ def _invalid_field(
     expected = _description(model, location).replace(SERVER_LIMIT, str(max_logprobs))
     if kind == "unsupported_parameter":
         return invalid_field(
-            path,
+            str(location[0]),
             f"{path} is {found}, which this server does not apply; leave it out, or give a value "
             f"that changes nothing: {context['neutral']}",
             kind,

@@ -32,6 +32,15 @@ TAKEN = {
         [{"role": "user", "content": "a", "name": "me", "tool_calls": None}],
         [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
         [{"role": "user", "content": []}],
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "tool_calls": [], "annotations": []},
+            {"role": "user", "content": "c", "annotations": None},
+        ],
+        [
+            {"role": "assistant", "content": "b", "annotations": [{"type": "url_citation"}]},
+            {"role": "user", "content": "c"},
+        ],
     ],
     "max_tokens": [None, 1],
     "logprobs": [None, True, False],
@@ -76,6 +85,44 @@ def chat(served, **body):
 def test_taken(served, field, value):
     stop = "e"  # a text without a limit would fill the model's positions
     assert chat(served, **{field: value, "stop": stop})["object"] == "chat.completion"
+
+
+def test_an_answer_is_taken_back_into_the_history_and_changes_no_prompt(served):
+    answer = chat(served, stop="e")["choices"][0]["message"]
+    user = {"role": "user", "content": "Why?"}
+    plain = chat(served, messages=[*MESSAGES, answer, user], return_token_ids=True, stop="e")
+    nothing = dict.fromkeys(("refusal", "audio", "function_call", "reasoning_content"))
+    more = answer | {"tool_calls": [], "annotations": []} | nothing
+    full = chat(served, messages=[*MESSAGES, more, user], return_token_ids=True, stop="e")
+    assert full["prompt_token_ids"] == plain["prompt_token_ids"]
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_token_ids_of_a_chat_are_where_vllm_has_them(served, logprobs):
+    body = {"n": 2, "temperature": 1, "seed": 3, "max_tokens": 12, "logprobs": logprobs}
+    plain = chat(served, **body)
+    answer = chat(served, **body, return_token_ids=True)
+    tokenizer = served.service.encoder.tokenizer
+    text = chat_template.render(tokenizer, MESSAGES)
+    [(expected, _)] = served.scorer.encoder.prompts([text])
+    assert answer["prompt_token_ids"] == expected.tolist()
+    ids = {choice["index"]: choice.pop("token_ids") for choice in answer["choices"]}
+    assert answer["choices"] == plain["choices"]
+    for choice in plain["choices"]:
+        content = served.service.token_bytes.join(
+            [id for id in ids[choice["index"]] if id not in served.service.eos_ids]
+        )
+        assert content == choice["message"]["content"]
+    streamed, prompts = {0: [], 1: []}, []
+    text = served.ask(PATH, {**BASE, **body, "return_token_ids": True, "stream": True}).text
+    for part in text.split("\n\n"):
+        if part.startswith("data: {"):
+            event = json.loads(part[6:])
+            prompts += [event["prompt_token_ids"]] if "prompt_token_ids" in event else []
+            [choice] = event["choices"]
+            streamed[choice["index"]] += choice["token_ids"]
+    assert prompts == [expected.tolist()]
+    assert streamed == ids
 
 
 @cases(REFUSED)

@@ -368,7 +368,7 @@ def test_an_error_before_the_first_part_has_a_status(served, monkeypatch):
 
 def test_an_error_between_parts_is_the_last_part(served, monkeypatch):
     async def parts(*args):
-        yield 0, "a", None
+        yield 0, "a", [5], None
         raise RuntimeError("planned")
 
     monkeypatch.setattr(choices_module, "stream_texts", parts)
@@ -376,6 +376,40 @@ def test_an_error_between_parts_is_the_last_part(served, monkeypatch):
     first, error = events(answer)
     assert first["choices"][0]["text"] == "a"
     assert error["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+@pytest.mark.parametrize("echo", [False, True])
+def test_token_ids_are_those_of_prompts_and_texts_as_in_vllm(served, logprobs, echo):
+    body = {"prompt": TEXTS[:2], "max_tokens": 12, "n": 2, "seed": 3, "echo": echo}
+    body |= {"logprobs": logprobs}
+    plain = complete(served, **body)["choices"]
+    choices = complete(served, **body, return_token_ids=True)["choices"]
+    prompts = [ids.tolist() for ids, _ in served.scorer.encoder.prompts(TEXTS[:2])]
+    named = complete(
+        served, **{**body, "logprobs": 0, "return_tokens_as_token_ids": True, "echo": False}
+    )["choices"]
+    for k, choice in enumerate(choices):
+        assert choice.pop("prompt_token_ids") == prompts[k // 2]
+        ids = choice.pop("token_ids")  # generated alone, with echo too
+        assert [f"token_id:{id}" for id in ids] == named[k]["logprobs"]["tokens"]
+    assert choices == plain
+    streamed = {k: ([], []) for k in range(4)}
+    answer = served.ask(PATH, {**body, "return_token_ids": True, "stream": True})
+    for event in events(answer):
+        [part] = event["choices"]
+        prompt_ids, ids = streamed[part["index"]]
+        prompt_ids.extend([part["prompt_token_ids"]] if "prompt_token_ids" in part else [])
+        ids.extend(part["token_ids"])
+    for k, (prompt_ids, ids) in streamed.items():
+        assert prompt_ids == [prompts[k // 2]]
+        assert [f"token_id:{id}" for id in ids] == named[k]["logprobs"]["tokens"]
+
+
+@pytest.mark.parametrize("value", [1, "true", []])
+def test_token_ids_are_asked_for_by_true_or_false(served, value):
+    refused(served.ask(PATH, {"prompt": "a", "return_token_ids": value}), 400)
+    assert "token_ids" not in str(complete(served, prompt="a", return_token_ids=None))
 
 
 def test_answers_have_what_openai_has(served):

@@ -119,6 +119,25 @@ def talk(address, *parts, pause=0.0, seconds=20.0):
     return out, time.monotonic() - started
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/health", "/nowhere"])
+def test_request_of_two_lengths_is_refused_and_ends_its_connection(listening, method, path):
+    """What follows, which a proxy may have taken for its body, is not answered."""
+    _, address = listening()
+    for lengths in (
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: %d\r\n",
+    ):
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        head += b"Content-Type: application/json\r\n" + lengths % len(BODY) + b"\r\n"
+        hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        out, _ = talk(address, head + b"0\r\n\r\n" + hidden)
+        assert out.startswith(b"HTTP/1.1 400 ")
+        assert b"connection: close" in out.lower()
+        assert b"a Content-Length and a Transfer-Encoding" in out
+        assert out.count(b"HTTP/1.1 ") == 1
+
+
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("parts", "pause"),
@@ -221,7 +240,7 @@ def test_a_client_that_reads_nothing(listening, monkeypatch):
 
     async def parts(*args):
         while True:
-            yield 0, "a" * 100_000, None
+            yield 0, "a" * 100_000, [5], None
 
     monkeypatch.setattr(choices, "stream_texts", parts)
     body = b'{"prompt": "Oslo", "max_tokens": 9, "stream": true}'

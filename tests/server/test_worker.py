@@ -278,7 +278,7 @@ def test_a_request_that_takes_too_long(served, gate, monkeypatch):
 
 def test_a_stream_that_takes_too_long_says_so_in_its_last_part(served, monkeypatch):
     async def parts(*args):
-        yield 0, "a", None
+        yield 0, "a", [5], None
         await asyncio.sleep(60)
 
     settings = dataclasses.replace(served.service.settings, request_timeout=0.2)
