@@ -86,3 +86,17 @@ def optimised_code():
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def jax_setting():
+    """`jax_setting(name, value)`: change an option of JAX for the process, until the test ends."""
+    before = {}
+
+    def change(name, value):
+        before.setdefault(name, jax.config.values[name])
+        jax.config.update(name, value)
+
+    yield change
+    for name, value in before.items():
+        jax.config.update(name, value)

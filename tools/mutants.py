@@ -122,8 +122,10 @@ MUTANTS = [
          "enough = sampling.top_p", "the nucleus is measured before top-k is renormalised"),
         ("sampling-noise", "device",
          "device/test_sampling.py::test_draw_depends_only_on_seed_and_count",
-         "jax.random.fold_in(jax.random.key(seed), n)",
-         "jax.random.key(seed)", "every token of a text is drawn with the same noise"),
+         "keys = jax.vmap(jax.random.fold_in)(keys, drawn)",
+         "keys = keys", "every token of a text is drawn with the same noise"),
+        ("sampling-bits", "device", "device/test_sampling.py",
+         "words[..., 0] ^ words[..., 1]", "words[..., 0]", "other bits than in earlier versions"),
         # plan
         ("tries-shared", "plan", "plan/test_tries.py",
          "np.minimum(np.minimum.reduceat(differs, first[:-1]), span)",

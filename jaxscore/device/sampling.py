@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
@@ -48,8 +49,7 @@ def sample_tokens(
     First `top_k` keeps the k most probable tokens. Of their distribution the nucleus remains, the
     smallest set of most probable tokens with at least `top_p` of the probability (arXiv
     1904.09751). Among equally probable tokens the lowest ids come first; transformers keeps all of
-    them. A draw is the argmax of logits plus Gumbel noise, whose key depends on the request's seed
-    and the number of tokens drawn, and on nothing else.
+    them. A draw is the argmax of logits plus `gumbel_noise`.
 
     Args:
         logits_BV: after the repetition penalty.
@@ -62,16 +62,40 @@ def sample_tokens(
     # Relative to the maximum, so that a very small temperature gives -inf and never inf - inf.
     z = logits_BV - logits_BV.max(axis=1, keepdims=True)
     z = z / jnp.where(temperature > 0, temperature, 1.0)
-
-    def noise(seed: Array, n: Array) -> Array:
-        key = jax.random.fold_in(jax.random.key(seed), n)
-        return jax.random.gumbel(key, (z.shape[1],), jnp.float32)
-
-    noisy = z + jax.vmap(noise)(sampling.seed, drawn)
+    noisy = z + gumbel_noise(sampling.seed, drawn, z.shape[1])
     if cut:
         noisy = jnp.where(_allowed(z, sampling), noisy, -jnp.inf)
     chosen = jnp.where(temperature > 0, noisy, logits_BV)
     return jnp.argmax(chosen, axis=1).astype(jnp.int32)
+
+
+def gumbel_noise(
+    seed: UInt32[Array, " B"], drawn: Int[Array, " B"], n_tokens: int
+) -> Float[Array, "B V"]:
+    """Gumbel noise of B requests, which depends on seed, count and token id alone.
+
+    The bits of a token are one Threefry hash of these three numbers. `jax.random.bits` would draw
+    the same ones with JAX's default settings, but its bits depend on the settings of the process:
+    on the generator, `jax_threefry_partitionable`, and an offset of all seeds. With some of them
+    they depend on the other requests, too.
+
+    Args:
+        seed: of each request.
+        drawn: tokens that each request has drawn.
+        n_tokens: V.
+    """
+    data = jnp.stack([jnp.zeros_like(seed), seed], axis=1)
+    keys = jax.random.wrap_key_data(data, impl="threefry2x32")
+    keys = jax.vmap(jax.random.fold_in)(keys, drawn)
+    tokens = jnp.arange(n_tokens, dtype=jnp.uint32)
+    hash_tokens = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    words = jax.random.key_data(jax.vmap(hash_tokens, in_axes=(0, None))(keys, tokens))
+    bits = words[..., 0] ^ words[..., 1]
+    # The upper 23 bits are the fraction of a float32 from 1 to 2.
+    fraction = lax.bitcast_convert_type(bits >> np.uint32(9) | np.uint32(0x3F800000), jnp.float32)
+    tiny = jnp.finfo(jnp.float32).tiny
+    uniform = jnp.maximum(tiny, fraction - 1 + tiny)
+    return -jnp.log(-jnp.log(uniform))
 
 
 def _allowed(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:

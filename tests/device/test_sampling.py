@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.sampling import Sampling, _allowed, apply_repetition_penalty
+from jaxscore.device.sampling import (
+    Sampling,
+    _allowed,
+    apply_repetition_penalty,
+    gumbel_noise,
+)
 from jaxscore.device.sampling import sample_tokens as drawn_by
 
 pytestmark = pytest.mark.numeric
@@ -227,3 +232,59 @@ def test_a_very_high_temperature_draws_from_all_alike():
     logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0]), (4000, 1))
     drawn = sample_tokens(logits, sampling(4000, 1e30, 1.0), jnp.zeros(4000, jnp.int32))
     assert (np.abs(np.bincount(drawn, minlength=4) - 1000) < 5 * np.sqrt(750)).all()
+
+
+def threefry(key, counter):
+    """Threefry-2x32 with 20 rounds, by the paper (Salmon et al. 2011, section 3.3), in NumPy."""
+    k0, k1 = (np.uint32(word) for word in key)
+    schedule = k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA)
+    x0, x1 = (np.asarray(word, np.uint32) for word in counter)
+    with np.errstate(over="ignore"):
+        x0, x1 = x0 + k0, x1 + k1
+        for group in range(5):
+            for by in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+                x0 = x0 + x1
+                x1 = (x1 << np.uint32(by) | x1 >> np.uint32(32 - by)) ^ x0
+            x0 = x0 + schedule[(group + 1) % 3]
+            x1 = x1 + schedule[(group + 2) % 3] + np.uint32(group + 1)
+    return x0, x1
+
+
+def test_noise_of_a_token_is_one_hash_of_seed_count_and_id():
+    known = [int(word) for word in threefry((0, 0), (0, 0))]
+    assert known == [0x6B200159, 0x99BA4EFE]  # the first known answer of Random123
+    seeds, counts = [0, 7, 2**32 - 1], [0, 31, 32]
+    noise = gumbel_noise(jnp.array(seeds, jnp.uint32), jnp.array(counts, jnp.int32), V)
+    for row, seed, count in zip(np.asarray(noise), seeds, counts, strict=True):
+        key = threefry((0, seed), (0, count))
+        first, second = threefry(key, (np.zeros(V), np.arange(V)))
+        uniform = ((first ^ second) >> 9) / 2**23
+        np.testing.assert_allclose(row, -np.log(-np.log(uniform)), rtol=1e-4, atol=1e-5)
+        # Texts of earlier versions stay the same.
+        key = jax.random.fold_in(jax.random.key(seed), count)
+        assert row.tolist() == jax.random.gumbel(key, (V,), jnp.float32).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_default_prng_impl", "unsafe_rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_random_seed_offset", 5),
+        ("jax_high_dynamic_range_gumbel", True),
+        ("jax_legacy_prng_key", "error"),
+        ("jax_debug_key_reuse", True),
+        ("jax_enable_x64", True),
+    ],
+)
+def test_noise_does_not_depend_on_settings_of_the_process_or_on_neighbours(
+    name, value, jax_setting
+):
+    seeds, counts = jnp.array([3, 8, 3], jnp.uint32), jnp.array([0, 5, 9], jnp.int32)
+    by_default = gumbel_noise(seeds, counts, V).tolist()
+    jax_setting(name, value)
+    draw = jax.jit(gumbel_noise, static_argnums=2)  # a function of its own: nothing is cached
+    assert draw(seeds, counts, V).tolist() == by_default
+    alone = [draw(seeds[k : k + 1], counts[k : k + 1], V).tolist()[0] for k in range(3)]
+    assert alone == by_default

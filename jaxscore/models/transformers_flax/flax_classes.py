@@ -201,7 +201,9 @@ def _writer(
         # The class does not take several EOS ids; the caller then cuts at the first.
         eos = ends[0] if len(ends) == 1 else -1
         run = program(length, n_new, request.temperature, request.top_p, eos)
-        return np.asarray(run(params, ids, mask, jax.random.PRNGKey(request.seed)))
+        # The key of `jax.random.PRNGKey`, which would add the process's `jax_random_seed_offset`.
+        key = jnp.array([0, request.seed], jnp.uint32)
+        return np.asarray(run(params, ids, mask, key))
 
     return write
 
