@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from jaxscore import InputError, Request, Scorer, evaluate
+from jaxscore.plan.requests import TokenSequence
 from tests.conftest import CASES, ROOT
 
 TOKENIZER = str(CASES / "models/tiny-gpt2")
@@ -309,3 +310,46 @@ def test_the_recipes_of_the_page_run():
         exec(recipe, names := names | {"params": make()[2]})
         for found, own in zip(names["scorer"].score(TEXTS), expected.score(TEXTS), strict=True):
             np.testing.assert_allclose(found.logprob, own.logprob, atol=1e-6)
+
+
+def test_functions_of_a_program_with_64_bits_are_traced_with_them():
+    """A function computes what a call of it computes, whichever settings traces it later."""
+    draw = np.random.default_rng(0)
+    params = {"token": draw.normal(size=(V, D)), "head": draw.normal(size=(V, D)).astype("float32")}
+    dtypes = set()
+
+    def hidden_states(params, ids):
+        x = params["token"][ids]
+        dtypes.add(x.dtype.name)
+        return jnp.sin(1e6 * jnp.cumsum(x, axis=1))  # float32 has no digit of this
+
+    sizes = {"vocab_size": V, "max_positions": POSITIONS}
+    with jax.enable_x64(True):
+        scorer = Scorer.from_function(
+            hidden_states, lambda params: params["head"], params, TOKENIZER, **sizes
+        )
+        ids = np.array([5, 3, 9, 1, 4], np.int32)
+        states = jax.jit(hidden_states)(params, ids[None]).astype(jnp.float32)
+        want = np.asarray(jax.nn.log_softmax(states[0] @ params["head"].T))
+    sequence = TokenSequence(ids, 0)
+    [scores] = scorer.score_sequences([sequence])
+    np.testing.assert_allclose(scores.logprob, want[np.arange(4), ids[1:]], atol=1e-5)
+    assert dtypes == {"float64"}
+    scorer.update({name: 2 * value for name, value in params.items()})
+    [others] = scorer.score_sequences([sequence])
+    assert np.abs(others.logprob - scores.logprob).max() > 0.1
+
+
+def test_functions_stay_strict_where_the_program_is_strict():
+    weight = np.ones((V, D), np.float32)
+
+    def hidden_states(params, ids):
+        return params[ids] + jnp.arange(D, dtype="int32")
+
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        pytest.raises(Exception, match="no available implicit dtype promotion path"),
+    ):
+        Scorer.from_function(
+            hidden_states, lambda params: params, weight, TOKENIZER, vocab_size=V, max_positions=64
+        )

@@ -10,7 +10,7 @@ import jax
 from jax.errors import JaxRuntimeError
 
 from jaxscore.cli import messages
-from jaxscore.device import decoder
+from jaxscore.device import decoder, jax_settings
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import RECURRENT, DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
@@ -51,6 +51,7 @@ MOST_SHARDS = 1024  # of the meshes that are looked at for what would fit
 FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_flops")
 
 
+@jax_settings.isolated()
 def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     """Compute the facts, with the keys of the JSON file."""
     # Over 60 lines: half of them are the keys of that file, in its order.

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from jaxscore.device import jax_settings
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
@@ -112,7 +113,8 @@ class Dispatch:
         variant, batches, caches, options, scores = in_flight
         if scores is not None:
             try:
-                columns, tree = jax.tree.flatten(jax.device_get(scores))
+                with jax_settings.isolated():
+                    columns, tree = jax.tree.flatten(jax.device_get(scores))
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].rows.shape, problem, progress)
             else:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from jaxscore.device import jax_settings
 from jaxscore.device.backends import deterministic_options
 from jaxscore.engine import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
@@ -121,6 +122,7 @@ class Engine(Pipeline):
             with self._lock:
                 self._n_runs -= 1
 
+    @jax_settings.isolated()
     def replace_params(self, values: Any) -> None:
         """Compute with other parameters, by the same programs.
 

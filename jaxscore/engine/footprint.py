@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from jaxscore.device import jax_settings
 from jaxscore.device.rows import PathShape, Rows, ScoredPositions, packed_size
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import REPLICATED, ROWS, DeviceMesh, array_specs
@@ -162,6 +163,7 @@ NAMED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT])\)? (?:exceeds|of)\b")
 POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 
+@jax_settings.isolated()
 def measure(
     model: Model,
     rows: int,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxscore.device import jax_settings
 from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
@@ -133,14 +134,16 @@ def load_functions(
     from jaxscore.models import functions  # deferred: checkpoints need none
 
     use_compilation_cache()
-    model = functions.build(
-        functions.Functions(**described),
-        params,
-        vocab_size=vocab_size,
-        max_positions=max_positions,
-        name=name,
-        mesh_choice=mesh_choice(mesh),
-    )
+    semantics = jax_settings.current_semantics()  # of the caller's functions and parameters
+    with jax_settings.isolated(), jax_settings.applied(semantics):
+        model = functions.build(
+            functions.Functions(**described),
+            params,
+            vocab_size=vocab_size,
+            max_positions=max_positions,
+            name=name,
+            mesh_choice=mesh_choice(mesh),
+        )
     encoder = encoder_of(tokenizer)
     end = encoder.tokenizer.eos_token_id
     if end is not None and end < vocab_size:

@@ -12,6 +12,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
+from jaxscore.device import jax_settings
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import BatchTooLong
 from jaxscore.device.decoder import Extend
@@ -58,12 +59,14 @@ class Programs:
         self._parameters: tuple[Any, Hashable] | None = None
         self._compiling = threading.Lock()
 
+    @jax_settings.isolated()
     def put(self, values: Any, where: PartitionSpec = REPLICATED) -> Any:
         """Copy host arrays to the devices, as `run` takes them."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, values)
         return self.mesh.put(values, where)
 
+    @jax_settings.isolated()
     def run(
         self,
         name: tuple[Any, ...],

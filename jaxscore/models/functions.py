@@ -18,6 +18,7 @@ from jax import Array
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from jaxtyping import Int
 
+from jaxscore.device import jax_settings
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import BACKENDS, Backend, current_platform
 from jaxscore.device.decoder import KeysValues
@@ -67,6 +68,8 @@ def build(
 ) -> Model:
     """A model of functions, with a copy of the parameters whole on each device.
 
+    The functions are traced with the JAX semantics (`jax_settings`) of the caller.
+
     Args:
         params: tree of NumPy or JAX arrays.
         name: of the model, for reports.
@@ -89,7 +92,12 @@ def build(
     width, dtype = _check(functions, placed["model"], vocab_size, max_positions)
     like = jax.tree.map(abstract_array, placed["model"])
     precision = "highest" if dtype == "float32" else "default"
-    forms = _Forms(functions, max_positions, BACKENDS[current_platform()], precision)
+    semantics = jax_settings.current_semantics() | {"default_matmul_precision": precision}
+    forms = _Forms(functions, max_positions, BACKENDS[current_platform()], semantics)
+
+    def copy_values(values: Any) -> Any:
+        with jax_settings.applied(semantics):
+            return {"model": copied_tree(values, like)}
 
     return Model(
         hidden_states=forms.hidden_states,
@@ -107,7 +115,7 @@ def build(
         eos_ids=(),
         platform=current_platform(),
         mesh=mesh,
-        replace_params=lambda values: {"model": copied_tree(values, like)},
+        replace_params=copy_values,
     )
 
 
@@ -116,24 +124,27 @@ class _Forms:
     """The functions in the forms of a `Model`.
 
     Attributes:
-        precision: of products; by default a GPU computes float32 in TF32 and a TPU in bfloat16.
+        semantics: JAX settings with which the functions are traced: those of the caller, and the
+            precision of products, since by default a GPU computes float32 in TF32 and a TPU in
+            bfloat16.
     """
 
     functions: Functions
     max_positions: int
     backend: Backend
-    precision: str
+    semantics: dict[str, Any]
 
     def hidden_states(self, params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
-        run = self.functions.hidden_states
-        with jax.default_matmul_precision(self.precision):
-            if self.functions.takes_mask:
-                mask = interval_mask(subtree_end)
-                return run(params["model"], ids, position, mask).astype(jnp.float32)
-            # A row may be longer than the model's tables; the excess is padding.
-            known = ids[:, : self.max_positions]
-            found = run(params["model"], known).astype(jnp.float32)
-        return jnp.pad(found, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+        if self.functions.takes_mask:
+            return self._run(params, ids, position, interval_mask(subtree_end))
+        # A row may be longer than the model's tables; the excess is padding.
+        known = ids[:, : self.max_positions]
+        states = self._run(params, known)
+        return jnp.pad(states, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+
+    def _run(self, params: Any, *inputs: Any) -> jax.Array:
+        with jax_settings.applied(self.semantics):
+            return self.functions.hidden_states(params["model"], *inputs).astype(jnp.float32)
 
     def extend(
         self, params: Any, ids: Any, position: Any, end: Any, caches: Any, paths: Any = None,
@@ -152,7 +163,8 @@ class _Forms:
 
     def unembedding(self, params: Any) -> Unembedding:
         given = self.functions
-        weight, bias = weight_and_bias(given.unembed(params["model"]))
+        with jax_settings.applied(self.semantics):
+            weight, bias = weight_and_bias(given.unembed(params["model"]))
         if bias is not None:
             bias = bias.astype(jnp.float32)
         weight = to_storage(weight, self.backend.integers)

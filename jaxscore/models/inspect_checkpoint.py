@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxscore.device import jax_settings
 from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import load, model_types, native, wrappers
@@ -64,6 +65,7 @@ class Inspection:
     refused: list[str] = dataclasses.field(default_factory=list)
 
 
+@jax_settings.isolated()
 def inspect_checkpoint(
     folder: Path, implementation: ImplementationOption = "auto", accept_config: Sequence[str] = ()
 ) -> Inspection:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxscore.device import jax_settings
 from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models import model_types, native, wrappers
@@ -91,6 +92,7 @@ def accept(
     return left, found
 
 
+@jax_settings.isolated()
 def load(
     folder: Path,
     *,
@@ -196,6 +198,7 @@ def _refuse_beside_adapter(values: Any) -> Any:
     )
 
 
+@jax_settings.isolated()
 def load_tensors(
     config: Mapping[str, Any],
     tensors: Mapping[str, Any],

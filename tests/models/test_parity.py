@@ -88,6 +88,27 @@ def test_every_token_agrees_with_torch(tmp_path, kind, config, apart):
     assert_case(tmp_path, kind, config, apart)
 
 
+QUICK = {"mixtral", "qwen3_next"}  # a mixture, and a hybrid with one
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow]) for kind in FAMILIES],
+)
+def test_strict_and_64_bit_modes_of_jax_change_no_bit(kind, originals):
+    sequences = ragged()
+    want = scorer(loaded(originals[kind])).score_sequences(sequences)
+    with (
+        jax.enable_x64(True),
+        jax.numpy_rank_promotion("raise"),
+        jax.numpy_dtype_promotion("strict"),
+    ):
+        got = scorer(loaded(originals[kind])).score_sequences(sequences)
+    for one, other in zip(got, want, strict=True):
+        assert one.logprob.tobytes() == other.logprob.tobytes()
+        assert one.entropy.tobytes() == other.entropy.tobytes()
+
+
 @pytest.mark.skipif(not FIFTH, reason="transformers 4.57 computes something else")
 @pytest.mark.parametrize(("kind", "config", "apart"), CASES_OF_5, ids=str)
 def test_what_only_the_classes_of_5_compute(tmp_path, kind, config, apart):

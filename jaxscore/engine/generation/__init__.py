@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxscore.device import jax_settings
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation.prefill import Prefill
@@ -85,7 +86,9 @@ class Scheduler:
             assert write is not None  # model pairs have neither, and no generator
             if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
-            state.append(write(self.engine.model.params, state.request), self.token_bytes)
+            with jax_settings.isolated():
+                token_ids = write(self.engine.model.params, state.request)
+            state.append(token_ids, self.token_bytes)
             state.notify_watcher()
             yield [state]
 

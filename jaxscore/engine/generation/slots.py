@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device import generate
+from jaxscore.device import generate, jax_settings
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, array_specs
@@ -157,6 +157,7 @@ class SlotTable:
         )
         return after
 
+    @jax_settings.isolated()
     def _decode_block(self, arrays: DecodeArrays) -> tuple[DecodeArrays, np.ndarray]:
         """Run a block of steps; return the state after it and the tokens [rows, STEPS]."""
         variant, features = self._prefill.variant, self._features
@@ -254,6 +255,7 @@ def state_bytes(model: Model) -> int:
     return _bytes_a_device(model, _one_slot(model).states)
 
 
+@jax_settings.isolated()
 def _one_slot(model: Model) -> KeysValues:
     functions = model.cached
     assert functions is not None  # transformers' classes have no slot tables

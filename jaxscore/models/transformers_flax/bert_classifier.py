@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxscore.device import jax_settings
 from jaxscore.device.backends import deterministic_options
 from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax import (
@@ -40,6 +41,7 @@ class BertClassifier:
         n_compiled: programs so far, one for each bucket of lengths that occurred.
     """
 
+    @jax_settings.isolated()
     def __init__(self, folder: Path, *, dtype: str = "auto", reproducible: bool = False) -> None:
         """Load a checkpoint.
 
@@ -78,6 +80,7 @@ class BertClassifier:
         )
         self._reproducible = reproducible
 
+    @jax_settings.isolated()
     def probabilities(self, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Softmax over the classes.
 

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxscore.device import jax_settings
 from jaxscore.errors import InputError
 from jaxscore.models.weights.array_tensors import with_auto_axes
 from jaxscore.models.weights.checkpoint import raw_config
@@ -65,6 +66,7 @@ TOP: dict[Keys, str] = {
 }
 
 
+@jax_settings.isolated()
 def tensors_of_maxtext(
     params: Any, config: Any, *, interleaved: bool | None = None
 ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from jaxscore.analysis.forecasts import brier, calibration, softmax
+from jaxscore.device import jax_settings
 from jaxscore.io.json_output import Lazy, where
 
 LOWEST, HIGHEST = 0.01, 100.0
@@ -57,6 +58,7 @@ def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | No
     }
 
 
+@jax_settings.isolated()
 def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
     """The temperature, and whether it is near a bound of the search."""
     shape = len(results), max(len(result["scores"]) for result in results)
