@@ -28,6 +28,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxscore.device import jax_settings
 from jaxscore.device.backends import Backend, current_backend
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.lm_head import IMPLEMENTATIONS, logprob_of_logits, target_logits
@@ -86,6 +87,7 @@ class _Inputs(NamedTuple):
         return self.head(function._replace(backend=even))
 
 
+@jax_settings.applied(jax_settings.CHECKS)
 def token_scores(
     hidden: Float[Array, "... D"],
     targets: Int[Array, "..."],
@@ -145,8 +147,10 @@ def token_scores(
     if cap is not None and cap <= 0:
         raise ValueError(f"softcap is {cap}, expected a number above 0, or None for no cap")
     given = hidden, targets, unembed, mask, bias
-    hidden, targets, unembed, mask, bias = arrays = jax.tree.map(jnp.asarray, given)
+    hidden, targets, unembed, mask, bias = jax.tree.map(jnp.asarray, given)
     _check_call(hidden, targets, unembed, mask, bias, terms)
+    targets = _as_int32(targets)  # here, where integers of 64 bits exist if the caller has them
+    arrays = hidden, targets, unembed, mask, bias
     split = {
         name: jax.typeof(array).sharding
         for name, array in zip(ARRAYS, arrays, strict=True)
@@ -166,6 +170,7 @@ def token_scores(
     return _score(function, hidden, targets, unembed, mask, bias, terms)
 
 
+@jax_settings.inside_jit()
 def _score(
     function: _Function,
     hidden: Array,
@@ -177,7 +182,7 @@ def _score(
 ) -> dict[str, Array]:
     """`token_scores` of checked arrays, of which this device has its own part."""
     shape, Q, V, axis = targets.shape, targets.size, unembed.shape[0], function.axis
-    hidden, targets = hidden.reshape(Q, -1), _as_int32(targets.reshape(Q))
+    hidden, targets = hidden.reshape(Q, -1), targets.reshape(Q)
     order, n_positions = jnp.arange(Q), jnp.int32(Q)
     if mask is not None:
         order = jnp.argsort(~mask.reshape(Q), stable=True)
@@ -206,6 +211,7 @@ def _score(
     return {name: at_their_positions(values[name]) for name in terms}
 
 
+@jax_settings.inside_jit()
 def _over_explicit_axes(
     arrays: dict[str, Any], split: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
@@ -284,7 +290,12 @@ def score_tokens(
     out, targets = found[:, :-1], ids[:, 1:]
     scored = jnp.ones(targets.shape, bool) if mask is None else mask[:, 1:]
     if unembed is None:
-        values = _scores_of_logits(out, targets, scored, **options)
+        terms = options.pop("terms", TERMS)
+        if options:
+            raise ValueError(f"{', '.join(options)} without unembed: logits are taken as they are")
+        like_head = jax.ShapeDtypeStruct((out.shape[-1], out.shape[-1]), jnp.float32)
+        _check_call(out, targets, like_head, scored, None, terms)
+        values = _scores_of_logits(out, _as_int32(targets), scored, terms)
     else:
         weight, bias = weight_and_bias(unembed(params))
         options = options if bias is None else {"bias": bias} | options
@@ -307,14 +318,12 @@ def weight_and_bias(found: Any) -> tuple[Any, Any]:
     return pair
 
 
+@jax_settings.inside_jit()
 def _scores_of_logits(
-    logits: Array, targets: Array, mask: Array, *, terms: Sequence[str] = TERMS, **others: Any
+    logits: Array, targets: Array, mask: Array, terms: Sequence[str]
 ) -> dict[str, Array]:
-    """As `token_scores`, from logits."""
-    if others:
-        raise ValueError(f"{', '.join(others)} without unembed: logits are taken as they are")
+    """`token_scores` of checked arrays, from logits."""
     V = logits.shape[-1]
-    _check_call(logits, targets, jax.ShapeDtypeStruct((V, V), jnp.float32), mask, None, terms)
     z = jnp.where(mask[..., None], logits, 0).reshape(-1, V).astype(jnp.float32)
     top = lax.stop_gradient(z.max(axis=1))
     below = z - top[:, None]
@@ -366,7 +375,7 @@ def _check_call(
         raise ValueError(f"no term {unknown[0]!r}; there are {', '.join(TERMS)}")
 
 
-def _as_int32(targets: Int[Array, " Q"]) -> Int[Array, " Q"]:
+def _as_int32(targets: Int[Array, "..."]) -> Int[Array, "..."]:
     """Convert ids to int32; ids out of its range become -1, which no vocabulary has."""
     fits = (targets >= 0) & (targets <= jnp.iinfo(jnp.int32).max)
     return jnp.where(fits, targets, -1).astype(jnp.int32)
@@ -403,6 +412,7 @@ def _forward(function: _Function, inputs: _Inputs) -> Any:
     return (sums, logit), (inputs, sums.top)
 
 
+@jax_settings.inside_jit()
 def _backward(function: _Function, saved: tuple[_Inputs, Array], cotangents: Any) -> Any:
     """Cotangents of hidden states, weight and bias; see the module."""
     inputs, top = saved

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxscore import score_tokens, token_scores
+from jaxscore.device import jax_settings
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.lm_head import IMPLEMENTATIONS
 from jaxscore.device.lm_head import token_scores as module
@@ -176,6 +177,40 @@ def test_wide_integers_and_floats():
         assert np.isnan(token_scores(hidden, wide, weight)["logprob"]).all()
         with pytest.raises(ValueError, match="unembed is of float64, expected float32"):
             token_scores(hidden, targets, weight.astype(jnp.float64))
+
+
+STRICT = {
+    "enable_x64": True,
+    "numpy_rank_promotion": "raise",
+    "numpy_dtype_promotion": "strict",
+    "default_matmul_precision": "bfloat16",
+    "debug_infs": True,
+    "transfer_guard": "disallow",
+}
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("setting", [*STRICT, "debug_nans", "all"])
+def test_settings_of_the_callers_program_change_no_bit_of_scores_and_gradients(setting, backend):
+    hidden, targets, weight, bias, mask = draw(100, (4, 20))
+    ids = jnp.pad(targets, ((0, 0), (1, 0)))
+    scored = jnp.pad(mask, ((0, 0), (1, 0)))
+
+    def loss(hidden, weight, bias):
+        values = token_scores(hidden, targets, weight, mask=mask, bias=bias, softcap=30.0)
+        rows = score_tokens(lambda *_: logits, None, ids, scored)
+        return weighted(values), (values, rows)
+
+    logits = jnp.pad(hidden, ((0, 0), (0, 1), (0, 200)))
+    compute = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+    want = jax.tree.map(np.asarray, jax.jit(compute)(hidden, weight, bias))
+    # The weights of `weighted` are the test's own, made before the program is strict.
+    chosen = STRICT if setting == "all" else {setting: STRICT.get(setting, True)}
+    with jax_settings.applied(chosen):
+        got = jax.jit(lambda *args: compute(*args))(hidden, weight, bias)
+    got = jax.tree.map(np.asarray, got)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(got)} == {"float32"}
 
 
 def test_a_target_outside_the_vocabulary_is_nan():
