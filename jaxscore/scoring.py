@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import run_declared
+from jaxscore.io.processes import check_not_forked
 from jaxscore.io.records import METADATA, append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
@@ -210,7 +211,8 @@ def _make(model: str, system: str, arguments: Mapping[str, Any]) -> Scoring:
 
 def _load(model: str, options: Mapping[str, Any]) -> tuple[Scorer, threading.Lock]:
     """The model of this process, loaded at the first call."""
-    # A forked process has no threads of its parent's model, and so loads its own.
+    check_not_forked()
+    # A process that was forked before the first call loads its own model.
     key = os.getpid(), json.dumps([model, options], default=str, sort_keys=True)
     files = _files(Path(model))
     with _lock:

@@ -3,8 +3,11 @@
 import datetime
 import decimal
 import json
+import os
 import pickle
 import shutil
+import subprocess
+import sys
 
 import datasets
 import numpy as np
@@ -15,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 import jaxscore
 from jaxscore import InputError, Scoring, evaluate, scoring
-from tests.conftest import CASES
+from tests.conftest import CASES, ROOT
 
 MODEL = str(CASES / "models/tiny-qwen2")
 TEXTS = ["The cat sat", "One two, three", None, "été 🙂"]
@@ -176,3 +179,127 @@ def test_weights_that_training_replaced_are_loaded_again(tmp_path):
     tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"] * 0.5
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     assert Scoring(str(folder))(table)["sum_logprob"] != first
+
+
+FORKED = """
+import multiprocessing, sys, warnings
+
+import jax
+from jaxscore import Scorer, Scoring, evaluate
+
+warnings.simplefilter("ignore")  # JAX warns of every fork
+MODEL, TABLE = {model!r}, {{"continuation": ["The cat sat"]}}
+
+
+def call(use, *args):
+    try:
+        result = use(*args)
+    except Exception as problem:
+        return f"{{type(problem).__name__}}: {{problem}}"
+    return float(result)
+
+
+def scoring():
+    return SCORING(TABLE)["sum_logprob"][0]
+
+
+def scorer():
+    return SCORER.score(["The cat sat"])[0].sum_logprob
+
+
+def label():
+    return SCORER.choose("The cat", [" sat", " ran"]).p[0]
+
+
+def loaded():
+    return Scorer.from_pretrained(MODEL).batch_tokens
+
+
+def generated():
+    return len(SCORER.generate("The cat", max_new_tokens=2)[0].token_ids)
+
+
+def evaluated():
+    return evaluate("score", SCORER, [{{"continuation": "The cat sat"}}]).items[0]["sum_logprob"]
+
+
+def in_child(method, use):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply(call, (use,))
+
+
+SCORING = Scoring(MODEL)
+if __name__ == "__main__":
+    {body}
+"""
+
+
+def forked(body, tmp_path):
+    """Lines that a program prints, with the parts of `FORKED`; a hang would end with an error."""
+    script = tmp_path / "program.py"
+    script.write_text(FORKED.format(model=MODEL, body=body), encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert not ran.returncode, ran.stderr[-2000:]
+    return ran.stdout.splitlines()
+
+
+def test_a_worker_that_was_forked_before_the_first_call_scores(tmp_path):
+    body = 'print(in_child("fork", scoring)); print(call(scoring))'
+    of_worker, own = forked(body, tmp_path)
+    assert float(of_worker) == float(own) < 0
+
+
+REFUSED = "was forked from process"
+
+
+def test_a_worker_that_was_forked_after_the_first_call_is_refused_by_name(tmp_path):
+    """And one that was spawned scores."""
+    body = """
+    print(call(scoring))
+    print(in_child("fork", scoring))
+    SCORER = Scorer.from_pretrained(MODEL)
+    for use in loaded, scorer, label, generated, evaluated:
+        print(in_child("fork", use))
+    print(in_child("spawn", scoring))"""
+    own, *refused, spawned = forked(body, tmp_path)
+    assert len(refused) == 6
+    for line in refused:
+        assert line.startswith("InputError: ")
+        assert REFUSED in line
+        assert "start workers by spawn" in line
+    assert float(spawned) == float(own)
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_parent_that_used_jax_alone_is_refused(tmp_path):
+    body = 'jax.numpy.ones(3).sum(); print(in_child("fork", scoring))'
+    [line] = forked(body, tmp_path)
+    assert line.startswith("InputError: ")
+    assert REFUSED in line
+
+
+@pytest.mark.slow
+def test_workers_of_datasets_and_data_loaders_are_refused_after_the_first_call(tmp_path):
+    body = """
+    import datasets, torch
+
+    def load():
+        texts = torch.utils.data.DataLoader([1, 2], num_workers=1, collate_fn=lambda _: scoring())
+        return next(iter(texts))
+
+    def map_rows():
+        rows = datasets.Dataset.from_dict(TABLE | {"n": [1]})
+        rows = datasets.concatenate_datasets([rows, rows])
+        return len(rows.map(SCORING, batched=True, num_proc=2))
+
+    print(call(map_rows))
+    print(call(scoring))
+    for use in load, map_rows:
+        print(REFUSED in call(use))""".replace("REFUSED", repr(REFUSED))
+    n_rows, own, *refused = forked(body, tmp_path)
+    assert float(n_rows) == 2
+    assert float(own) < 0
+    assert refused == ["True", "True"]

@@ -15,6 +15,7 @@ from jaxscore.engine.planner import Planner, model_facts
 from jaxscore.engine.programs import Programs, Variant, variants_of
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.journal import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, check_sequences
@@ -113,7 +114,12 @@ class Engine(Pipeline):
             journal.close()
 
     def in_use(self, results: Iterable[Result]) -> Iterator[Result]:
-        """Yield results of a run, and refuse other parameters meanwhile."""
+        """Yield results of a run, and refuse other parameters meanwhile.
+
+        Raises:
+            InputError: see `processes.check_not_forked`.
+        """
+        processes.check_not_forked()
         with self._lock:
             self._n_runs += 1
         try:
@@ -134,6 +140,7 @@ class Engine(Pipeline):
         Raises:
             InputError: they do not fit, the model takes no others, or a run has not ended.
         """
+        processes.check_not_forked()
         model = self.model
         if model.replace_params is None:
             raise InputError(f"a {model.model_type} of this kind takes no other parameters")

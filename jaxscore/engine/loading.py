@@ -64,6 +64,7 @@ def load_checkpoint(
     Raises:
         InputError: the model cannot be used, or processes of one run have different weights.
     """
+    processes.check_not_forked()
     use_compilation_cache()
     folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
     with fingerprint.computed_beside(folder, lora) as digests:
@@ -99,6 +100,7 @@ def load_tensors(
     Raises:
         InputError: the config, the tensors or the tokenizer cannot be used.
     """
+    processes.check_not_forked()
     use_compilation_cache()
     model = load.load_tensors(
         checkpoint.raw_config(config),
@@ -133,6 +135,7 @@ def load_functions(
     """
     from jaxscore.models import functions  # deferred: checkpoints need none
 
+    processes.check_not_forked()
     use_compilation_cache()
     semantics = jax_settings.current_semantics()  # of the caller's functions and parameters
     with jax_settings.isolated(), jax_settings.applied(semantics):

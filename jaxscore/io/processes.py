@@ -34,6 +34,7 @@ PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent
 class _Run:
     index, count = 0, 1
     note: int | None = None  # descriptor of the file for `note_journal`
+    jax_process: int | None = None  # process that had started JAX's threads when it was forked
 
 
 def is_first() -> bool:
@@ -54,6 +55,34 @@ def is_distributed() -> bool:
 def process_label() -> str:
     """Suffix for messages; empty in a single-process run."""
     return f" (process {_Run.index} of {_Run.count})" if is_distributed() else ""
+
+
+def _note_jax() -> None:
+    """Note, before a fork, that this process has started JAX's threads, which no child has."""
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX has no public name for this
+    if bridge is not None and bridge.backends_are_initialized():
+        _Run.jax_process = _Run.jax_process or os.getpid()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
+    os.register_at_fork(before=_note_jax)
+
+
+def check_not_forked() -> None:
+    """Check that JAX works in this process.
+
+    Call it before any lock is taken: another thread may have held the lock at the fork.
+
+    Raises:
+        InputError: the process was forked after its parent had used JAX, so it would hang.
+    """
+    if _Run.jax_process not in (None, os.getpid()):
+        raise InputError(
+            f"process {os.getpid()} was forked from process {_Run.jax_process} after JAX had been "
+            "used there; JAX's threads do not exist in a forked process, so it would hang; start "
+            'workers by spawn (multiprocessing.get_context("spawn"), multiprocessing_context='
+            '"spawn" of a DataLoader), or before the first use of JAX'
+        )
 
 
 def join(
