@@ -6,7 +6,7 @@ import pytest
 
 from jaxscore.models.families import FAMILIES
 from tests.models.families import REFUSED
-from tools.family_table import COMMON, compared_values, table
+from tests.models.family_table import COMMON, compared_values, table
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.models.case_parts import case
+from tests.models.torch_defaults import MOVED, OTHERWISE, measured, otherwise, rows
 from tests.releases import TRANSFORMERS_4
-from tools.torch_defaults import MOVED, OTHERWISE, measured, otherwise, rows
 
 pytestmark = pytest.mark.lines
 

@@ -1,6 +1,6 @@
-"""How far PyTorch's numbers are from those that jaxscore follows, in nats.
+"""Distance of PyTorch's numbers from those that jaxscore follows, in nats.
 
-    python tools/torch_defaults.py [MODEL_TYPE ...]
+    python -m tests.models.torch_defaults [MODEL_TYPE ...]
 
 jaxscore follows `attn_implementation="eager"` and, under transformers 5, eager experts. The first
 table has a row for each family. Every case of tests/models/families.py, and those of `MORE`, is
@@ -18,13 +18,10 @@ tests/models/checkpoints.py.
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import transformers

@@ -1,16 +1,13 @@
-"""Prints what is compared with PyTorch, and what is refused, of each family.
+"""Table of what is compared with PyTorch, and of what is refused, of each family.
 
-    python tools/family_table.py
+    python -m tests.models.family_table
 
 The values of an attribute are those that the configs of tests/models/families.py resolve to, with
 our defaults. Every family is compared in several sizes besides.
 """
 
 import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jaxscore.models.config import read
 from jaxscore.models.config import table as defaults
