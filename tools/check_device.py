@@ -1,174 +1,305 @@
-"""Is jaxscore right and fast on this machine's accelerator? One call, no PyTorch needed.
+"""Check that jaxscore is right and fast on this machine's accelerator. PyTorch is not required.
 
-    python tools/check_device.py                  the best device there is, under ten minutes
+    python tools/check_device.py                  the best device there is, in eight minutes
     python tools/check_device.py --device gpu     exit code 2 if there is none
     python tools/check_device.py --only speed     some sections, with all the time
-    python tools/check_device.py --small          tiny shapes, to see that the check itself works
+    python tools/check_device.py --small          narrow shapes, to see that the check itself works
+
+In this order:
 
     values      every token of the expected values in tests/cases, in float32 to 1e-4; requests
                 together and alone; with prefixes and without; each token of greedy text must be
                 the most probable one when it is scored
-    families    what only some families have (experts, ALiBi, soft caps, norms of queries and
-                keys, int8), and wide layers: random decoders in float32 against the same on the
-                CPU of this machine, to 1e-4
     kernels     attention and experts by this platform's kernels against the same in XLA's
                 operations: numbers and time, at the shapes of several models
-    vocabulary  the fused LM head against full logits: numbers, time and memory
+    families    random decoders of several families (experts, a latent, ALiBi, soft caps, sinks,
+                gated delta rule, int8) in float32 against the CPU of this machine, to 1e-4
+    speed       tokens a second and MFU in bfloat16 at the shapes of dense models, of Qwen3.5
+                (recurrent layers and attention) and of a mixture, with random weights; many
+                continuations of one prompt against texts that share nothing
+    torch       scores against PyTorch (transformers, sdpa) to 1e-4, and its speed, where installed
     bits        with --reproducible the same bits alone, beside others, in another order, in a
                 second process and on more devices; without it in another order and process;
                 generation that resumes has the same bits
+    vocabulary  the fused LM head against full logits: numbers, time and memory
     memory      a batch far too large for the device is halved, and scoring goes on
-    speed       tokens a second and MFU in bfloat16 at the shapes of Qwen2.5 0.5B, 1.5B and 7B,
-                random weights; FLOPs are the useful ones, of the datasheet's peak and of a large
-                product's
 
-Each line is PASS, FAIL or NOTE. Exit code 1 after a FAIL.
+Each line is PASS, FAIL, SKIPPED with the reason, or NOTE. Times are medians of several warm calls,
+each of which waits for its result. The tables at the end are Markdown. --output has every line as
+soon as it is printed, and the tables. Each section has its share of the time that is left; what no
+longer fits is SKIPPED.
+
+Exit code: 0 nothing failed, 1 something failed or nothing passed, 2 wrong usage or no such device.
 """
 
 import argparse
+import collections
+import dataclasses
+import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
-
-from tools.device_check.checks import compare_devices, compare_processes, report
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script Python finds this folder and not the repository
 
+from tools.device_check.checks import FAIL, PASS, RECORD, SKIPPED
 
-SECONDS = {  # time limit of a section; `speed` takes what is left
-    "values": 180,
-    "families": 150,
-    "kernels": 120,
-    "vocabulary": 90,
-    "bits": 150,
-    "memory": 90,
-    "speed": 600,
-}
+NAME = "check_device.md"  # in a folder
 ABOUT_SECONDS = 120  # to find the device
+LEAST_SECONDS = 15  # below which no section starts
+GRACE_SECONDS = 60  # for the check in progress when the time of a section is over
+TAIL_LINES = 40  # of what a process printed before it crashed
 UNCACHED = {"JAXSCORE_CACHE": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
-class Machine(NamedTuple):
-    """Runs sections: their common flags, and the time by which all must have ended."""
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the check.
 
-    flags: list[str]
-    ends: float
+    Attributes:
+        group: the name for `--only`.
+        part: the kernels or the model; empty for a group of one section.
+        weight: its share of the time, relative to the other sections.
+        steps: processes that run one after the other, see `tools/device_check/child.py`.
+        variables: environment variables of these processes.
+    """
 
-    def start(
-        self, section: str, *flags: str, environment: dict[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start the process of a section; a repeated flag overrides the first."""
-        command = [sys.executable, "-m", "tools.device_check.child", section]
-        return subprocess.Popen(
-            [*command, *self.flags, *flags], cwd=ROOT, env=os.environ | (environment or {})
-        )
-
-    def code(self, running: subprocess.Popen[bytes], seconds: float) -> int:
-        """Wait for its exit code; -1 if it took too long and was killed."""
-        try:
-            return running.wait(max(1.0, min(seconds, self.left)))
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
-            return -1
+    group: str
+    part: str
+    weight: int
+    steps: tuple[str, ...]
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
-    def left(self) -> float:
-        """Seconds until all must have ended."""
-        return self.ends - time.monotonic()
+    def name(self) -> str:
+        return f"{self.group}: {self.part}" if self.part else self.group
+
+
+SECTIONS = (
+    Section("values", "", 4, ("values",)),
+    Section("kernels", "attention", 4, ("kernels",)),
+    Section("kernels", "experts", 2, ("kernels",)),
+    Section("families", "", 4, ("families",)),
+    Section("speed", "Qwen2.5-0.5B", 3, ("speed",)),
+    Section("speed", "Qwen3.5-4B", 3, ("speed",)),
+    Section("speed", "Qwen3-30B-A3B", 3, ("speed",)),
+    Section("speed", "shared prompt", 3, ("speed",)),
+    Section("torch", "", 3, ("torch", "torch-jaxscore")),
+    Section("kernels", "replacement", 3, ("kernels",)),
+    Section("bits", "", 5, ("bits", "bits-again"), UNCACHED),
+    Section("vocabulary", "", 2, ("vocabulary",)),
+    Section("memory", "", 2, ("memory",)),
+    Section("speed", "Qwen2.5-7B", 2, ("speed",)),
+    Section("speed", "Qwen2.5-1.5B", 2, ("speed",)),
+)
+GROUPS = tuple(dict.fromkeys(section.group for section in SECTIONS))
+SPEEDS = {  # heading -> figure of a row of the table of speeds, and its format
+    "tokens/s": ("tokens_per_s", "{:,.0f}"),
+    "MFU": ("MFU", "{:.1%}"),
+    "device alone, tokens/s": ("program_tokens_per_s", "{:,.0f}"),
+    "its MFU": ("program_MFU", "{:.1%}"),
+    "MFU of the layers": ("layers_MFU", "{:.1%}"),
+}
+
+
+class Check:
+    """A run of the check: starts processes, and prints and writes what they record."""
+
+    def __init__(self, flags: list[str], ends: float, file: TextIO | None) -> None:
+        """Nothing runs yet.
+
+        Args:
+            flags: of all processes.
+            ends: time of `time.monotonic()` by which all must have ended.
+            file: for every printed line.
+        """
+        self.flags, self.ends, self.file = flags, ends, file
+        self.records: list[dict[str, Any]] = []  # of the current section
+
+    def print(self, text: str) -> None:
+        """Print a line and write it to the file, at once: rented machines may be cut off."""
+        print(text, flush=True)
+        if self.file is not None:
+            print(text, file=self.file, flush=True)
+
+    def add(self, verdict: str, text: str, figures: dict[str, Any] | None = None) -> None:
+        """Add a record to the current section and print it."""
+        self.records.append({"verdict": verdict, "text": text, "figures": figures or {}})
+        self.print(f"{verdict:8}{text}")
+
+    def run(
+        self, step: str, seconds: float, part: str, folder: str, variables: dict[str, str]
+    ) -> int:
+        """Run a step in a process of its own, add its records, and return its exit code.
+
+        Args:
+            seconds: after which it starts no further check; it is killed GRACE_SECONDS later, or
+                when all must have ended.
+        """
+        command = [sys.executable, "-m", "tools.device_check.child", step, *self.flags]
+        command += ["--seconds", f"{seconds:.0f}", "--part", part, "--folder", folder]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        limit = max(1.0, min(seconds + GRACE_SECONDS, self.ends - time.monotonic()))
+        late = threading.Event()
+        tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        with subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that its own processes are killed with it
+        ) as process:
+
+            def kill() -> None:
+                late.set()
+                os.killpg(process.pid, signal.SIGKILL)
+
+            timer = threading.Timer(limit, kill)
+            timer.start()
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(RECORD):
+                    self.add(**json.loads(line.removeprefix(RECORD)))
+                else:
+                    tail.append(line)
+            code = process.wait()
+            timer.cancel()
+        if late.is_set():
+            # No time is no fault of the section, unless it alone took all of it.
+            is_over = time.monotonic() >= self.ends
+            verdict = SKIPPED if is_over else FAIL
+            self.add(verdict, f"{step}: ended after {limit:.0f} s; the rest has not run")
+        elif code not in (0, 2):
+            self.add(FAIL, f"{step}: its process ended with exit code {code}:\n{''.join(tail)}")
+        elif code == 2:
+            print("".join(tail), end="", file=sys.stderr)
+        return code
+
+    def section(self, section: Section, seconds: float, part: str) -> list[dict[str, Any]]:
+        """Run a section and return its records."""
+        self.records = []
+        self.print(f"\n{section.name}\n")
+        if seconds < LEAST_SECONDS:
+            self.add(SKIPPED, f"no time left: {seconds:.0f} s")
+            return self.records
+        with tempfile.TemporaryDirectory() as folder:
+            for number, step in enumerate(section.steps):
+                share = seconds / (len(section.steps) - number)
+                started = time.monotonic()
+                if self.run(step, share, part, folder, section.variables) != 0:
+                    break
+                seconds -= time.monotonic() - started
+        return self.records
 
 
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
-    flags = ["--seconds", str(60 * args.minutes)]
-    flags += ["--batch-tokens", *map(str, args.batch_tokens)]
-    flags += ["--device", args.device] if args.device else []
-    flags += ["--small"] if args.small else []
     started = time.monotonic()
-    machine = Machine(flags, started + 60 * args.minutes)
-    if code := machine.code(machine.start("about"), ABOUT_SECONDS):
-        return 2 if code == 2 else 1
-    wrong = []
-    for section in [name for name in SECONDS if name in (args.only or SECONDS)]:
-        print(f"\n{section}", flush=True)
-        began = time.monotonic()
-        good = machine.left > 0 and check(section, machine)
-        if not good:
-            wrong.append(section)
-        report(good, f"{section} in {time.monotonic() - began:.0f} s")
-    print()
-    seconds = f"in {time.monotonic() - started:.0f} s"
-    report(not wrong, f"{', '.join(wrong)} {seconds}" if wrong else f"all sections {seconds}")
-    return 1 if wrong else 0
+    flags = (["--device", args.device] if args.device else []) + ["--small"] * args.small
+    file = open_output(args.output)
+    check = Check(flags, started + 60 * args.minutes, file)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            if code := check.run("about", ABOUT_SECONDS, "", folder, {}):
+                return 2 if code == 2 else 1
+        [about] = [entry for entry in check.records if entry["figures"]]
+        lines = [f"`{shlex.join(['python', 'tools/check_device.py', *sys.argv[1:]])}`", ""]
+        lines += [f"- {entry['text']}" for entry in check.records]
+        todo = [section for section in SECTIONS if section.group in (args.only or GROUPS)]
+        results: list[tuple[Section, float, list[dict[str, Any]]]] = []
+        for number, section in enumerate(todo):
+            began = time.monotonic()
+            left = check.ends - began
+            weights = sum(later.weight for later in todo[number:])
+            # At least what a first compilation takes: a later section is skipped rather.
+            seconds = min(left, max(left * section.weight / weights, 2 * LEAST_SECONDS))
+            is_torch = section.group == "torch"
+            part = about["figures"]["platform"] if is_torch else section.part
+            records = check.section(section, seconds, part)
+            results.append((section, time.monotonic() - began, records))
+        verdicts = [verdict_of(records) for _, _, records in results]
+        check.print("\n".join(["", *lines, "", *tables(results)]))
+        counts = ", ".join(f"{verdicts.count(v)} {v}" for v in (PASS, FAIL, SKIPPED))
+        minutes = (time.monotonic() - started) / 60
+        check.print(f"\n{counts} of {len(verdicts)} sections in {minutes:.1f} minutes")
+        return 1 if FAIL in verdicts or PASS not in verdicts else 0
+    finally:
+        if file is not None:
+            file.close()
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "gpu", "cuda", "tpu"))
-    parser.add_argument("--only", nargs="+", choices=SECONDS, metavar="SECTION")
-    parser.add_argument("--small", action="store_true", help="two narrow layers everywhere")
-    parser.add_argument(
-        "--batch-tokens",
-        type=int,
-        nargs="+",
-        default=[4096, 16384, 32768],
-        metavar="N",
-        help="sizes of batches for `speed` (default 4096 16384 32768)",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=9.5, help="after which it ends (default 9.5)"
-    )
-    return parser.parse_args(arguments)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="SECTION")
+    parser.add_argument("--small", action="store_true", help="narrow shapes everywhere")
+    parser.add_argument("--minutes", type=float, default=8.0, help="most time (default 8)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help=f"file, or a folder for {NAME}")
+    args = parser.parse_args(arguments)
+    if not args.minutes > 0:
+        parser.error(f"--minutes {args.minutes:g}: expected more than 0")
+    return args
 
 
-def check(section: str, machine: Machine) -> bool:
-    """Run a section and return whether it passed."""
-    with tempfile.TemporaryDirectory() as name:
-        outs = Path(name, "first.npz"), Path(name, "second.npz")
-        if section == "families":
-            here = machine.start(section, "--out", str(outs[1]))
-            on_cpu = ("--device", "cpu", "--out", str(outs[0]))
-            there = machine.start(section, *on_cpu, environment={"JAX_PLATFORMS": "cpu"})
-            codes = [machine.code(one, SECONDS[section]) for one in (here, there)]
-            return _ended(section, codes) and compare_devices(*_read(outs))
-        if section == "bits":
-            codes = [
-                machine.code(
-                    machine.start(part, "--out", str(out), environment=UNCACHED), SECONDS[section]
-                )
-                for part, out in zip(("bits", "bits-again"), outs, strict=True)
+def open_output(path: Path | None) -> TextIO | None:
+    """Open the file of --output.
+
+    Raises:
+        SystemExit: it cannot be written.
+    """
+    if path is None:
+        return None
+    path = path / NAME if path.is_dir() else path
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as problem:
+        print(f"--output {path}: {problem.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def verdict_of(records: list[dict[str, Any]]) -> str:
+    """Return FAIL after any FAIL, PASS if something passed, otherwise SKIPPED."""
+    verdicts = [entry["verdict"] for entry in records]
+    return next((verdict for verdict in (FAIL, PASS) if verdict in verdicts), SKIPPED)
+
+
+def tables(results: list[tuple[Section, float, list[dict[str, Any]]]]) -> list[str]:
+    """Return the lines of the tables of sections and of speeds."""
+    lines = ["| section | result | passed | failed | skipped | seconds | first reason |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    speeds = []
+    for section, seconds, records in results:
+        verdicts = [entry["verdict"] for entry in records]
+        counts = [str(verdicts.count(verdict)) for verdict in (PASS, FAIL, SKIPPED)]
+        reasons = [e["text"] for v in (FAIL, SKIPPED) for e in records if e["verdict"] == v]
+        reason = reasons[0].splitlines()[0].replace("|", "\\|") if reasons else ""
+        cells = [section.name, verdict_of(records), *counts, f"{seconds:.0f}", reason]
+        lines.append(f"| {' | '.join(cells)} |")
+        speeds += [entry["figures"] for entry in records if "tokens_per_s" in entry["figures"]]
+    if speeds:
+        headings = ["bfloat16", "batch", *SPEEDS]
+        lines += ["", f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
+        for row in speeds:
+            cells = [
+                "" if row.get(name) is None else form.format(row[name])
+                for name, form in SPEEDS.values()
             ]
-            good = _ended(section, codes)
-            return all(out.exists() for out in outs) and compare_processes(*_read(outs)) & good
-        flags = ("--seconds", f"{machine.left - 20:.0f}")
-        return _ended(section, [machine.code(machine.start(section, *flags), SECONDS[section])])
-
-
-def _ended(section: str, codes: list[int]) -> bool:
-    """Report processes that did not end by themselves; return whether all passed."""
-    for code in codes:
-        if code not in (0, 1):
-            why = "took too long and was ended" if code == -1 else f"ended with exit code {code}"
-            report(False, f"{section}: its process {why}")
-    return not any(codes)
-
-
-def _read(files: tuple[Path, Path]) -> list[dict[str, np.ndarray]]:
-    found = []
-    for file in files:
-        with np.load(file) as arrays:
-            found.append(dict(arrays))
-    return found
+            lines.append(f"| {' | '.join([row['model'], row['batch'], *cells])} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -47,13 +47,13 @@ from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, side_by_side, text_of
 from jaxscore.models import native
 from jaxscore.models.weights.params import parameter_shapes
-from tests.models.test_large_shapes import MODELS, QWEN, sized
+from tools.device_check.shapes import SHAPES
+from tools.requirements import require
 
-SMALL: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": True}
 CONFIGS = {
-    "0.5B": sized(QWEN, 896, 4864, 24, 14, max_window_layers=24, **SMALL),
-    "1.5B": sized(QWEN, 1536, 8960, 28, 12, max_window_layers=28, **SMALL),
-    "8B": MODELS["Llama-3.1-8B"].raw,
+    "0.5B": SHAPES["Qwen2.5-0.5B"],
+    "1.5B": SHAPES["Qwen2.5-1.5B"],
+    "8B": SHAPES["Llama-3.1-8B"],
 }
 IN_LOOP = 4  # layers; the compiler's estimate counts a loop's body once
 
@@ -137,6 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", choices=CONFIGS, default="0.5B", help="its shape")
     parser.add_argument("--program", default="layer:8x512", help="layer:RxL or step:RxS")
     args = parser.parse_args(arguments)
+    require("libtpu", "tpu-compiler")
     target, first, first_cycles = targets.tpu(args.topology), 0.0, 0
     for way in WAYS:
         program = compiled(target, CONFIGS[args.model], args.program, way)

@@ -1,8 +1,8 @@
 """The device check must pass where the numbers are right, and must not where they are wrong."""
 
 import dataclasses
-import subprocess
-import sys
+import io
+import json
 import time
 
 import jax
@@ -14,34 +14,45 @@ from jaxscore.device import lm_head
 from jaxscore.engine.generation.slots import SlotTable
 from tools import check_device
 from tools.device_check import (
+    against_torch,
     bits,
+    child,
     families,
     kernels,
     memory,
-    qwen,
     random_model,
     resumed,
+    shapes,
     speed,
+    timing,
     values,
     vocabulary,
 )
-from tools.device_check.checks import Options, compare_devices, compare_processes
-from tools.device_check.timing import datasheet_peak
+from tools.device_check.checks import RECORD, Options, compare_devices, compare_processes
 
-SMALL = Options(small=True, seconds=60)
+SMALL = Options(small=True)
+
+
+def records(out: str) -> list[dict]:
+    lines = [line for line in out.splitlines() if line.startswith(RECORD)]
+    return [json.loads(line.removeprefix(RECORD)) for line in lines]
+
+
+def texts(out: str, verdict: str) -> list[str]:
+    """The texts of the records with this verdict."""
+    return [entry["text"] for entry in records(out) if entry["verdict"] == verdict]
 
 
 def fails(out: str) -> list[str]:
-    return [line for line in out.splitlines() if line.startswith("FAIL")]
+    return texts(out, "FAIL")
 
 
 @pytest.mark.slow
 def test_expected_values_pass_where_the_numbers_are_right(capsys):
-    assert values.run(SMALL)
+    values.run(SMALL)
     out = capsys.readouterr().out
-    assert "PASS  tiny-qwen2: expected values" in out
-    assert out.count("PASS") == 3
-    assert not fails(out)
+    assert texts(out, "PASS")[0].startswith("tiny-qwen2: expected values")
+    assert len(texts(out, "PASS")) == len(records(out)) == 3
 
 
 @pytest.mark.slow
@@ -53,55 +64,94 @@ def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
         return scores._replace(entropy=scores.entropy + 2e-4)
 
     monkeypatch.setattr("jaxscore.device.score.score_positions", wrong)
-    assert not values.agrees("tiny-qwen2")
+    values.agrees("tiny-qwen2")
     [line] = fails(capsys.readouterr().out)
     assert "tiny-qwen2: expected values, float32 2.0" in line
 
 
 @pytest.mark.slow
-def test_families(tmp_path):
-    assert families.run(Options(small=True, out=tmp_path / "numbers.npz"))
-    with np.load(tmp_path / "numbers.npz") as numbers:
-        assert set(numbers) == {*families.FEW, families.WIDE}
-        assert all(numbers[name].shape[0] == 3 for name in numbers)
-        assert all(np.isfinite(numbers[name]).all() for name in numbers)
+def test_families_in_two_processes(tmp_path, capsys):
+    families.run(Options(small=True, ends=time.monotonic() + 600, folder=tmp_path))
+    out = capsys.readouterr().out
+    names = [families.WIDE, *families.SMALL, "qwen3_moe, int8"]
+    assert len(texts(out, "PASS")) == len(records(out)) == 1 + len(names)
+    for name in names:
+        assert any(f"against the CPU, {name}: " in text for text in texts(out, "PASS"))
+
+
+def test_decoders_of_all_families_translate():
+    configs = {name: config for name, config, _ in families.decoders(False)}
+    assert set(configs) == {families.WIDE, *families.RAW, "qwen3_moe, int8"}
+    assert configs["qwen3_5_text"].recurrent is not None
+    assert configs["deepseek_v2"].latent is not None
+    assert configs["gemma2"].attention_softcap == 2.0
+    assert configs["qwen3_moe, int8"].quantized == "float32"
 
 
 def test_a_device_that_is_off_in_one_family_fails(capsys):
     right = {"caps": np.zeros((3, 4), np.float32), "experts": np.ones((3, 4), np.float32)}
-    assert compare_devices(right, right)
+    compare_devices(right, right)
     assert not fails(capsys.readouterr().out)
-    assert not compare_devices(right, right | {"caps": right["caps"] + 2e-4})
-    assert fails(capsys.readouterr().out) == [
-        "FAIL  random decoder against the CPU, caps: 2.0e-04",
-    ]
-    assert not compare_devices(right, right | {"caps": right["caps"] * np.nan})
+    compare_devices(right, right | {"caps": right["caps"] + 2e-4})
+    assert fails(capsys.readouterr().out) == ["random decoder against the CPU, caps: 2.0e-04"]
+    compare_devices(right, right | {"caps": right["caps"] * np.nan})
+    assert len(fails(capsys.readouterr().out)) == 1
+
+
+def test_a_family_that_the_cpu_had_no_time_for_is_skipped(capsys):
+    numbers = np.zeros((3, 4), np.float32)
+    compare_devices({"caps": numbers}, {"caps": numbers, "experts": numbers})
+    out = capsys.readouterr().out
+    assert len(texts(out, "PASS")) == 1
+    assert texts(out, "SKIPPED") == ["random decoder, experts: no time left on the CPU"]
 
 
 @pytest.mark.slow
-def test_kernels(monkeypatch, capsys):
-    assert kernels.run(SMALL)
-    assert capsys.readouterr().out.count("PASS") == 15
-    right = kernels.blocked
-
-    def wrong(*args, **how):
-        out, lse = right(*args, **how)
-        return out + 0.1, lse
-
-    monkeypatch.setattr(kernels, "blocked", wrong)
-    assert not kernels.run(SMALL)
-    assert len(fails(capsys.readouterr().out)) == 12
+@pytest.mark.parametrize("part", ["attention", "experts"])
+def test_kernels(monkeypatch, capsys, part):
+    kernels.run(dataclasses.replace(SMALL, part=part))
+    out = capsys.readouterr().out
+    assert len(texts(out, "PASS")) == len(texts(out, "NOTE")) > 2
+    assert not fails(out)
+    monkeypatch.setattr(kernels, "ALLOWED", dict.fromkeys(kernels.ALLOWED, 1e-12))
+    kernels.run(dataclasses.replace(SMALL, part=part))
+    assert fails(capsys.readouterr().out)
 
 
-def test_kernels_where_there_are_none(capsys):
-    assert kernels.run(Options())
-    assert capsys.readouterr().out.count("NOTE") == 2
+def test_a_kernel_that_is_wrong_fails_and_the_next_runs(capsys):
+    """One is off by 0.1, one raises as it compiles, and one is right."""
+
+    def right(x):
+        return x + 1
+
+    def broken(x):
+        raise RuntimeError("PTX assembly failed")
+
+    args = (np.ones(3, np.float32),)
+    cases = [
+        kernels.Case(name, kernel, right, args, args, 1e-2)
+        for name, kernel in (("off", lambda x: x + 1.1), ("broken", broken), ("good", right))
+    ]
+    kernels.compare(cases, SMALL)
+    out = capsys.readouterr().out
+    off, raised = fails(out)
+    assert off == "off: worst difference 1.0e-01"
+    assert raised.startswith("broken: RuntimeError: PTX assembly failed\nTraceback")
+    assert texts(out, "PASS") == ["good: worst difference 0.0e+00"]
+
+
+@pytest.mark.parametrize("part", ["attention", "experts", "replacement"])
+def test_a_device_without_kernels_is_skipped(capsys, part):
+    kernels.run(Options(part=part))
+    [entry] = records(capsys.readouterr().out)
+    assert entry["verdict"] == "SKIPPED"
+    assert entry["text"].startswith(f"{part}: there is no such kernel on this device")
 
 
 @pytest.mark.slow
 def test_vocabulary(monkeypatch, capsys):
-    assert vocabulary.run(SMALL)
-    assert capsys.readouterr().out.count("PASS") == 2
+    vocabulary.run(SMALL)
+    assert len(texts(capsys.readouterr().out, "PASS")) == 2
     right = vocabulary.score_positions
 
     def wrong(*args):
@@ -109,20 +159,22 @@ def test_vocabulary(monkeypatch, capsys):
         return scores._replace(self_certainty=scores.self_certainty + 2e-3)
 
     monkeypatch.setattr(vocabulary, "score_positions", wrong)
-    assert not vocabulary.run(SMALL)
+    vocabulary.run(SMALL)
     assert len(fails(capsys.readouterr().out)) == 2
 
 
 @pytest.mark.slow
 def test_bits(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bits, "DTYPES", ("bfloat16",))
-    first, second = tmp_path / "first.npz", tmp_path / "second.npz"
-    assert bits.run(Options(small=True, out=first))
-    assert capsys.readouterr().out.count("PASS") == 5
-    assert bits.again(Options(small=True, out=second))
-    with np.load(first) as one, np.load(second) as other:
-        assert compare_processes(one, other)
-        assert set(one) == {"bfloat16, default", "bfloat16, --reproducible"}
+    options = Options(small=True, folder=tmp_path)
+    bits.run(options)
+    assert len(texts(capsys.readouterr().out, "PASS")) == 5
+    bits.again(options)
+    passed = texts(capsys.readouterr().out, "PASS")
+    assert [text.partition(":")[0] for text in passed] == [
+        "bfloat16, default",
+        "bfloat16, --reproducible",
+    ]
 
 
 @pytest.mark.slow
@@ -130,14 +182,15 @@ def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys)
     right = bits.bits
 
     def with_flipped_bit(scorer, sequences):
-        found = right(scorer, sequences)
-        found[0][0] ^= 1
-        return found
+        numbers = right(scorer, sequences)
+        numbers[0][0] ^= 1
+        return numbers
 
     monkeypatch.setattr(bits, "bits", with_flipped_bit)
     monkeypatch.setattr(bits, "DTYPES", ("float32",))
-    assert not bits.run(Options(small=True, out=tmp_path / "bits.npz"))
-    assert "float32, --reproducible: other bits in 2 of " in capsys.readouterr().out
+    bits.run(Options(small=True, folder=tmp_path))
+    out = capsys.readouterr().out
+    assert any("float32, --reproducible: other bits in 2 of " in text for text in fails(out))
 
 
 @pytest.mark.slow
@@ -193,14 +246,15 @@ def test_texts_that_fail_say_why(capsys):
 def test_bits_of_two_processes_are_compared(capsys):
     one = {"float32, default": np.array([1.0, 2.0], np.float32).view(np.uint32)}
     other = {"float32, default": one["float32, default"] ^ np.array([0, 1], np.uint32)}
-    assert not compare_processes(one, other)
+    compare_processes(one, other)
     [line] = fails(capsys.readouterr().out)
     assert "other bits in 1 of 2 numbers, by 2.4e-07 at most, in a second process" in line
 
 
 def test_memory_is_left_alone_on_a_cpu(capsys):
-    assert memory.run(SMALL)
-    assert capsys.readouterr().out.startswith("NOTE  out of memory: not reachable")
+    memory.run(SMALL)
+    [text] = texts(capsys.readouterr().out, "SKIPPED")
+    assert text == "out of memory: this device has no limit of its own"
 
 
 @pytest.mark.slow
@@ -222,43 +276,123 @@ def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     monkeypatch.setattr(memory, "LENGTH", 64)
     monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(random_model, "memory_limit", lambda: 16 * memory.HEADS * 64**2)
-    assert memory.run(SMALL)
-    assert "PASS  out of memory: did not fit: 8 x 64, 4 x 64; halved and scored" in (
-        capsys.readouterr().out
-    )
+    memory.run(SMALL)
+    [text] = texts(capsys.readouterr().out, "PASS")
+    assert text.startswith("out of memory: did not fit: 8 x 64, 4 x 64; halved and scored")
+
+
+PARTS = [section.part for section in check_device.SECTIONS if section.group == "speed"]
 
 
 @pytest.mark.slow
-def test_speed(monkeypatch, capsys):
-    monkeypatch.setattr(qwen, "SIZES", {"Qwen2.5-7B": qwen.SIZES["Qwen2.5-7B"]})
-    assert speed.run(Options(small=True, seconds=600))
+@pytest.mark.parametrize("part", [part for part in PARTS if part != speed.SHARED])
+def test_speed(monkeypatch, capsys, part):
+    monkeypatch.setattr(speed, "datasheet_peak", lambda kind: 1e15)
+    speed.run(dataclasses.replace(SMALL, part=part))
     out = capsys.readouterr().out
-    assert out.count("PASS") == 3
-    assert "PASS  Qwen2.5-7B, batches of 512 in rows of 64: " in out
-    assert "NOTE  Qwen2.5-7B, 1000 questions on one prompt of 300: " in out
+    rows = [entry["figures"] for entry in records(out)]
+    assert [row["batch"] for row in rows] == ["4 x 64"]
+    for row in rows:
+        assert (
+            row["model"]
+            == f"{part}, 2 of {shapes.SHAPES[part]['num_hidden_layers']} layers, width 64"
+        )
+        assert row["tokens_per_s"] > 0
+        assert 0 < row["program_MFU"] < 1
+        assert 0 < row["layers_MFU"] < 1
+        # What is timed is the whole batch: the useful FLOPs of its tokens at the measured rate.
+        config = shapes.decoder_config(part, small=True)
+        flops = speed._row_flops(config, int(row["batch"].split()[2]))
+        of_token = flops / int(row["batch"].split()[2])
+        assert row["MFU"] == pytest.approx(row["tokens_per_s"] * of_token / 1e15)
+
+
+@pytest.mark.slow
+def test_speed_of_a_shared_prompt(capsys):
+    speed.run(dataclasses.replace(SMALL, part=speed.SHARED))
+    out = capsys.readouterr().out
+    shared, unshared = texts(out, "PASS")
+    assert "16 continuations of 8 tokens on one prompt of 96" in shared
+    assert "4 continuations of 8 tokens each on a prompt of its own" in unshared
+    [ratio] = texts(out, "NOTE")
+    assert "a text on the shared prompt takes 1/" in ratio
+
+
+def test_an_unknown_device_has_no_mfu():
+    assert speed._mfu(1e12) is None
 
 
 def test_speed_leaves_out_what_does_not_fit(monkeypatch, capsys):
     monkeypatch.setattr(random_model, "memory_limit", lambda: 1000)
-    assert speed.run(SMALL)
-    assert capsys.readouterr().out.count("skipped, ") == 3
+    speed.run(dataclasses.replace(SMALL, part="Qwen2.5-7B"))
+    [text] = texts(capsys.readouterr().out, "SKIPPED")
+    assert "Qwen2.5-7B, 2 of 28 layers, width 64: does not fit: " in text
 
 
 def test_speed_begins_nothing_when_its_time_is_over(capsys):
-    assert speed.run(Options(small=True, seconds=0))
+    speed.run(Options(small=True, ends=0.0, part="Qwen2.5-0.5B"))
     out = capsys.readouterr().out
-    assert out.count("no time for") == 3 * 3
-    assert "PASS" not in out
+    [text] = texts(out, "SKIPPED")
+    assert text.endswith("rows of 64: no time left")
+    assert len(records(out)) == 1
+
+
+@pytest.mark.slow
+def test_scores_and_speed_against_pytorch(tmp_path, capsys):
+    options = Options(small=True, part="cpu", folder=tmp_path)
+    against_torch.run_torch(options)
+    against_torch.run_jaxscore(options)
+    out = capsys.readouterr().out
+    compared, measured = texts(out, "PASS")
+    assert "scores against PyTorch, float32 " in compared
+    assert "4 x 64 tokens" in measured
+    assert len([entry for entry in records(out) if "figures" in entry]) == 2
+    assert not fails(out)
+    result = json.loads((tmp_path / against_torch.FILE).read_text())
+    result["logprobs"][1][5] += 2e-4
+    (tmp_path / against_torch.FILE).write_text(json.dumps(result))
+    against_torch.run_jaxscore(options)
+    [text] = fails(capsys.readouterr().out)
+    assert "float32 2.0e-04" in text
+
+
+def test_no_pytorch_is_skipped_with_a_sentence(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(against_torch.importlib.util, "find_spec", lambda name: None)
+    options = Options(small=True, part="gpu", folder=tmp_path)
+    against_torch.run_torch(options)
+    against_torch.run_jaxscore(options)
+    [entry] = records(capsys.readouterr().out)
+    assert entry == {
+        "verdict": "SKIPPED",
+        "text": "PyTorch is not installed: no comparison with it",
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("Qwen2.5-0.5B", 494_032_768), ("Qwen2.5-1.5B", 1_543_714_304), ("Qwen2.5-7B", 7_615_616_512)],
+    [
+        ("Qwen2.5-0.5B", 494_032_768),
+        ("Qwen2.5-1.5B", 1_543_714_304),
+        ("Qwen2.5-7B", 7_615_616_512),
+        ("Qwen3.5-4B", 4_205_751_296),
+        ("Qwen3-30B-A3B", 30_532_122_624),
+        ("Llama-3.1-8B", 8_030_261_248),
+    ],
 )
 def test_shapes_are_those_that_are_published(name, parameters):
-    config = qwen.decoder_config(name)
+    config = shapes.decoder_config(name)
     two, four = (random_model.n_bytes(config, dtype) for dtype in ("bfloat16", "float32"))
     assert (four, two < 2.001 * parameters) == (4 * parameters, True)
+
+
+@pytest.mark.parametrize("name", ["Qwen3-30B-A3B", "Qwen3.5-4B"])
+def test_weights_drawn_on_the_device_differ_by_layer_and_expert(name):
+    model = random_model.on_device(shapes.decoder_config(name, small=True), "float32")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model.params):
+        matrices = np.asarray(leaf).reshape(-1, leaf.shape[-1]) if leaf.ndim > 1 else None
+        assert np.isfinite(np.asarray(leaf)).all(), path
+        if matrices is not None and leaf.shape[-1] > 1:
+            assert len(np.unique(matrices, axis=0)) == len(matrices), path
 
 
 @pytest.mark.parametrize(
@@ -283,36 +417,148 @@ def test_shapes_are_those_that_are_published(name, parameters):
     ],
 )
 def test_peaks_by_datasheet(kind, peak):
-    assert datasheet_peak(kind) == peak
+    assert timing.datasheet_peak(kind) == peak
 
 
 @pytest.mark.slow
-def test_sections_in_processes_of_their_own(capfd):
+def test_sections_in_processes_of_their_own(tmp_path, capfd):
     arguments = ["--small", "--device", "cpu", "--only", "vocabulary", "memory"]
-    assert check_device.main(arguments) == 0
+    assert check_device.main([*arguments, "--output", str(tmp_path)]) == 0
     out = capfd.readouterr().out
-    assert "PASS  vocabulary of 5003" in out
-    assert "NOTE  out of memory" in out
-    assert out.splitlines()[-1].startswith("PASS  all sections in ")
+    assert (tmp_path / check_device.NAME).read_text() == out
+    assert "PASS    vocabulary of 5003" in out
+    assert "SKIPPED out of memory: this device has no limit of its own" in out
+    assert "| vocabulary | PASS | 2 | 0 | 0 |" in out
+    assert "| memory | SKIPPED | 0 | 0 | 1 |" in out
+    assert "- versions: jaxscore " in out
+    assert out.splitlines()[-1].startswith("1 PASS, 0 FAIL, 1 SKIPPED of 2 sections in ")
 
 
-def test_a_wrong_section_is_the_exit_code(monkeypatch, capfd):
-    monkeypatch.setattr(check_device, "check", lambda section, machine: section != "bits")
-    assert check_device.main(["--device", "cpu", "--only", "values", "bits", "speed"]) == 1
-    assert capfd.readouterr().out.splitlines()[-1].startswith("FAIL  bits in ")
+ABOUT = (
+    'print(\'@record {"verdict": "NOTE", "text": "device: x", "figures": {"platform": "cpu"}}\')'
+)
 
 
-def test_an_absent_device_is_told_before_anything_else(capfd):
-    assert check_device.main(["--device", "tpu"]) == 2
-    assert "--device tpu: JAX finds none here" in capfd.readouterr().err
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    """Replaces the code of the steps' processes; `about` is found."""
+    module = tmp_path / "tools" / "device_check"
+    module.mkdir(parents=True)
+    for folder in (module, module.parent):
+        (folder / "__init__.py").touch()
+
+    def replace(**code: str) -> None:
+        lines = [f"{name.replace('_', '-')!r}: {body!r}," for name, body in code.items()]
+        code = f"CODE = {{'about': {ABOUT!r}, {''.join(lines)}}}"
+        (module / "child.py").write_text(f"import sys\n{code}\nexec(CODE[sys.argv[1]])\n")
+
+    monkeypatch.setattr(check_device, "ROOT", tmp_path)
+    return replace
 
 
-def test_a_section_that_takes_too_long_is_ended(capsys):
-    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    machine = check_device.Machine([], time.monotonic() + 60)
-    assert machine.code(running, 1) == -1
-    assert running.poll() is not None
-    assert not check_device._ended("speed", [-1])
-    assert fails(capsys.readouterr().out) == [
-        "FAIL  speed: its process took too long and was ended"
+def passing(text: str) -> str:
+    return f'print(\'@record {{"verdict": "PASS", "text": "{text}"}}\', flush=True)'
+
+
+def test_a_section_that_crashes_fails_with_its_last_lines_and_the_others_go_on(
+    steps, tmp_path, capsys
+):
+    steps(
+        values=f"{passing('one')}\nimport os\nprint('CUDA_ERROR', flush=True)\nos.abort()",
+        memory=passing("two"),
+    )
+    output = tmp_path / "out.md"
+    assert check_device.main(["--only", "values", "memory", "--output", str(output)]) == 1
+    out = capsys.readouterr().out
+    assert out == output.read_text()
+    assert "FAIL    values: its process ended with exit code -6:\nCUDA_ERROR" in out
+    assert "| values | FAIL | 1 | 1 | 0 |" in out
+    assert "| memory | PASS | 1 | 0 | 0 |" in out
+    assert out.splitlines()[-1].startswith("1 PASS, 1 FAIL, 0 SKIPPED of 2 sections")
+
+
+def test_lines_are_in_the_file_before_the_section_ends(steps, tmp_path, capsys):
+    """The section itself reads them there."""
+    output = tmp_path / "out.md"
+    steps(
+        values=f"{passing('first')}\nimport time\n"
+        f"while 'PASS    first' not in open({str(output)!r}).read(): time.sleep(0.01)\n"
+        f"{passing('second')}"
+    )
+    assert check_device.main(["--only", "values", "--output", str(output)]) == 0
+    assert "PASS    second" in output.read_text()
+
+
+def test_a_section_that_hangs_fails_and_is_killed(steps, monkeypatch, capsys):
+    monkeypatch.setattr(check_device, "GRACE_SECONDS", -1e9)  # at once
+    steps(values="import time\ntime.sleep(600)")
+    assert check_device.main(["--only", "values"]) == 1
+    assert "FAIL    values: ended after 1 s; the rest has not run" in capsys.readouterr().out
+
+
+def test_sections_that_no_longer_fit_are_skipped(steps, capsys):
+    steps(values=passing("one"), memory=passing("two"))
+    assert check_device.main(["--minutes", "0.01", "--only", "values", "memory"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("SKIPPED no time left: ") == 2
+    assert "PASS" not in out.split("| section |")[0]
+    assert out.splitlines()[-1].startswith("0 PASS, 0 FAIL, 2 SKIPPED of 2 sections")
+
+
+def test_an_exception_is_a_fail_with_its_traceback(monkeypatch, tmp_path, capsys):
+    def broken(options):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    monkeypatch.setitem(child.RUN, "memory", broken)
+    words = ["memory", "--seconds", "9", "--folder", str(tmp_path)]
+    assert child.main(words) == 0
+    [text] = fails(capsys.readouterr().out)
+    assert text.startswith("memory: RuntimeError: RESOURCE_EXHAUSTED: Out of memory\nTraceback ")
+
+
+def test_tables_have_unknown_mfu_empty_and_the_cause_of_a_failure():
+    section = check_device.Section("speed", "X", 1, ("speed",))
+    rows = [
+        {"model": "X", "batch": "2 x 8", "tokens_per_s": 1234.5, "MFU": None},
+        {"model": "X", "batch": "4 x 8", "tokens_per_s": 2e6, "MFU": 0.4567},
     ]
+    check = check_device.Check([], 0.0, io.StringIO())
+    for row in rows:
+        check.add("PASS", "fine", row)
+    check.add("FAIL", "X: ValueError: a | b\nTraceback")
+    lines = check_device.tables([(section, 1.2, check.records)])
+    assert "| speed: X | FAIL | 2 | 1 | 0 | 1 | X: ValueError: a \\| b |" in lines
+    assert "| X | 2 x 8 | 1,234 |  |  |  |  |" in lines
+    assert "| X | 4 x 8 | 2,000,000 | 45.7% |  |  |  |" in lines
+
+
+def test_every_step_of_a_section_exists():
+    assert {step for section in check_device.SECTIONS for step in section.steps} <= set(child.RUN)
+    parts = [s.part for s in check_device.SECTIONS if s.group == "kernels"]
+    assert set(parts) == set(kernels.CASES)
+    assert set(PARTS) - {speed.SHARED} < set(shapes.SHAPES)
+
+
+@pytest.mark.parametrize("device", ["tpu", "gpu"])
+def test_an_absent_device_is_named_in_one_line(capfd, device):
+    assert check_device.main(["--device", device]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith(f"--device {device}: JAX finds none here")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--minutes", "0"], "--minutes 0: expected more than 0"),
+        (["--minutes", "nan"], "--minutes nan: expected more than 0"),
+        (["--only", "speeed"], "speeed"),
+        (["--output", "absent/folder/file.md"], "--output absent/folder/file.md: No such file"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        check_device.main(words)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err

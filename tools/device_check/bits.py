@@ -1,7 +1,7 @@
-"""Whether bits of scores depend on order, neighbours, processes and devices.
+"""Check that bits of scores do not depend on order, neighbours, processes and devices.
 
 Two processes score the same texts, the second in another order and with programs that it compiled
-itself. Each process reports what it can compare alone; `checks.compare_processes` compares both.
+itself. The first compares what one process can; the second compares its own bits with the first's.
 """
 
 from collections.abc import Sequence
@@ -15,58 +15,71 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.requests import TokenSequence
-from tools.device_check import qwen, random_model, resumed
-from tools.device_check.checks import Options, describe_bits, report
+from tools.device_check import random_model, resumed, shapes
+from tools.device_check.checks import (
+    NOTE,
+    SKIPPED,
+    Options,
+    compare_processes,
+    describe_bits,
+    record,
+    report,
+)
 
+FILE = "bits.npz"  # of the first process
 DTYPES = ("float32", "bfloat16")
 ALONE = "--reproducible"
 MODES = {"default": False, ALONE: True}
 BY_THEMSELVES = 8  # texts that are also scored one a call
 
 
-def run(options: Options) -> bool:
+def run(options: Options) -> None:
     """Check what one process can check, and write its bits for the other."""
-    report(None, f"XLA options of --reproducible: {deterministic_options() or 'none needed here'}")
+    record(NOTE, f"XLA options of --reproducible: {deterministic_options() or 'none needed here'}")
     config = _config(options)
     sequences, others = texts(1, config.vocab_size), texts(2, config.vocab_size)
-    verdicts, written = [], {}
-    for dtype in DTYPES:
+    written = {}
+    for dtype in DTYPES[: 1 if options.small else None]:
+        if not options.has_time(dtype):
+            continue
         model = random_model.from_host(config, dtype)
         scorers = {mode: Engine(model, reproducible=flag) for mode, flag in MODES.items()}
-        found = {mode: bits(scorer, sequences) for mode, scorer in scorers.items()}
+        by_mode = {mode: bits(scorer, sequences) for mode, scorer in scorers.items()}
         for mode, scorer in scorers.items():
-            verdicts.append(_by_order(f"{dtype}, {mode}", scorer, sequences, found[mode]))
-            written[f"{dtype}, {mode}"] = np.concatenate(found[mode])
-        verdicts.append(resumed.compare_resumed(f"{dtype}, generation", model, options))
+            _check_order(f"{dtype}, {mode}", scorer, sequences, by_mode[mode])
+            written[f"{dtype}, {mode}"] = np.concatenate(by_mode[mode])
         name, alone = f"{dtype}, {ALONE}", scorers[ALONE]
-        verdicts.append(_by_neighbours(name, alone, sequences, others, found[ALONE]))
+        if options.has_time(f"{name}, with other neighbours"):
+            _check_neighbours(name, alone, sequences, others, by_mode[ALONE])
+        if options.has_time(f"{dtype}, generation"):
+            resumed.compare_resumed(f"{dtype}, generation", model, options)
         if (n := jax.device_count()) > 1:
             spread = random_model.from_host(config, dtype, DeviceMesh(MeshShape(data=n)))
             got = bits(Engine(spread, reproducible=True), sequences)
-            verdicts.append(_compare(name, found[ALONE], got, f"on data={n}"))
+            _compare(name, by_mode[ALONE], got, f"on data={n}")
     if jax.device_count() == 1:
-        report(None, "one device: bits on several devices were not compared")
-    assert options.out is not None
-    np.savez(options.out, **written)
-    return all(verdicts)
+        record(SKIPPED, "bits on several devices: there is one")
+    np.savez(options.folder / FILE, **written)
 
 
-def again(options: Options) -> bool:
-    """Score in another process and order, and write the bits in the order of `run`."""
-    config, written = _config(options), {}
+def again(options: Options) -> None:
+    """Score in another process and order, and compare the bits with those of `run`."""
+    with np.load(options.folder / FILE) as file:
+        first = dict(file)
+    config, second = _config(options), {}
     sequences = texts(1, config.vocab_size)[::-1]
     for dtype in DTYPES:
+        if not any(name.startswith(dtype) for name in first) or not options.has_time(dtype):
+            continue
         model = random_model.from_host(config, dtype)
         for mode, flag in MODES.items():
             got = bits(Engine(model, reproducible=flag), sequences)
-            written[f"{dtype}, {mode}"] = np.concatenate(got[::-1])
-    assert options.out is not None
-    np.savez(options.out, **written)
-    return True
+            second[f"{dtype}, {mode}"] = np.concatenate(got[::-1])
+    compare_processes(first, second)
 
 
 def _config(options: Options) -> DecoderConfig:
-    return qwen.decoder_config("Qwen2.5-0.5B", small=options.small, num_hidden_layers=2)
+    return shapes.decoder_config("Qwen2.5-0.5B", small=options.small, num_hidden_layers=2)
 
 
 def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
@@ -85,39 +98,35 @@ def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
 
 
 def bits(scorer: Engine, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
-    """uint32 of each sequence's log-probabilities, entropies and self-certainties."""
+    """Return uint32 of each sequence's log-probabilities, entropies and self-certainties."""
     scores = scorer.score_sequences(sequences)
-    return [np.concatenate(one[:3]).astype(np.float32).view(np.uint32) for one in scores]
+    return [np.concatenate(columns[:3]).astype(np.float32).view(np.uint32) for columns in scores]
 
 
-def _by_order(
+def _check_order(
     name: str,
     scorer: Engine,
     sequences: Sequence[TokenSequence],
-    found: Sequence[np.ndarray],
-) -> bool:
+    expected: Sequence[np.ndarray],
+) -> None:
     order = np.random.default_rng(3).permutation(len(sequences))
     got = bits(scorer, [sequences[k] for k in order])
-    return _compare(name, [found[k] for k in order], got, "in another order")
+    _compare(name, [expected[k] for k in order], got, "in another order")
 
 
-def _by_neighbours(
+def _check_neighbours(
     name: str,
     scorer: Engine,
     sequences: Sequence[TokenSequence],
     others: Sequence[TokenSequence],
-    found: Sequence[np.ndarray],
-) -> bool:
-    some = sequences[:BY_THEMSELVES]
-    alone = [part for one in some for part in bits(scorer, [one])]
+    expected: Sequence[np.ndarray],
+) -> None:
+    alone = [part for text in sequences[:BY_THEMSELVES] for part in bits(scorer, [text])]
     beside = bits(scorer, [*others, *sequences])[len(others) :]
-    verdicts = [
-        _compare(name, found[: len(some)], alone, "each by itself"),
-        _compare(name, found, beside, f"beside {len(others)} others"),
-    ]
-    return all(verdicts)
+    _compare(name, expected[:BY_THEMSELVES], alone, "each by itself")
+    _compare(name, expected, beside, f"beside {len(others)} others")
 
 
-def _compare(name: str, want: Sequence[np.ndarray], got: Sequence[np.ndarray], what: str) -> bool:
-    one, other = np.concatenate(want), np.concatenate(got)
-    return report(np.array_equal(one, other), f"{name}: {describe_bits(one, other)} {what}")
+def _compare(name: str, want: Sequence[np.ndarray], got: Sequence[np.ndarray], how: str) -> None:
+    first, second = np.concatenate(want), np.concatenate(got)
+    report(np.array_equal(first, second), f"{name}: {describe_bits(first, second)} {how}")

@@ -1,13 +1,20 @@
-"""Options of a section, its PASS and FAIL lines, and comparisons between two processes.
+"""Options of a section, its records, and comparisons between two processes.
 
 No JAX: `tools/check_device.py` imports this, and touches no device.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+PASS, FAIL, SKIPPED, NOTE = "PASS", "FAIL", "SKIPPED", "NOTE"
+RECORD = "@record "  # before each record of a section's process on stdout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,56 +22,80 @@ class Options:
     """Options that all sections share.
 
     Attributes:
-        small: use shapes of two narrow layers, to test the check itself on any machine.
-        seconds: no measurement starts after this time.
-        batch_tokens: batch sizes to measure.
-        out: file for numbers that another process compares.
+        small: use narrow shapes, to test the check itself on any machine.
+        ends: time of `time.monotonic()` after which no check starts.
+        part: the model of `speed`, the kernels of `kernels`.
+        folder: folder for files that another process reads.
     """
 
     small: bool = False
-    seconds: float = 300.0
-    batch_tokens: tuple[int, ...] = (4096, 16384, 32768)
-    out: Path | None = None
+    ends: float = float("inf")
+    part: str = ""
+    folder: Path = Path()
+
+    def has_time(self, text: str) -> bool:
+        """Return True before `ends`; afterwards report that `text` is skipped."""
+        if time.monotonic() < self.ends:
+            return True
+        record(SKIPPED, f"{text}: no time left")
+        return False
 
 
-def report(passed: bool | None, text: str) -> bool:
-    """Print PASS or FAIL, or NOTE for None, and return whether it is no FAIL.
+def record(verdict: str, text: str, **figures: Any) -> None:
+    """Print a record for `tools/check_device.py`, as a line of JSON.
 
-    Every line is flushed: calls on paid machines may be cut off.
+    Every line is flushed: calls on rented machines may be cut off.
+
+    Args:
+        figures: columns of a row of the table of speeds.
     """
-    word = "NOTE" if passed is None else "PASS" if passed else "FAIL"
-    print(f"{word}  {text}", flush=True)
-    return passed is not False
+    fields = {"verdict": verdict, "text": text} | ({"figures": figures} if figures else {})
+    print(f"{RECORD}{json.dumps(fields)}", flush=True)
 
 
-def compare_devices(expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> bool:
+def report(passed: bool, text: str, **figures: Any) -> bool:
+    """Record PASS or FAIL, see `record`, and return which."""
+    record(PASS if passed else FAIL, text, **figures)
+    return passed
+
+
+def guarded(name: str, check: Callable[..., Any], *args: Any) -> None:
+    """Run a check; an exception is its FAIL, with the traceback, and the next ones run."""
+    try:
+        check(*args)
+    except Exception as problem:
+        kind = type(problem).__name__
+        record(FAIL, f"{name}: {kind}: {problem}\n{traceback.format_exc()}")
+
+
+def compare_devices(expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> None:
     """Report a device's float32 numbers against the CPU's, by decoder, each to 1e-4."""
-    verdicts = []
-    for name in expected:
-        worst = float(np.abs(found[name] - expected[name]).max())
-        text = f"random decoder against the CPU, {name}: {worst:.1e}"
-        verdicts.append(report(worst < 1e-4, text))
-    return all(verdicts)
+    for name in got:
+        if name not in expected:
+            record(SKIPPED, f"random decoder, {name}: no time left on the CPU")
+            continue
+        worst = float(np.abs(got[name] - expected[name]).max())
+        report(worst < 1e-4, f"random decoder against the CPU, {name}: {worst:.1e}")
 
 
-def compare_processes(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:
+def compare_processes(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> None:
     """Report whether two processes computed the same bits (uint32), by name."""
-    verdicts = [
+    for name in first:
+        if name not in second:
+            record(SKIPPED, f"{name}, in a second process: no time left")
+            continue
         report(
             np.array_equal(first[name], second[name]),
             f"{name}: {describe_bits(first[name], second[name])} in a second process",
         )
-        for name in first
-    ]
-    return all(verdicts)
 
 
-def describe_bits(expected: np.ndarray, found: np.ndarray) -> str:
-    """How many float32 numbers, passed as uint32, have other bits, and their largest difference."""
-    differs = expected != found
+def describe_bits(expected: np.ndarray, got: np.ndarray) -> str:
+    """Describe how many float32 numbers, passed as uint32, have other bits, and by how much."""
+    differs = expected != got
     if not differs.any():
         return f"the same bits in {expected.size} numbers"
-    largest = np.abs(expected.view(np.float32) - found.view(np.float32)).max()
+    largest = np.abs(expected.view(np.float32) - got.view(np.float32)).max()
     return (
         f"other bits in {int(differs.sum())} of {expected.size} numbers, by {largest:.1e} at most,"
     )

@@ -6,25 +6,25 @@ import numpy as np
 from jaxscore.engine.engine import Engine
 from jaxscore.errors import InputError, format_bytes
 from jaxscore.plan.requests import TokenSequence
-from tools.device_check import qwen, random_model
-from tools.device_check.checks import Options, report
+from tools.device_check import random_model, shapes
+from tools.device_check.checks import SKIPPED, Options, record, report
 
 LENGTH, HEADS = 4096, 32  # attention scores of a row take 4 * HEADS * LENGTH**2 bytes, 2 GB
 EXCESS = 2  # times what the device has, for scores alone
 MOST_ROWS = 1024
 
 
-def run(options: Options) -> bool:
-    """Whether too large a batch is halved, with the same scores to 1e-5."""
+def run(options: Options) -> None:
+    """Report whether too large a batch is halved, with the same scores to 1e-5."""
     limit = random_model.memory_limit()
     if limit is None or jax.default_backend() == "cpu":
-        return report(None, "out of memory: not reachable, this device has no limit of its own")
+        return record(SKIPPED, "out of memory: this device has no limit of its own")
     rows = -(-EXCESS * limit // (4 * HEADS * LENGTH**2))
     if rows > MOST_ROWS:
-        text = f"out of memory: not reachable, {format_bytes(limit)} hold {MOST_ROWS} rows and more"
-        return report(None, text)
+        text = f"out of memory: {format_bytes(limit)} hold more than {MOST_ROWS} rows"
+        return record(SKIPPED, text)
     # Narrow but for its heads, so that their scores are what fills the memory.
-    config = qwen.decoder_config(
+    config = shapes.decoder_config(
         "Qwen2.5-0.5B",
         small=True,
         hidden_size=16 * HEADS,
@@ -39,16 +39,17 @@ def run(options: Options) -> bool:
     try:
         got = scorer.score_sequences(sequences)
     except InputError as problem:
-        return report(False, f"out of memory: not survived: {problem}")
+        report(False, f"out of memory: not survived: {problem}")
+        return
     refused = sorted(scorer.dispatch.too_large, reverse=True)
     if not refused:
-        return report(None, f"out of memory: not reached with {rows} x {LENGTH} tokens")
+        return record(SKIPPED, f"out of memory: not reached with {rows} x {LENGTH} tokens")
     one_by_one = Engine(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
     worst = max(
         float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(got[:4], one_by_one, strict=True)
     )
-    shapes = ", ".join(f"{n} x {length}" for n, length in refused)
-    return report(
+    batches = ", ".join(f"{n} x {length}" for n, length in refused)
+    report(
         worst < 1e-5,
-        f"out of memory: did not fit: {shapes}; halved and scored, worst difference {worst:.1e}",
+        f"out of memory: did not fit: {batches}; halved and scored, worst difference {worst:.1e}",
     )

@@ -1,4 +1,4 @@
-"""Random weights for a decoder: drawn on the device, or on the host to be the same everywhere."""
+"""Random weights for a decoder: drawn on the device, or on the host to be equal everywhere."""
 
 import functools
 import os
@@ -11,6 +11,7 @@ import numpy as np
 from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
+from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import DeviceMesh, keys_of
 from jaxscore.models import native
 from jaxscore.models.model import Model
@@ -28,9 +29,8 @@ def on_device(config: DecoderConfig, dtype: str) -> Model:
     key = jax.random.key(0)
 
     def draw(number: int, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        if (constant := _constant(path)) is not None:
-            return jnp.full(leaf.shape, constant, leaf.dtype)
-        return _matrices(jax.random.fold_in(key, number), leaf.shape, leaf.dtype)
+        key_of_leaf = jax.random.fold_in(key, number)
+        return _matrices(key_of_leaf, leaf.shape, leaf.dtype, *_distribution(path))
 
     shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
     paths, tree = jax.tree_util.tree_flatten_with_path(shapes)
@@ -38,18 +38,30 @@ def on_device(config: DecoderConfig, dtype: str) -> Model:
     return native.from_params(config, jax.tree_util.tree_unflatten(tree, leaves), dtype, "random")
 
 
-def from_host(config: DecoderConfig, dtype: str, where: DeviceMesh | None = None) -> Model:
-    """The same weights on any machine, on the first device or on all of a mesh."""
+def from_host(
+    config: DecoderConfig,
+    dtype: str,
+    where: DeviceMesh | None = None,
+    scale: float = SCALE_OF_WEIGHTS,
+) -> Model:
+    """Return a model with the same weights on any machine.
+
+    Args:
+        where: a mesh for the weights; None for the first device.
+        scale: standard deviation of the weights.
+    """
     draw = np.random.default_rng(0)
     integers = BACKENDS[current_platform()].integers
     place = None if where is None else where.placement(config)
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        constant = _constant(path)
-        if constant is None:
-            host = draw.standard_normal(leaf.shape, np.float32) * SCALE_OF_WEIGHTS
-        else:
-            host = np.full(leaf.shape, constant, np.float32)
+        centre, is_positive = _distribution(path)
+        if leaf.dtype == np.int8:
+            return jnp.asarray(draw.integers(-127, 128, leaf.shape).astype(np.int8))
+        host = draw.standard_normal(leaf.shape, np.float32) * scale + centre
+        if keys_of(path)[-1] == SCALE:
+            host = draw.uniform(0.001, 0.004, leaf.shape).astype(np.float32)
+        host = np.abs(host) if is_positive else host
         there = to_storage(jnp.asarray(host.astype(leaf.dtype)), integers)
         return there if place is None else jax.device_put(there, place(keys_of(path), leaf.shape))
 
@@ -73,21 +85,29 @@ def memory_limit() -> int | None:
     return reported
 
 
-def _constant(path: Any) -> float | None:
-    """What norms and biases are full of; None for matrices."""
-    return {"scale": 1.0, "bias": 0.0}.get(keys_of(path)[-1])
+def _distribution(path: Any) -> tuple[float, bool]:
+    """Return the centre of an array's values, and True if all are positive.
+
+    States must decay: those that grow would overflow.
+    """
+    name = keys_of(path)[-1]
+    return (1.0 if name == "scale" else 0.0), name == "slope"
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _matrices(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """One matrix after the other, so that random bits of all layers never exist at once."""
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _matrices(
+    key: jax.Array, shape: tuple[int, ...], dtype: np.dtype, centre: float, is_positive: bool
+) -> jax.Array:
+    """Draw one matrix after the other, so that random bits of all layers never exist at once."""
 
     integers = BACKENDS[current_platform()].integers
 
     def one(key: jax.Array) -> jax.Array:
-        drawn = jax.random.normal(key, shape[-2:], jnp.float32) * SCALE_OF_WEIGHTS
+        drawn = jax.random.normal(key, shape[-2:], jnp.float32) * SCALE_OF_WEIGHTS + centre
+        drawn = jnp.abs(drawn) if is_positive else drawn
         return to_storage(drawn.astype(dtype), integers)
 
-    if len(shape) == 2:
+    if len(shape) <= 2:
         return one(key)
-    return jax.lax.map(one, jax.random.split(key, shape[0]))
+    n = int(np.prod(shape[:-2]))
+    return jax.lax.map(one, jax.random.split(key, n)).reshape(shape)

@@ -1,4 +1,4 @@
-"""Whether generation that resumes has the same bits as an uninterrupted run."""
+"""Check that generation that resumes has the same bits as an uninterrupted run."""
 
 import contextlib
 import dataclasses

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxscore.device.dots import dot_last
-
-CALLS = 10
+LEAST_CALLS, MOST_CALLS = 3, 10
+MOST_SECONDS = 5.0  # of repeated calls, beside the first LEAST_CALLS
 DATASHEET = {  # `device_kind` -> dense bfloat16 FLOP/s
     r"NVIDIA H100( 80GB HBM3)?": 989e12,
     r"NVIDIA H200": 989e12,
@@ -24,39 +22,26 @@ DATASHEET = {  # `device_kind` -> dense bfloat16 FLOP/s
 }
 
 
-def time_call(function: Callable[..., Any], *args: Any) -> tuple[Any, float, int | None]:
-    """Result on the host, median seconds of a call, bytes of temporary memory."""
-    program = jax.jit(function).lower(*args).compile()
-    analysis = program.memory_analysis()
-    found = jax.device_get(program(*args))
-    seconds = []
-    for _ in range(CALLS):
-        started = time.perf_counter()
-        jax.block_until_ready(program(*args))
-        seconds.append(time.perf_counter() - started)
-    size = None if analysis is None else int(analysis.temp_size_in_bytes)
-    return found, statistics.median(seconds), size
-
-
 def datasheet_peak(kind: str) -> float | None:
-    """FLOP/s of one device of this kind, or None if the table lacks it."""
+    """Return the FLOP/s of one device of this kind, or None if the table lacks it."""
     return next((peak for name, peak in DATASHEET.items() if re.fullmatch(name, kind)), None)
 
 
-def measure_peak(n: int) -> float:
-    """FLOP/s of a bfloat16 product of [n, n] matrices, summed in float32 along the last axes.
+def median_seconds(call: Callable[[], Any]) -> float:
+    """Return the median time of several calls, each of which ends when its result is there.
 
-    The best of five times ten calls. Values are random: a product of ones takes less power, and
-    reaches a clock that no model reaches.
+    Args:
+        call: has run before, so that it is compiled and warm; returns arrays or None.
     """
-    x, y = (jax.random.normal(jax.random.key(k), (n, n)).astype(jnp.bfloat16) for k in (0, 1))
-    product = jax.jit(dot_last)
-    product(x, y).block_until_ready()
-    seconds = []
-    for _ in range(5):
+    seconds: list[float] = []
+    while len(seconds) < LEAST_CALLS or (len(seconds) < MOST_CALLS and sum(seconds) < MOST_SECONDS):
         started = time.perf_counter()
-        for _ in range(10):
-            last = product(x, y)
-        last.block_until_ready()
-        seconds.append((time.perf_counter() - started) / 10)
-    return 2 * n**3 / min(seconds)
+        jax.block_until_ready(call())
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def temporary_bytes(program: Any) -> int | None:
+    """Return the temporary memory of a compiled program, or None if the compiler reports none."""
+    analysis = program.memory_analysis()
+    return None if analysis is None else int(analysis.temp_size_in_bytes)

@@ -11,18 +11,19 @@ from jaxscore.engine import planner
 from jaxscore.engine.generation import Generator
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
-from tools.device_check.checks import Options, report
+from tools.device_check.checks import Options, guarded, report
 
 CASES = Path(__file__).resolve().parents[2] / "tests" / "cases"
-NAMES = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
+NAMES = ("tiny-qwen2", "tiny-llama3", "tiny-gpt2")
 
 
-def run(options: Options) -> bool:
-    """All of them, also after a wrong one."""
-    names = NAMES[-1:] if options.small else NAMES
-    checks = (agrees, prefixes_agree, greedy_is_best)
-    verdicts = [check(name) for name in names for check in checks]
-    return all(verdicts)
+def run(options: Options) -> None:
+    """Run each check for each model, while there is time."""
+    for name in NAMES[:1] if options.small else NAMES:
+        for check in (agrees, prefixes_agree, greedy_is_best):
+            what = f"{name}, {check.__name__}"
+            if options.has_time(what):
+                guarded(what, check, name)
 
 
 def loaded(name: str, dtype: str = "float32") -> Scorer:
@@ -30,7 +31,7 @@ def loaded(name: str, dtype: str = "float32") -> Scorer:
 
 
 def agrees(name: str) -> bool:
-    """Every expected token to 1e-4 in float32, and together as alone to 1e-5."""
+    """Check every expected token to 1e-4 in float32, and together as alone to 1e-5."""
     text = (CASES / "expected" / name / "tokens.json").read_text(encoding="utf-8")
     want = [item for item in json.loads(text) if item.get("logprob")]
     requests = [Request(k, "", item["text"]) for k, item in enumerate(want)]
@@ -57,7 +58,7 @@ def agrees(name: str) -> bool:
 
 
 def prefixes_agree(name: str) -> bool:
-    """The same scores whether a shared prefix is computed once or in each row."""
+    """Check that scores are the same if a shared prefix is computed once, or in each row."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 900, n) for n in (300, 420)]
     asked = [
@@ -79,7 +80,7 @@ def prefixes_agree(name: str) -> bool:
 
 
 def greedy_is_best(name: str) -> bool:
-    """Each token that is written greedily has the highest score after those before it."""
+    """Check that each greedily written token has the highest score after those before it."""
     scorer = loaded(name)
     shared = "The next section is a test about the towns of Tellany. " * 12
     prompts = ["The cat", "Arlen moved from", *(f"{shared}Question {k}:" for k in range(40))]

@@ -1,5 +1,6 @@
 """The fused LM head against full logits: the same numbers, in how much time and memory."""
 
+import functools
 from typing import Any
 
 import jax
@@ -15,25 +16,27 @@ from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.errors import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
-from tools.device_check.checks import Options, report
-from tools.device_check.timing import time_call
+from tools.device_check.checks import SKIPPED, Options, guarded, record, report
+from tools.device_check.timing import median_seconds, temporary_bytes
 
 V, WIDTHS, QUERIES = 151936, (896, 3584), 2048
 SMALL_V, SMALL_WIDTHS, SMALL_QUERIES = 5003, (64,), 130
 ALLOWED = {"float32": 1e-4, "bfloat16": 1e-3}
 
 
-def run(options: Options) -> bool:
-    """A line for each width and type."""
+def run(options: Options) -> None:
+    """Compare both for each width and dtype."""
     small = options.small
     v, queries = (SMALL_V, SMALL_QUERIES) if small else (V, QUERIES)
-    widths = SMALL_WIDTHS if small else WIDTHS
-    verdicts = [compared(v, width, queries, dtype) for width in widths for dtype in ALLOWED]
-    return all(verdicts)
+    for width in SMALL_WIDTHS if small else WIDTHS:
+        for dtype in ALLOWED:
+            what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
+            if options.has_time(what):
+                guarded(what, compare, what, v, width, queries, dtype)
 
 
-def compared(v: int, width: int, queries: int, dtype: str) -> bool:
-    """Both on the same queries; numbers to ALLOWED."""
+def compare(what: str, v: int, width: int, queries: int, dtype: str) -> None:
+    """Compare both on the same queries, to ALLOWED."""
     keys = jax.random.split(jax.random.key(0), 3)
     backend = BACKENDS[current_platform()]
     hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
@@ -51,20 +54,24 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     def at_once(hidden: Any, weight: Any, asked: Any) -> Scores:
         return full(hidden, asked, Unembedding(weight, None, 1.0, None))
 
-    what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
+    args = (hidden, weight, asked)
+    program = jax.jit(by_blocks).lower(*args).compile()
+    fused, fused_bytes = jax.device_get(program(*args)), temporary_bytes(program)
+    fused_s = median_seconds(functools.partial(program, *args))
     try:
-        taken = [time_call(function, hidden, weight, asked) for function in (by_blocks, at_once)]
+        program = jax.jit(at_once).lower(*args).compile()
+        whole, whole_bytes = jax.device_get(program(*args)), temporary_bytes(program)
+        whole_s = median_seconds(functools.partial(program, *args))
     except JaxRuntimeError as problem:
         if not is_out_of_memory(problem):
             raise
-        return report(None, f"{what}: skipped, full logits do not fit in memory")
-    (fused, fused_s, fused_bytes), (whole, whole_s, whole_bytes) = taken
+        return record(SKIPPED, f"{what}: full logits do not fit in memory")
     worst = max(
         float(np.abs(getattr(fused, name) - getattr(whole, name)).max())
         for name in ("logprob", "entropy", "self_certainty")
     )
     other = int((fused.greedy_id != whole.greedy_id).sum())
-    return report(
+    report(
         worst < ALLOWED[dtype],
         f"{what}: fused {1e3 * fused_s:.2f} ms and {memory(fused_bytes)}, full logits "
         f"{1e3 * whole_s:.2f} ms and {memory(whole_bytes)} temporary; worst difference "
@@ -73,7 +80,7 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
 
 
 def full_logits(hidden: Any, asked: ScoredPositions, head: Unembedding) -> Scores:
-    """As `reference.score_positions`, but with the product in the weight's own type."""
+    """Compute `reference.score_positions` with the product in the weight's own dtype."""
     z = dot_last(hidden, from_storage(head.weight))
     logp = jax.nn.log_softmax(z, axis=-1)
     best = jnp.argmax(z, axis=-1).astype(jnp.int32)
@@ -87,5 +94,5 @@ def full_logits(hidden: Any, asked: ScoredPositions, head: Unembedding) -> Score
 
 
 def memory(size: int | None) -> str:
-    """Bytes, where the compiler tells."""
+    """Format bytes, None where the compiler reports none."""
     return "unknown memory" if size is None else format_bytes(size)
