@@ -92,6 +92,16 @@ from tools.benchmarks import (
     update,
 )
 from tools.benchmarks.contenders import CONTENDERS
+from tools.requirements import require
+
+NEEDED = {  # workload -> a package that the package itself does not require, and its extra
+    **dict.fromkeys(
+        [*against_torch.NAMES, "divergence", "measures", "real", "recurrent", "startup"],
+        ("torch", "test"),
+    ),
+    "lm-eval": ("lm_eval", "test"),
+    "serve": ("starlette", "serve"),
+}
 
 ALONE = (
     "devices",
@@ -152,8 +162,11 @@ def main(arguments: list[str] | None = None) -> int:
         )
     if min([*args.devices, args.turns, args.requests or 1, args.documents or 1]) < 1:
         parser.error("--devices, --turns, --requests and --documents take whole numbers from 1")
-    print(f"system load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     chosen = args.workloads or list(against_torch.NAMES)
+    for name in chosen:
+        if name in NEEDED:
+            require(*NEEDED[name])
+    print(f"system load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     if held := [name for name in chosen if name in against_torch.NAMES]:
         against_torch.run(held, args.turns, args.contenders, args.small)
     good = True

@@ -23,8 +23,11 @@ import tempfile
 import warnings
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from tools.requirements import require
+
 INSTRUMENTED = ["jaxscore", "yaml", "tools", "tests"]
 LONGEST = 8192  # bytes of an input
 MOST_LINES = 40  # of the output of the process in a note
@@ -38,6 +41,7 @@ def main() -> int:
         return _once(args)
     if args.findings is None:
         raise SystemExit("--findings: where should inputs go that show a defect?")
+    require("atheris", "fuzz")
     args.findings.mkdir(parents=True, exist_ok=True)
     before = set(args.findings.iterdir())
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:

@@ -34,6 +34,7 @@ from typing import Any
 
 import golden_cases
 from golden_compare import compare_folders
+from requirements import require
 
 LINKS = ("jaxscore", "configs", "tests")
 JOURNALED = "resumed"  # case that a second run continues from journals of the compared recording
@@ -44,6 +45,7 @@ def main() -> int:
     out = args.out.resolve()
     golden = None if args.compare is None else args.compare.resolve()
     if not args.no_run:
+        require("datasets", "test")
         _run_cases(args.cases, out, golden or out)
     return 0 if golden is None else compare_folders(golden, out, args.cases, args.tolerance)
 

@@ -23,7 +23,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a script Python finds this folder and not the repository
+
+from tools.requirements import require
+
 SECONDS = 1800  # most time of the tests of one mutant
 
 
@@ -315,6 +319,7 @@ def main() -> int:
         for mutant in applicable:
             print(f"{mutant.name:24} {places[mutant.name]}: {mutant.breaks}")
         return 0
+    require("pytest", "test")
     results = json.loads(args.results.read_text()) if args.results.exists() else {}
     for mutant in applicable:
         if mutant.name not in results:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from jaxscore.cli.main import main as jaxscore
 from tools.benchmarks.pages import ARGUMENTS, BROWSERS
+from tools.requirements import require
 
 INPUT = ROOT / "jaxscore/demo/inputs/paths.jsonl"
 WIDTH, HEIGHT = 1040, 1140  # of the window
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--output", type=Path, default=ROOT / "jaxscore/report/report.png", metavar="FILE"
     )
     args = parser.parse_args(arguments)
+    require("playwright", "test")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         parser.error("chromium is not installed; apt-get install chromium")

@@ -21,18 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
-import torch
-from transformers import AutoModelForCausalLM
 
 from jaxscore import Request, Scorer
 from jaxscore.models.weights import checkpoint
 from jaxscore.systems.rounding_audit import Noise, OtherLayouts
+from tools.requirements import require
 
-TORCH = {
-    "PyTorch float64": torch.float64,
-    "PyTorch float32": torch.float32,
-    "PyTorch bfloat16": torch.bfloat16,
-}
+TORCH = {f"PyTorch {dtype}": dtype for dtype in ("float64", "float32", "bfloat16")}
 JAXSCORE: dict[str, dict[str, str]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
@@ -80,11 +75,13 @@ def jax_scores(
     return [one.token_ids for one in results], [one.logprob[1:] for one in results], noise
 
 
-@torch.inference_mode()
-def torch_scores(folder: Path, ids: Sequence[np.ndarray], dtype: torch.dtype) -> Scores:
+def torch_scores(folder: Path, ids: Sequence[np.ndarray], dtype: str) -> Scores:
     """Score token ids with transformers' eager model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-    model.eval()
+    model.requires_grad_(False).eval()
     scores = []
     for text_ids in ids:
         tokens = torch.from_numpy(np.asarray(text_ids, np.int64))[None]
@@ -115,6 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--characters", type=int, default=800, help="of a text (default: 800)")
     parser.add_argument("--layouts", type=int, default=40, help="texts to audit (default: 40)")
     args = parser.parse_args(arguments)
+    require("torch", "test")
     folder = checkpoint.resolve(args.model, None)
     texts = page_texts(args.texts, args.characters)
     scores: dict[str, Scores] = {}

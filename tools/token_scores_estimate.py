@@ -31,6 +31,7 @@ from jaxscore.device.backends import BACKENDS
 from jaxscore.device.lm_head.token_scores import TERMS
 from jaxscore.engine import targets
 from jaxscore.engine.footprint import text_of
+from tools.requirements import require
 
 FLOPS_PER_CYCLE = 4 * 128 * 128 * 2  # of a v5e in bfloat16: four units
 
@@ -156,6 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--terms", nargs="+", choices=TERMS, default=TERMS, help="default: all")
     args = parser.parse_args(arguments)
+    require("libtpu", "tpu-compiler")
     shape = (args.positions, args.vocabulary, args.width)
     print(json.dumps(estimate(shape, args.dtype, tuple(args.terms))))
     return 0
