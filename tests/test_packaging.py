@@ -71,3 +71,16 @@ def test_a_wheel_by_way_of_an_sdist(tmp_path):
     assert set(wanted) <= set(held)
     for name, path in wanted.items():
         assert held[name] == path.read_bytes(), name
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    """Each command of the line, in its environment's folder and without compiling modules."""
+    [line] = re.findall(r"^.*python -m pytest$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    commands = line.split(" && ")
+    assert commands[0] == "python3 -m venv .venv"
+    run = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    run = run.replace('source "$environment/bin/activate"', ". .venv/bin/activate")
+    run = run.replace('"$environment"\n', ".venv\n").replace("--no-compile ", "")
+    words = [word for part in run.splitlines() for word in part.split(" && ")]
+    places = [words.index(command) for command in commands]
+    assert places == sorted(places)
