@@ -33,7 +33,7 @@ Exit code: 0 nothing failed, 1 something failed or nothing passed, 2 wrong usage
 """
 
 import argparse
-import collections
+import contextlib
 import dataclasses
 import json
 import os
@@ -55,6 +55,7 @@ from tools.device_check.checks import FAIL, PASS, RECORD, SKIPPED
 NAME = "check_device.md"  # in a folder
 ABOUT_SECONDS = 120  # to find the device
 LEAST_SECONDS = 15  # below which no section starts
+MARGIN_SECONDS = 5  # between the last check that starts and the end
 GRACE_SECONDS = 60  # for the check in progress when the time of a section is over
 TAIL_LINES = 40  # of what a process printed before it crashed
 UNCACHED = {"JAXSCORE_CACHE": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
@@ -84,21 +85,21 @@ class Section:
 
 
 SECTIONS = (
-    Section("values", "", 4, ("values",)),
-    Section("kernels", "attention", 4, ("kernels",)),
+    Section("values", "", 6, ("values",)),
+    Section("kernels", "attention", 5, ("kernels",)),
     Section("kernels", "experts", 2, ("kernels",)),
-    Section("families", "", 4, ("families",)),
+    Section("families", "", 5, ("families",)),
     Section("speed", "Qwen2.5-0.5B", 3, ("speed",)),
     Section("speed", "Qwen3.5-4B", 3, ("speed",)),
     Section("speed", "Qwen3-30B-A3B", 3, ("speed",)),
     Section("speed", "shared prompt", 3, ("speed",)),
     Section("torch", "", 3, ("torch", "torch-jaxscore")),
-    Section("kernels", "replacement", 3, ("kernels",)),
-    Section("bits", "", 5, ("bits", "bits-again"), UNCACHED),
+    Section("kernels", "replacement", 2, ("kernels",)),
+    Section("bits", "", 4, ("bits", "bits-again"), UNCACHED),
     Section("vocabulary", "", 2, ("vocabulary",)),
-    Section("memory", "", 2, ("memory",)),
-    Section("speed", "Qwen2.5-7B", 2, ("speed",)),
-    Section("speed", "Qwen2.5-1.5B", 2, ("speed",)),
+    Section("memory", "", 1, ("memory",)),
+    Section("speed", "Qwen2.5-7B", 1, ("speed",)),
+    Section("speed", "Qwen2.5-1.5B", 1, ("speed",)),
 )
 GROUPS = tuple(dict.fromkeys(section.group for section in SECTIONS))
 SPEEDS = {  # heading -> figure of a row of the table of speeds, and its format
@@ -149,41 +150,48 @@ class Check:
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         limit = max(1.0, min(seconds + GRACE_SECONDS, self.ends - time.monotonic()))
         late = threading.Event()
-        tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
-        with subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # so that its own processes are killed with it
-        ) as process:
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as log,
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # so that its own processes are killed with it
+            ) as process,
+        ):
 
             def kill() -> None:
                 late.set()
-                os.killpg(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
 
             timer = threading.Timer(limit, kill)
             timer.start()
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(RECORD):
-                    self.add(**json.loads(line.removeprefix(RECORD)))
-                else:
-                    tail.append(line)
-            code = process.wait()
-            timer.cancel()
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    if line.startswith(RECORD):
+                        self.add(**json.loads(line.removeprefix(RECORD)))
+                code = process.wait()
+            finally:  # also after Ctrl-C, which processes of another session do not get
+                timer.cancel()
+                if process.poll() is None:
+                    kill()
+            log.seek(0)
+            tail = log.read().splitlines()[-TAIL_LINES:]
         if late.is_set():
             # No time is no fault of the section, unless it alone took all of it.
             is_over = time.monotonic() >= self.ends
             verdict = SKIPPED if is_over else FAIL
             self.add(verdict, f"{step}: ended after {limit:.0f} s; the rest has not run")
-        elif code not in (0, 2):
-            self.add(FAIL, f"{step}: its process ended with exit code {code}:\n{''.join(tail)}")
-        elif code == 2:
-            print("".join(tail), end="", file=sys.stderr)
+        elif code == 2 and step == "about":
+            print(*tail[-1:], file=sys.stderr)  # JAX may have warned before
+        elif code:
+            self.add(FAIL, f"{step}: its process ended with exit code {code}:\n" + "\n".join(tail))
         return code
 
     def section(self, section: Section, seconds: float, part: str) -> list[dict[str, Any]]:
@@ -223,7 +231,8 @@ def main(arguments: list[str] | None = None) -> int:
             left = check.ends - began
             weights = sum(later.weight for later in todo[number:])
             # At least what a first compilation takes: a later section is skipped rather.
-            seconds = min(left, max(left * section.weight / weights, 2 * LEAST_SECONDS))
+            share = max(left * section.weight / weights, 2 * LEAST_SECONDS)
+            seconds = min(left - MARGIN_SECONDS, share)
             is_torch = section.group == "torch"
             part = about["figures"]["platform"] if is_torch else section.part
             records = check.section(section, seconds, part)
@@ -303,4 +312,8 @@ def tables(results: list[tuple[Section, float, list[dict[str, Any]]]]) -> list[s
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the section's processes, too
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -3,7 +3,13 @@
 import dataclasses
 import io
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -464,7 +470,7 @@ def test_a_section_that_crashes_fails_with_its_last_lines_and_the_others_go_on(
     steps, tmp_path, capsys
 ):
     steps(
-        values=f"{passing('one')}\nimport os\nprint('CUDA_ERROR', flush=True)\nos.abort()",
+        values=f"{passing('one')}\nimport os\nos.write(2, b'CUDA_ERROR\\n')\nos.abort()",
         memory=passing("two"),
     )
     output = tmp_path / "out.md"
@@ -477,6 +483,12 @@ def test_a_section_that_crashes_fails_with_its_last_lines_and_the_others_go_on(
     assert out.splitlines()[-1].startswith("1 PASS, 1 FAIL, 0 SKIPPED of 2 sections")
 
 
+def test_a_device_that_is_gone_later_fails(steps, capsys):
+    steps(values="sys.exit(2)", memory=passing("two"))
+    assert check_device.main(["--only", "values", "memory"]) == 1
+    assert "FAIL    values: its process ended with exit code 2" in capsys.readouterr().out
+
+
 def test_lines_are_in_the_file_before_the_section_ends(steps, tmp_path, capsys):
     """The section itself reads them there."""
     output = tmp_path / "out.md"
@@ -487,6 +499,25 @@ def test_lines_are_in_the_file_before_the_section_ends(steps, tmp_path, capsys):
     )
     assert check_device.main(["--only", "values", "--output", str(output)]) == 0
     assert "PASS    second" in output.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ended_run_ends_its_processes_and_leaves_its_lines(steps, tmp_path, number):
+    """The section itself ends the run, and has a process of its own."""
+    steps(
+        values=f"{passing('first')}\nimport os, subprocess, time\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        f"os.kill(os.getppid(), {int(number)})\ntime.sleep(600)"
+    )
+    tools = Path(check_device.__file__).parent
+    for name in ("check_device.py", "device_check/checks.py"):
+        shutil.copy(tools / name, tmp_path / "tools" / name)
+    command = [sys.executable, tmp_path / "tools/check_device.py", "--only", "values"]
+    done = subprocess.run([*command, "--output", tmp_path / "out.md"], check=False)
+    assert done.returncode == 130
+    assert "PASS    first" in (tmp_path / "out.md").read_text()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_section_that_hangs_fails_and_is_killed(steps, monkeypatch, capsys):

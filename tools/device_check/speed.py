@@ -105,7 +105,8 @@ def measure(
     report(
         is_finite,
         f"{label}: {rows} x {length} tokens, {n_batches} batches at once; "
-        f"{len(compiled)} programs compiled or read from the cache in {sum(c.seconds for c in compiled):.1f} s, "
+        f"{len(compiled)} programs compiled or read from the cache in "
+        f"{sum(program.seconds for program in compiled):.1f} s, "
         f"{format_bytes(max(c.temporary_bytes for c in compiled))} temporary",
         model=label,
         batch=f"{rows} x {length}",
