@@ -242,7 +242,6 @@ class SampleWork(GenerationWork):
                 id=f"{self.entries[place].name}, sample {k + 1}",
                 prompt=prompt,
                 seed=(self.prompts[place].seed + k) % SEEDS,
-                special_tokens=False,  # the text has them already
                 **{name: getattr(self.settings, name) for name in names},
             )
             for k in range(self.n_texts)

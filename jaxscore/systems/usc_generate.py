@@ -176,7 +176,6 @@ class ReplyWork(GenerationWork):
                 temperature=self.settings.temperature,
                 top_p=self.settings.top_p,
                 seed=self.settings.seed + place,
-                special_tokens=False,  # the template writes them
             )
         ]
 
