@@ -1,1 +1,1 @@
-"""What `tools/check_device.py` holds and measures, one module a section."""
+"""Sections of `tools/check_device.py`, one module each."""

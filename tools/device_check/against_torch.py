@@ -45,7 +45,7 @@ def run_torch(options: Options) -> None:
     del drawn
 
     def read(dtype: str) -> torch.nn.Module:
-        """The saved model; a conversion in memory would round the rotary frequencies, too."""
+        """Read the saved model: a conversion in memory would round the rotary frequencies, too."""
         model = AutoModelForCausalLM.from_pretrained(
             options.folder, dtype=dtype, attn_implementation="sdpa"
         )

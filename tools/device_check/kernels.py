@@ -153,7 +153,7 @@ def attention(name: AttentionName, interpret: bool) -> Iterator[Case]:
 
 @functools.cache
 def tries(shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    """Queries, keys, values, positions and subtree ends: in each row one question, many answers."""
+    """Return queries, keys, values, positions and subtree ends: a question with many answers."""
     R, L, N, K, H = shape
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (

@@ -21,7 +21,7 @@ SCALE_OF_WEIGHTS = 0.02  # standard deviation, the usual one
 
 
 def on_device(config: DecoderConfig, dtype: str) -> Model:
-    """On the first device: 15 GB would take longer to send there than to score with.
+    """Return a model drawn on the first device, since 15 GB take longer to send than to score.
 
     Raises:
         jax.errors.JaxRuntimeError: the weights do not fit in its memory.
@@ -71,14 +71,16 @@ def from_host(
 
 
 def n_bytes(config: DecoderConfig, dtype: str) -> int:
-    """Of all parameters."""
+    """Return the bytes of all parameters."""
     leaves = jax.tree.leaves(shapes_of(config, native.NUMPY_DTYPES[dtype]))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def memory_limit() -> int | None:
-    """Bytes that this process may have of the first device, on a CPU half of what is free; None
-    where nothing tells."""
+    """Return the bytes that this process may take of the first device, or None if unknown.
+
+    On a CPU that is half of the free memory.
+    """
     reported = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     if reported is None and jax.default_backend() == "cpu" and hasattr(os, "sysconf"):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
