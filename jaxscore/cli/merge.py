@@ -18,7 +18,6 @@ from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
     Shard,
-    below,
     listings,
     manifests,
     read_json,
@@ -29,6 +28,7 @@ from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import StoredRecords, write_array
+from jaxscore.io.local_path import check_name
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.upload import Upload
@@ -201,13 +201,14 @@ def _listed(folder: Path) -> list[Shard]:
     """
     listing: dict[str, str] = {}
     for path in listings(folder):
-        listing |= read_json(path) or {}
+        for name, output in (read_json(path) or {}).items():
+            listing[check_name(name, str(path))] = check_name(output, str(path))
     if not listing:
         raise InputError(
             f"{remote.displayed(folder)}: found no {LISTING}*.json, expected a folder that "
             "--output FOLDER/ wrote"
         )
-    outputs_of = {name: below(folder, listing[name]) for name in sorted(listing)}
+    outputs_of = {name: remote.below(folder, listing[name]) for name in sorted(listing)}
     return [Shard(output, name, output, None) for name, output in outputs_of.items()]
 
 

@@ -37,7 +37,16 @@ def add_experiments_flag(parser: argparse.ArgumentParser, purpose: str, *spellin
 
 def add_split_flag(parser: argparse.ArgumentParser) -> None:
     """--split."""
-    parser.add_argument("--split", default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}")
+    parser.add_argument(
+        "--split", type=_split, default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}"
+    )
+
+
+def _split(text: str) -> str:
+    """argparse type: a part of a file name."""
+    if "/" in text or "\\" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} has a slash, expected a part of a file name")
+    return text
 
 
 def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:

@@ -17,7 +17,7 @@ from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.json_output import json_text
-from jaxscore.io.local_path import Folder
+from jaxscore.io.local_path import Folder, check_inside, check_name
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
@@ -104,7 +104,7 @@ def _output(args: argparse.Namespace, name: str, source: Path) -> Path:
         name = name if kind == ".json" else f"{name}.json"
     elif source.is_dir() or kind not in (".jsonl", ".ndjson", *TABLES):
         name = f"{name}.jsonl"
-    return below(args.output, name)
+    return remote.below(args.output, name)
 
 
 def _output_name(shard: Shard) -> str | None:
@@ -117,18 +117,25 @@ def _output_name(shard: Shard) -> str | None:
     return "/".join(parts[-n_parts:])
 
 
-def check_apart(shards: Sequence[Shard]) -> None:
-    """Refuse outputs that would replace an input of the same run.
+def check_apart(shards: Sequence[Shard], folder: Path | None = None) -> None:
+    """Refuse outputs that would replace an input of the same run, or a file elsewhere.
+
+    Args:
+        folder: the folder of all outputs; None for a single output, whose links are followed.
 
     Raises:
-        InputError: an output, its manifest or its report is an input.
+        InputError: an output, its manifest or its report is an input, or a link out of the folder.
     """
     read = [path for shard in shards for path in (shard.source, shard.beside)]
     sources = {_place(path) for path in read if path is not None and str(path) != "-"}
     for shard in shards:
         if shard.output is None or is_stream(shard.output):
             continue
-        for path in (shard.output, manifest_path(shard.output), *report_paths(shard.output)):
+        reports = report_paths(shard.output)
+        page = reports[0].with_suffix(".html")
+        for path in (shard.output, manifest_path(shard.output), *reports, page):
+            if folder is not None and remote.address_of(path) is None:
+                check_inside(path, folder)
             if _place(path) in sources:
                 raise InputError(
                     f"--output {remote.displayed(path)} is an input of this run; give another "
@@ -146,12 +153,6 @@ def _normal(address: str) -> str:
     scheme, _, parts = address.partition("://")
     scheme = {"gcs": "gs"}.get(scheme.lower(), scheme.lower())
     return f"{scheme}://{'/'.join(filter(None, parts.split('/')))}"
-
-
-def below(folder: Path, name: str) -> Path:
-    """The path of a name below a local or remote folder."""
-    address = remote.address_of(folder)
-    return folder / name if address is None else remote.stage(f"{address.rstrip('/')}/{name}")
 
 
 Found = dict[str, tuple[Path, Mapping[str, Any] | None]]
@@ -184,6 +185,8 @@ def _files(path: Path, output: Path, forms: Sequence[str]) -> Found:
     if own.startswith(start) and own != start:
         own = own.removeprefix(start)
         found = {name: file for name, file in found.items() if not name.startswith(own)}
+    for name in found:
+        check_name(name, f"--input {remote.displayed(path)}")
     if not found:
         raise InputError(
             f"--input {remote.displayed(path)}: found no file, expected files, patterns such as "
@@ -219,7 +222,10 @@ def _is_taken(name: str, forms: Sequence[str]) -> bool:
     """Whether a file below a folder is an input: of one of the forms, not hidden, no manifest."""
     return (
         form_of(Path(name)) in forms
-        and not any(part.startswith((".", "_")) for part in name.split("/"))
+        and not any(
+            part.startswith((".", "_")) and part not in (".", "..")  # refused, not skipped
+            for part in name.split("/")
+        )
         and not name.endswith((MANIFEST, ".report.json", "_report.json"))
     )
 
@@ -268,7 +274,7 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
         return
     words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in given))
     digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:8]
-    path = below(folder, f"{LISTING}{digest}.json")
+    path = remote.below(folder, f"{LISTING}{digest}.json")
     names = {shard.name: _output_name(shard) for shard in shards}
     if names == read_json(path):
         return

@@ -395,7 +395,7 @@ def _run_shards(args: argparse.Namespace, given: Sequence[Path]) -> int:
     if remote.address_of(args.output) is not None:
         remote.check_writable(args.output)
     shards = list(shards_of(args, given))
-    check_apart(shards)
+    check_apart(shards, args.output)
     is_one_run = getattr(args, "distributed", False)  # all its processes score each shard
     number, count = args.shard or (None if is_one_run else _from_scheduler()) or (0, 1)
     write_listing(args.output, given, shards)

@@ -36,6 +36,7 @@ CREDENTIAL = re.compile(
 )
 LEAST_SECRET = 3  # characters of what is looked for in messages of stores
 CACHE = "JAXSCORE_CACHE"  # variable of the environment
+DRIVE = re.compile(r"[A-Za-z]:")  # start of a part that Windows takes for a drive
 
 
 class Folder(type(Path())):  # type: ignore[misc]
@@ -53,6 +54,64 @@ def local_path(text: str) -> Path:
     """
     check_local(text)
     return Folder(text) if text.endswith("/") else Path(text)
+
+
+def check_name(name: object, where: str) -> str:
+    """Check that a name from data, such as an object key, stays below the folder it is joined to.
+
+    Backslashes and drives are refused on every system, so that a name means one file everywhere.
+
+    Args:
+        name: parts separated by slashes.
+        where: the file or pattern that has the name, for the message.
+
+    Returns:
+        The name.
+
+    Raises:
+        InputError: it is not a string; a part is empty, `.`, `..` or a drive; it has a backslash,
+            a zero byte or invalid Unicode.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    for is_wrong, problem in (
+        (not isinstance(name, str), "is not a string"),
+        (parts[:1] == [""], "is empty or absolute"),
+        ("" in parts, "has an empty part"),
+        ({".", ".."} & {*parts}, "has the part . or .."),
+        (any("\\" in part for part in parts), "has a backslash"),
+        (any(map(DRIVE.match, parts)), "has a drive"),
+        (any("\0" in part for part in parts), "has a zero byte"),
+        (not _is_encodable(name), "has a lone surrogate (invalid Unicode)"),
+    ):
+        if is_wrong:
+            raise InputError(
+                f"{where}: the name {name!r} {problem}, expected the name of a file below a "
+                "folder; rename the file, or leave it out"
+            )
+    return str(name)
+
+
+def _is_encodable(name: object) -> bool:
+    """Return True if the file system can have a name; one of undecodable bytes has surrogates."""
+    try:
+        os.fsencode(str(name))
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Check that no symbolic link between a folder and a path in it leads out of the folder.
+
+    Raises:
+        InputError: the path is a file elsewhere.
+    """
+    target = os.path.realpath(path)
+    if not Path(target).is_relative_to(os.path.realpath(folder)):
+        raise InputError(
+            f"{path}: a symbolic link leads out of {folder}, to {target}; remove the link, or give "
+            "another folder"
+        )
 
 
 def mask(text: str, *addresses: str) -> str:

@@ -31,7 +31,9 @@ from jaxscore.io.local_path import (
     ADDRESS,
     PARAMETERS,
     Folder,
+    check_inside,
     check_local,
+    check_name,
     create_private_folder,
     create_work_folder,
     mask,
@@ -100,6 +102,7 @@ def stage(address: str) -> Path:
         raise InputError(
             f"{mask_address(address)}: found no name in it, expected {start}://BUCKET/NAME"
         )
+    check_name(name, mask_address(address))
     folder = work_folder() / hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:16]
     _parents[folder] = f"{start}://{parent}"
     path = folder / name
@@ -123,6 +126,22 @@ def _without_parameters(address: str) -> str:
     """A web page's address without query, fragment and parameters; names in stores have none."""
     cut = PARAMETERS.search(address) if _scheme(address) in READ_ONLY else None
     return address if cut is None else address[: cut.start()]
+
+
+def below(folder: Path, name: str) -> Path:
+    """Return the path of a name below a local or remote folder.
+
+    Every name of an output that data decides passes here: object keys, matches of patterns, names
+    of files in a folder, and the names in a listing of shards.
+
+    Raises:
+        InputError: the name, or a symbolic link in a local folder, leads out of the folder.
+    """
+    check_name(name, displayed(folder))
+    if (address := address_of(folder)) is not None:
+        return stage(f"{address.rstrip('/')}/{name}")
+    check_inside(folder / name, folder)
+    return folder / name
 
 
 def schemes() -> str:

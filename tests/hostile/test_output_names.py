@@ -1,13 +1,19 @@
 """Every file of a run lies in its output folder, whatever ids, models and tests are called."""
 
+import contextlib
 import json
 import re
+from typing import ClassVar
 
+import fsspec
 import pytest
+from fsspec import AbstractFileSystem
 from hypothesis import given
 
 from jaxscore.cli import probsem
-from jaxscore.io import run_files
+from jaxscore.errors import InputError
+from jaxscore.io import remote, run_files
+from tests.cli.conftest import QWEN
 from tests.conftest import CASES
 from tests.hostile.conftest import paths_below
 from tests.hostile.inputs import HOSTILE, TEXTS, any_texts, put
@@ -28,6 +34,41 @@ NAMES = (
 )
 # what no system's file may be called; the endings that are added make CON and the like harmless
 FORBIDDEN = re.compile('[<>:"/\\\\|?*\x00-\x1f\x7f]')
+
+
+class Keys(AbstractFileSystem):
+    """A store whose keys are texts, as those of S3 are: `a//b` and `a/../b` are names."""
+
+    protocol = "keys"
+    cachable = False
+    keys: ClassVar[dict[str, str]] = {}
+
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **_: object):
+        names = [name for name in self.keys if name.startswith(f"{path.rstrip('/')}/")]
+        return {name: self.info(name) for name in names}
+
+    def glob(self, path, maxdepth=None, **_: object):
+        pattern = re.escape(path).replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+        names = [name for name in self.keys if re.fullmatch(pattern, name)]
+        return {name: self.info(name) for name in names}
+
+    def info(self, path, **_: object):
+        if path in self.keys:
+            return {"name": path, "type": "file", "size": len(self.keys[path]), "ETag": path}
+        return {"name": path, "type": "directory", "size": 0}
+
+    def get_file(self, rpath, lpath, **_: object):
+        with open(lpath, "w", encoding="utf-8") as file:
+            file.write(self.keys[rpath])
+
+
+@pytest.fixture
+def keys(monkeypatch, tmp_path):
+    """`keys({key: content})`: fills a store under keys://."""
+    fsspec.register_implementation("keys", Keys, clobber=True)
+    monkeypatch.setitem(remote.SCHEMES, "keys", "nothing to install")
+    monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "cache"))
+    return lambda content: monkeypatch.setattr(Keys, "keys", content)
 
 
 def assert_one_name(name: str) -> None:
@@ -146,3 +187,109 @@ def test_folders_of_experiments(run, tmp_path, monkeypatch, name):
         assert code in (0, 2), err
         assert not re.search("[\x00-\x1f\x7f-\x9f\u202e]", said)
     assert not outside(before, paths_below(tmp_path), f"experiments/{name}", "results")
+
+
+NOT_BELOW = ("/etc/x", "a//x", "a/", "", ".", "./x", "a/./x", "..", "../x", "a/../../x",
+             "a\\..\\x", "C:/x", "C:x", "a/C:x", "a\0b", None, 1, ["x"])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_BELOW)
+def test_name_from_data_that_leads_out_of_a_folder_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match=re.escape(f"the name {name!r} ")):
+        remote.below(tmp_path, name)
+
+
+@HOSTILE
+@given(any_texts)
+def test_path_below_a_folder_is_below_it(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp()
+    for text in (name, *NAMES):
+        with contextlib.suppress(InputError):
+            path = remote.below(folder, text)
+            assert path != folder
+            assert path.is_relative_to(folder)
+            assert ".." not in path.parts
+
+
+LINE = '{"continuation": "The cat"}\n'
+
+
+def scoring(source, output, *more):
+    return ("score", "--model", QWEN, "--quiet", "--no-html", "--input", source,
+            "--output", output, *more)  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ["data2/", "data2/**", "*2/**/*.jsonl"])
+def test_object_key_with_an_empty_part_replaces_no_local_file(run, tmp_path, keys, pattern):
+    victim = tmp_path / "victim.jsonl"
+    victim.write_text("mine")
+    keys({f"b/data2/{victim}": LINE, "b/data2/good.jsonl": LINE})
+    ran = run(*scoring(f"keys://b/{pattern}", f"{tmp_path}/out/"))
+    assert ran.code == 2
+    assert f"--input keys://b/{pattern.removesuffix('/')}: the name" in ran.err
+    assert f"{victim}' is empty or absolute" in ran.err or "has an empty part" in ran.err
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["data/../x.jsonl", "data/./x.jsonl", "data/a\\..\\x.jsonl",
+                                 "data/C:/x.jsonl"])  # fmt: skip
+def test_object_key_with_an_odd_part_is_refused_by_name(run, tmp_path, keys, key):
+    keys({f"b/{key}": LINE})
+    for source in ("keys://b/data/", "keys://b/data/**"):
+        ran = run(*scoring(source, f"{tmp_path}/out/"))
+        assert (ran.code, f"the name {key.removeprefix('data/')!r} has" in ran.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_local_pattern_with_dots_writes_nothing_outside(run, tmp_path):
+    (tmp_path / "up/data/d1").mkdir(parents=True)
+    (tmp_path / "up/x.jsonl").write_text(LINE)
+    before = paths_below(tmp_path)
+    ran = run(*scoring(tmp_path / "up/data/d*/../../*.jsonl", f"{tmp_path}/out/run/"))
+    assert (ran.code, "the name 'd1/../../x.jsonl' has the part . or .." in ran.err) == (2, True)
+    assert paths_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("link", ["sub", "sub/x.jsonl", "sub/x.jsonl.run.json",
+                                  "sub/x.jsonl.report.md"])  # fmt: skip
+def test_link_out_of_the_output_folder_is_refused(run, tmp_path, link):
+    (tmp_path / "in/sub").mkdir(parents=True)
+    (tmp_path / "in/sub/x.jsonl").write_text(LINE)
+    victim = tmp_path / "victim"
+    path = tmp_path / "out" / link
+    path.parent.mkdir(parents=True)
+    if link == "sub":
+        victim.mkdir()
+    else:
+        victim.write_text("mine")
+    path.symlink_to(victim)
+    ran = run(*scoring(tmp_path / "in", f"{tmp_path}/out/", "--force"))
+    assert (ran.code, f"a symbolic link leads out of {tmp_path}/out" in ran.err) == (2, True)
+    assert [*victim.iterdir()] == [] if link == "sub" else victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("output", ["/etc/hostname", "../elsewhere.jsonl", "a.jsonl/..", 5, None])
+def test_listing_of_merge_reads_nothing_from_elsewhere(run, tmp_path, output, is_link):
+    (tmp_path / "a.jsonl").write_text(LINE)
+    assert run(*scoring(tmp_path / "a.jsonl", f"{tmp_path}/out/")).code == 0
+    for file in ("a.jsonl", "a.jsonl.run.json"):
+        moved = (tmp_path / "out" / file).rename(
+            tmp_path / file.replace("a.jsonl", "elsewhere.jsonl")
+        )
+        if is_link:
+            (tmp_path / "out" / file).symlink_to(moved)
+    [listing] = (tmp_path / "out").glob("_shards-*.json")
+    listing.write_text(json.dumps({"a.jsonl": "a.jsonl" if is_link else output}))
+    ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl")
+    assert ran.code == 2
+    assert ("a symbolic link leads out" if is_link else f"{listing}") in ran.err
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_split_names_no_folder(run, tmp_path, capsys):
+    for command in ("judge", "metrics", "results"):
+        more = ("--llm", "demo") if command == "judge" else ()
+        ran = run(command, *more, "--split", "../../x", "--experiments-folder", tmp_path)
+        assert (ran.code, "has a slash" in ran.err) == (2, True)
