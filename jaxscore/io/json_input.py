@@ -57,6 +57,15 @@ def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
                 raise InputError(f"{path}: found more than {most:,} bytes, expected {expected}")
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected) from None
+    return decode_text(path, raw)
+
+
+def decode_text(path: Path, raw: bytes) -> str:
+    """Decode the bytes of a UTF-8 file, without a byte-order mark.
+
+    Raises:
+        InputError: they are not UTF-8.
+    """
     check_encoding(path, raw)
     marked = raw.startswith(codecs.BOM_UTF8)
     try:

@@ -1,0 +1,110 @@
+"""Files that a run reads: their digests before the first read, and whether they changed since.
+
+A run reads most inputs more than once: to check them, to score them, to copy columns of a table. A
+file that is replaced or written in between would give a mixture of both versions.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxscore.errors import InputError
+from jaxscore.io.remote import displayed
+from jaxscore.io.run_files import file_digest
+
+# Nanoseconds in which some file systems give two writes one time.
+COARSEST_TIME = 2_000_000_000
+
+
+class _State(NamedTuple):
+    """A file or folder at a time.
+
+    Attributes:
+        version: size, inode and mtime of the file, or of all files of the folder.
+        ctime_ns: the last change of content, name or mode; 0 of a folder.
+        digest: SHA-256 of the file; None of a folder.
+    """
+
+    version: str
+    ctime_ns: int
+    digest: str | None
+
+
+class InputFiles:
+    """Files before a run reads them.
+
+    Example:
+        >>> files = InputFiles([path])
+        >>> records = score(path)
+        >>> files.check_unchanged()
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        """Hash the files; a pipe, and what is missing, has no state.
+
+        Args:
+            paths: local files and folders.
+        """
+        self._started = time.time_ns()
+        self._states = {path: _state(path) for path in paths}
+
+    def digest(self, path: Path) -> str | None:
+        """Return the SHA-256 of one of the files, or None if it has none."""
+        state = self._states[path]
+        return None if state is None else state.digest
+
+    def check_unchanged(self) -> None:
+        """Check that every file is the one that it was.
+
+        Raises:
+            InputError: one was replaced or written, and the results may be of both versions.
+        """
+        for path, before in self._states.items():
+            if before is None:
+                continue
+            now = _version(path)
+            if now == before[:2]:
+                # A write within the resolution of the clock leaves the times as they were.
+                is_recent = self._started - before.ctime_ns < COARSEST_TIME
+                is_same = not is_recent or _digest(path) == before.digest
+            else:  # a new link or mode alone changes no content
+                is_same = now is not None and now[0] == before.version
+                is_same = is_same and _digest(path) == before.digest is not None
+            if not is_same:
+                raise InputError(
+                    f"{displayed(path)}: changed while this run read it; its results would be of "
+                    "two versions and are not written, run the same command again"
+                )
+
+
+def _state(path: Path) -> _State | None:
+    version = _version(path)
+    return None if version is None else _State(*version, _digest(path))
+
+
+def _version(path: Path) -> tuple[str, int] | None:
+    """See `_State`."""
+    try:
+        if path.is_file():
+            facts = path.stat()
+            return f"{facts.st_size} {facts.st_ino} {facts.st_mtime_ns}", facts.st_ctime_ns
+        if not path.is_dir():
+            return None
+        files = [
+            [str(file), file.stat().st_size, file.stat().st_ino, file.stat().st_mtime_ns]
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        ]
+    except OSError:  # reading it explains what cannot be looked at
+        return None
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest(), 0
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return file_digest(path)
+    except OSError:
+        return None

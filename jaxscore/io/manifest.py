@@ -1,0 +1,247 @@
+"""Manifests of finished outputs: their fields, and whether an output is still as described.
+
+A manifest lies beside its output. Every command that reads one reads it here, so that a damaged one
+is one message.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Required, TypedDict
+
+from jaxscore.errors import InputError
+from jaxscore.io import remote
+from jaxscore.io.atomic import atomic
+from jaxscore.io.json_input import json_kind, read_json
+from jaxscore.io.json_output import json_text
+from jaxscore.io.remote import displayed
+from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.typed_json import read_typed
+
+OUTPUTS = "outputs"  # field of a manifest: name of a file -> its facts, see `output_facts`
+REMEDY = "restore the manifest, or delete it and score the input again"
+UNVERIFIED = (
+    "not verified: {n} outputs, whose manifests of an earlier version have no digest of them"
+)
+
+
+class OutputFacts(TypedDict, total=False):
+    """Facts of a finished file."""
+
+    sha256: Required[str]
+    size: Required[int]
+    records: int
+    identity: dict[str, int | str | None] | None
+
+
+class SpreadFacts(TypedDict):
+    """Spread of one number over layouts; an infinite one is a text."""
+
+    largest: float | str
+    mean: float | str
+
+
+class NoiseFacts(TypedDict):
+    """Fields of `Noise.record` that `merge` adds up."""
+
+    n_requests: int
+    layouts: list[str]
+    spread: dict[str, SpreadFacts]
+    n_tokens: int | None
+    n_greedy_differs: int | None
+
+
+class RemarkFacts(TypedDict):
+    """Fields of a `Remark`."""
+
+    text: str
+    if_all: bool
+    of_shard: bool
+    counts: dict[str, int | float]
+
+
+class EffectFacts(TypedDict, total=False):
+    """Effect of the other boundaries."""
+
+    what: str
+    advice: str
+    results: Required[dict[str, dict[str, int | float]]]
+
+
+class BoundaryFacts(TypedDict, total=False):
+    """Fields of `BoundaryAudit.counts`."""
+
+    changed: Required[dict[str, int]]
+    effect: EffectFacts
+    n_too_long: int
+    n_passed_over: int
+
+
+class BlankFacts(TypedDict, total=False):
+    """Fields of an audit of the blank before answers."""
+
+    results: dict[str, dict[str, int | float]]
+    n_answers: int
+    n_raised: int
+    what: str
+    opening: str
+    finding: str | None
+
+
+class Details(TypedDict, total=False):
+    """Details of a report that `merge` reads from the manifest."""
+
+    boundary_audit: BoundaryFacts | None
+    answer_blank: BlankFacts | None
+
+
+class ModelFacts(TypedDict, total=False):
+    """Facts of a loaded model."""
+
+    model: str | None
+    dtype: str | None
+    numbers: int
+
+
+class Manifest(TypedDict, total=False):
+    """Fields of a manifest that commands read; it has others, and those of a system."""
+
+    command: Required[str]
+    flags: Required[dict[str, Any]]
+    output: str
+    outputs: dict[str, OutputFacts]
+    versions: dict[str, Any]
+    machine: dict[str, Any] | None
+    model: ModelFacts | None
+    model_name: str | None
+    input_path: str
+    input_identity: dict[str, int | str | None] | None
+    input_sha256: str | None
+    tokenizer_sha256: str | None
+    made_sha256: str | None
+    record_version: int
+    seconds: float
+    counts: dict[str, int | float] | None
+    failed: int
+    failures: list[tuple[str, str]]
+    details: Details | None
+    remarks: list[str | RemarkFacts]
+    prompting: dict[str, Any] | None
+    noise: NoiseFacts | None
+    is_empty: bool
+    shards: dict[str, dict[str, int | str | None] | None] | int
+    empty: list[str]
+    missing: list[str]
+
+
+def read_manifest(output: Path) -> dict[str, Any] | None:
+    """Read the manifest of a local or remote output; None if it is missing.
+
+    Raises:
+        InputError: it is not a manifest; has file, line, what was found and expected.
+    """
+    return read_manifest_file(manifest_path(output))
+
+
+def read_manifest_file(path: Path) -> dict[str, Any] | None:
+    """Read a manifest by its own path, as `read_manifest` does.
+
+    Raises:
+        InputError: it is not a manifest.
+    """
+    found: dict[str, Any] | None = read_typed(path, Manifest, "a manifest", REMEDY)
+    for name, value in (found or {}).items():
+        # Counts of systems, which `merge` adds up.
+        is_count = name.startswith("n_") or name.endswith("_from_before")
+        if is_count and (not isinstance(value, int) or isinstance(value, bool)):
+            raise InputError(
+                f"{path}: field {name!a} is {json_kind(value)}, expected a whole number; {REMEDY}"
+            )
+    return found
+
+
+def file_identity(path: Path) -> dict[str, Any] | None:
+    """Size and version of a local or remote file; None if it is missing.
+
+    Writing to a local file changes its ctime, also if its mtime is set back.
+    """
+    if remote.address_of(path) is not None:
+        return remote.identity(path)
+    if not path.is_file():
+        return None
+    facts = path.stat()
+    versions = {name: str(getattr(facts, f"st_{name}")) for name in ("mtime_ns", "ctime_ns", "ino")}
+    return {"size": facts.st_size, **versions}
+
+
+def output_facts(path: Path, n_records: int | None = None) -> dict[str, Any]:
+    """Return what a manifest says of a finished file.
+
+    Args:
+        path: local, also of a file that will be uploaded.
+        n_records: None if it is not known.
+    """
+    facts: dict[str, Any] = {"sha256": file_digest(path), "size": path.stat().st_size}
+    if n_records is not None:
+        facts["records"] = n_records
+    return {**facts, "identity": file_identity(path)}
+
+
+def output_difference(
+    path: Path, manifest: Mapping[str, Any], *, copy: Path | None = None, name: str | None = None
+) -> str | None:
+    """Describe how a finished file differs from what its manifest says of it.
+
+    Without a copy, a file whose identity has not changed is not read.
+
+    Args:
+        path: of a local or remote file.
+        copy: a local copy of the file, or the file itself, whose bytes are read in any case.
+        name: name of the file in the manifest, if it was renamed.
+
+    Returns:
+        None if nothing differs, or if the manifest has no digest of it.
+    """
+    facts = manifest.get(OUTPUTS, {}).get(name or path.name)
+    if facts is None:
+        return None
+    expected = f"expected {facts['size']} bytes"
+    if (n_records := facts.get("records")) is not None:
+        expected += f" with {n_records} records"
+    if copy is None:
+        identity = file_identity(path)
+        if identity is None:
+            return f"found no such file, {expected}"
+        if len(identity) > 1 and identity == facts.get("identity"):
+            return None
+        if identity["size"] not in (None, facts["size"]):
+            return f"found {identity['size']} bytes, {expected}"
+        with remote.fetched(path) as fetched:
+            return output_difference(path, manifest, copy=fetched)
+    if (size := copy.stat().st_size) != facts["size"]:
+        return f"found {size} bytes, {expected}"
+    if file_digest(copy) != facts["sha256"]:
+        return f"found other bytes of the same size, {expected}"
+    return None
+
+
+def changed_output(path: Path, why: str) -> InputError:
+    """The error of a finished file that differs from its manifest.
+
+    Args:
+        why: as of `output_difference`.
+    """
+    return InputError(
+        f"{displayed(path)}: not as its manifest describes it ({why}); run the command that wrote "
+        "it again"
+    )
+
+
+def add_identities(manifest: Path) -> None:
+    """Replace the identities of uploaded files in a local manifest by those in their store."""
+    found = read_json(manifest, "a manifest")
+    outputs = found.get(OUTPUTS, {}) if isinstance(found, dict) else {}
+    for name, facts in outputs.items():
+        facts["identity"] = remote.identity(manifest.with_name(name))
+    if outputs:
+        with atomic(manifest) as file:
+            file.write(json_text(found))

@@ -1,0 +1,221 @@
+"""Small JSON files that commands wrote and people may have edited: parsed strictly, and typed.
+
+A type is one of Python's: `TypedDict`, `list[X]`, `tuple[X, Y]`, `dict[str, X]`, unions, `Any`, and
+those of single values. Messages have file, line, what was found and what was expected.
+"""
+
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.io import remote
+from jaxscore.io.json_input import (
+    MOST_NESTED,
+    NAMES,
+    TOO_DEEP,
+    check_regular,
+    decode_text,
+    json_kind,
+    nests_beyond,
+    unreadable_file,
+)
+
+Keys = tuple[str | int, ...]  # of a value: names of fields and places in lists, from the outside
+TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]|:')
+MOST = 1 << 64  # a whole number beyond it is not one of ours, and may have thousands of digits
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Return the bytes of a small local or remote file, or None if it is missing.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if remote.address_of(path) is not None:
+        return remote.read_bytes(path)
+    check_regular(path)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise unreadable_file(path, problem, "a readable file") from None
+
+
+def read_typed(path: Path, hint: Any, what: str, remedy: str) -> Any:
+    """Read a local or remote JSON file; None if it is missing.
+
+    Args:
+        hint: the type of its value.
+        what: the file, as "a manifest".
+        remedy: what to do about a damaged one.
+
+    Raises:
+        InputError: it is not strict JSON, or has another type.
+    """
+    if (raw := read_bytes(path)) is None:
+        return None
+    end = f"expected {what}, as a run writes it; {remedy}"
+    text = decode_text(path, raw)
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as problem:
+        found = "an empty file" if not text.strip() else f"not JSON ({problem.msg})"
+        raise InputError(f"{path}:{problem.lineno}: {found}; {end}") from None
+    except _Refused as problem:
+        line = text.count("\n", 0, max(0, text.find(problem.token))) + 1
+        raise InputError(f"{path}:{line}: found {problem}; {end}") from None
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"{path}: not usable JSON ({problem}); {end}") from None
+    if nests_beyond(value, MOST_NESTED):
+        raise InputError(f"{path}: not usable JSON ({TOO_DEEP}); {end}")
+    if (wrong := type_problem(value, hint)) is not None:
+        keys, why = wrong
+        raise InputError(f"{path}:{line_of(text, keys)}: {why}; {remedy}")
+    return value
+
+
+def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | None:
+    """Return the place in a JSON value that has another type and a message, or None.
+
+    Args:
+        keys: of the value, if it is a part of another one.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        problems = [type_problem(value, part, keys) for part in arguments]
+        if None in problems:
+            return None
+        # The part of the value's own kind says the most, such as which field of an object.
+        deepest = max(filter(None, problems), key=lambda problem: len(problem[0]))
+        return deepest if len(deepest[0]) > len(keys) else _problem(value, hint, keys)
+    if typing.is_typeddict(hint):
+        return _object_problem(value, hint, keys)
+    kind = origin or hint
+    expected = {Mapping: dict, tuple: list}.get(kind, kind)
+    if not _is_of(value, expected):
+        return _problem(value, hint, keys)
+    parts: list[tuple[str | int, Any, Any]] = []
+    if kind is list:
+        if _is_plain(value, arguments[0]):
+            return None
+        parts = [(place, part, arguments[0]) for place, part in enumerate(value)]
+    elif kind is tuple:
+        if len(value) != len(arguments):
+            found = f"{_name(keys)} has {len(value)} entries, expected {len(arguments)}"
+            return keys, found
+        parts = [(place, *pair) for place, pair in enumerate(zip(value, arguments, strict=True))]
+    elif expected is dict:
+        parts = [(name, part, arguments[1]) for name, part in value.items()]
+    of_parts = (type_problem(part, hint, (*keys, key)) for key, part, hint in parts)
+    return next(filter(None, of_parts), None)
+
+
+def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | None:
+    """See `type_problem`, of a `TypedDict`; fields that it does not declare may have any value."""
+    if not isinstance(value, dict):
+        return _problem(value, dict, keys)
+    for name in sorted(hint.__required_keys__ - value.keys()):
+        there = ", ".join(map(repr, sorted(value)[:8])) or "none"
+        return keys, f'{_name(keys)} has no field "{name}", expected one; there are {there}'
+    hints = typing.get_type_hints(hint)
+    problems = (
+        type_problem(part, hints[name], (*keys, name))
+        for name, part in value.items()
+        if name in hints
+    )
+    return next(filter(None, problems), None)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if kind is float:
+        kind = int | float
+    if isinstance(value, bool):
+        return kind is bool
+    if isinstance(value, int) and not -MOST < value < MOST:
+        return False
+    return isinstance(value, kind)
+
+
+def _is_plain(values: list[Any], hint: Any) -> bool:
+    """Return True if all values have the types of single values that a hint names; fast."""
+    found = {*map(type, values)}
+    return int not in found and found <= {*(typing.get_args(hint) or (hint,))}
+
+
+def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = [typing.get_origin(part) or part for part in parts]
+    kinds = [dict if kind is Mapping or typing.is_typeddict(kind) else kind for kind in kinds]
+    expected = " or ".join(NAMES.get(list if kind is tuple else kind, str(kind)) for kind in kinds)
+    found = json_kind(value)
+    if isinstance(value, int) and not -MOST < value < MOST:
+        found = "a number beyond 2^64"
+    return keys, f"{_name(keys)} is {found}, expected {expected}"
+
+
+def _name(keys: Keys) -> str:
+    """The name of a value in a message."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    return f"field {text.removeprefix('.')!a}" if text else "the file"
+
+
+def line_of(text: str, keys: Keys) -> int:
+    """Return the line of a value in a JSON text, from 1; of its object if it is missing."""
+    path: list[str | int | None] = []  # None before the first name of an object
+    last, line = "", 1
+    for token in TOKEN.finditer(text):
+        sign = token[0]
+        if sign == ":" and path:
+            path[-1] = json.loads(last)
+        elif sign in "{[":
+            path.append(None if sign == "{" else 0)
+        elif sign in "}]":
+            path.pop()
+        elif sign == "," and path and isinstance(path[-1], int):
+            path[-1] += 1
+        if (*path,) == keys or (*path[:-1],) == keys == ():
+            line = text.count("\n", 0, token.start()) + 1
+            if keys:
+                return line
+        last = sign
+    return line if keys else 1
+
+
+class _Refused(ValueError):
+    """A number that no file of ours has.
+
+    Attributes:
+        token: as the file has it.
+    """
+
+    def __init__(self, token: str, why: str) -> None:
+        super().__init__(f"{token[:20]}, {why}")
+        self.token = token
+
+
+def _constant(token: str) -> Any:
+    raise _Refused(token, "which is not a JSON number")
+
+
+def _float(token: str) -> float:
+    if not math.isfinite(value := float(token)):
+        raise _Refused(token, "a number beyond 1e308")
+    return value
+
+
+def _int(token: str) -> int:
+    if len(token) > 40:  # converting thousands of digits takes time, or fails
+        raise _Refused(token, "a number beyond 2^64")
+    return int(token)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant, parse_float=_float, parse_int=_int)
