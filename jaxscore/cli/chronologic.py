@@ -20,8 +20,9 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.config_file import TAKES_ONE, UNSET
+from jaxscore.io.input_files import InputFiles
 from jaxscore.io.local_path import Folder
-from jaxscore.io.run_files import RunFile, file_digest
+from jaxscore.io.run_files import RunFile
 from jaxscore.systems.chronologic import SYSTEM
 from jaxscore.systems.entries import read_file, with_examples
 
@@ -187,10 +188,11 @@ def _run_file(args: argparse.Namespace) -> int:
     )
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
     endpoint = system_command.api_endpoint(args, args.api_base, settings)
+    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
+    files_read = InputFiles(read)
     entries = read_file(SYSTEM, args.input, args.limit, columns, settings)
     folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)
-    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
     pages = [] if args.html is None else outputs.page_paths(args, folder, *read)
     about = settings_flags.about_files(args, SYSTEM.settings)
     with outputs.open_page(pages) as browser:
@@ -203,14 +205,17 @@ def _run_file(args: argparse.Namespace) -> int:
             about={
                 "limit": args.limit,
                 "questions": remote.displayed(args.input),
-                "questions_sha256": file_digest(args.input),
+                "questions_sha256": files_read.digest(args.input),
                 **about,
             },
         )
         if browser:
             browser.write(report.html())
+        files_read.check_unchanged()
     paths = _write(folder, KINDS[settings.mode], args, report)
-    manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
+    manifest = outputs.write_manifest(
+        args, scorer, paths[0], report, files=paths[:2], files_read=files_read, **about
+    )
     messages.print_findings(report)
     return messages.close_run(args, report, SYSTEM.what, [*paths, *pages, manifest], scorer)
 

@@ -8,7 +8,8 @@ from typing import Any
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
 from jaxscore.errors import one_line
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io.run_files import file_digest, shorten_name
+from jaxscore.io.input_files import InputFiles
+from jaxscore.io.run_files import shorten_name
 from jaxscore.systems.compare import SYSTEM
 from jaxscore.systems.compare.open_run import find_manifest
 from jaxscore.systems.entries import read_objects
@@ -46,21 +47,23 @@ def run(args: argparse.Namespace) -> int:
     inputs = [args.a, args.b, *map(find_manifest, (args.a, args.b))]
     files = outputs.ReportFiles(args, *inputs, output=output, has_records=False)
     settings = SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings), limit=args.limit)
+    files_read = InputFiles(path for path in inputs if path is not None)
     with files.opened() as write:
         runs = read_objects(SYSTEM, (args.a, args.b), settings)
-        report = run_declared(SYSTEM, None, runs, settings, about=_about(args))
+        report = run_declared(SYSTEM, None, runs, settings, about=_about(args, files_read))
         write(report)
-    manifest = outputs.write_manifest(args, None, output, report)
+        files_read.check_unchanged()
+    manifest = outputs.write_manifest(args, None, output, report, files=files.paths[1:2])
     for line in summary_lines(report):
         print(one_line(line))
     return messages.close_run(args, report, SYSTEM.what, [*files.paths, manifest])
 
 
-def _about(args: argparse.Namespace) -> dict[str, str | None]:
+def _about(args: argparse.Namespace, files_read: InputFiles) -> dict[str, str | None]:
     """What the report's settings say of the two files."""
     given = {"a": args.a, "b": args.b}
     return {name: str(path) for name, path in given.items()} | {
-        f"{name}_sha256": file_digest(path) for name, path in given.items()
+        f"{name}_sha256": files_read.digest(path) for name, path in given.items()
     }
 
 

@@ -10,6 +10,7 @@ from jaxscore.cli import messages
 from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
+from jaxscore.io.manifest import changed_output
 from jaxscore.io.streams import is_stream
 from jaxscore.models.weights import checkpoint
 from jaxscore.systems.system import declaration
@@ -18,8 +19,17 @@ from jaxscore.version import NUMBERS
 DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name
 
 
-def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, Any] | None) -> bool:
-    """Whether a shard's manifest says that this run has finished it.
+def is_finished(
+    args: argparse.Namespace,
+    shard: Shard,
+    manifest: Mapping[str, Any] | None,
+    changed: str | None = None,
+) -> bool:
+    """Return True if this run has finished a shard, as its manifest describes.
+
+    Args:
+        changed: how the output differs from the one that the manifest describes; None if it does
+            not.
 
     Raises:
         InputError: it is finished by another run: with other flags, another model, or another
@@ -42,13 +52,15 @@ def is_finished(args: argparse.Namespace, shard: Shard, manifest: Mapping[str, A
     made_from = str(manifest.get("input_path") or manifest["flags"].get("input", source))
     is_other = made_from != source and os.path.realpath(made_from) != os.path.realpath(shard.source)
     # Files of different folders may have one size and time, so that their bytes decide.
-    if before == now and has_version and not (is_other and "mtime_ns" in (now or {})):
-        return True
+    is_same = before == now and has_version and not (is_other and "mtime_ns" in (now or {}))
     same = all((before or {}).get(name) == (now or {}).get(name) for name in ("size", BESIDE))
-    if before and now and "mtime_ns" in now and same:
+    if not is_same and before and now and "mtime_ns" in now and same:
         digest = run_files.file_digest(shard.source)
-        if digest is not None and digest == manifest.get("input_sha256"):
-            return True
+        is_same = digest is not None and digest == manifest.get("input_sha256")
+    if is_same:
+        if changed is not None:
+            messages.remark(args, f"{changed_output(output, changed)}: scored again")
+        return changed is None
     written = remote.displayed(output)
     if is_other:
         raise InputError(

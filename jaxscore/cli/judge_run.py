@@ -216,7 +216,7 @@ class JudgeRun:
                 browser.write(report.html())
             scores = {one["index"]: one["score"] for one in found.items if one["score"] is not None}
             output.save({self._metric: scores}, metric_means(self._metric, found.details))
-        return outputs.write_manifest(self._args, scorer, page_path, report)
+        return outputs.write_manifest(self._args, scorer, page_path, report, files=[data_path])
 
     def _print_result(self, output: Experiment, report: Report) -> None:
         """Print a folder's result, its remarks, and add its failures."""

@@ -13,14 +13,16 @@ from typing import Any
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.merge_records import Finished, Marks, are_made_alike, merged
+from jaxscore.cli.merge_records import Finished, Marks, are_made_alike, merged, verify_empty
 from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
     Shard,
     listings,
     manifests,
-    read_json,
+    output_name,
+    read_listing,
+    read_report,
 )
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
@@ -28,7 +30,14 @@ from jaxscore.evaluate import Report
 from jaxscore.io import remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import StoredRecords, write_array
-from jaxscore.io.local_path import check_name
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    UNVERIFIED,
+    changed_output,
+    output_difference,
+    output_facts,
+    read_manifest,
+)
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.upload import Upload
@@ -127,6 +136,10 @@ def run(args: argparse.Namespace) -> int:
         own = list(found.remarks)
         if reports.has_page and system.page_only:
             own.append(f"page: without the {system.page_only}, which the outputs do not have")
+        verify_empty(empty)
+        n_unverified = sum(OUTPUTS not in shard.manifest for shard in (*shards, *empty))
+        if n_unverified:
+            own.append(Remark(UNVERIFIED, n=n_unverified))
         if empty:
             own.append(Remark(EMPTY, n=len(empty)))
         found = dataclasses.replace(found, remarks=own, prompting=_prompting(shards))
@@ -136,7 +149,14 @@ def run(args: argparse.Namespace) -> int:
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
         run_files.remove_manifest(args.output)
-    files = [args.output, *reports.paths, _write_manifest(args, shards, empty, missing, found)]
+    data = [args.output, *(path for path in reports.paths if path.suffix == ".json")]
+    facts = {
+        path.name: output_facts(path, marks.n_records if path == args.output else None)
+        for path in data
+        if not is_stream(path)
+    }
+    written = _write_manifest(args, shards, empty, missing, found, facts)
+    files = [args.output, *reports.paths, written]
     messages.print_findings(report)
     for line in found.lines:
         print(line)
@@ -152,7 +172,7 @@ def _check_replaced(args: argparse.Namespace) -> None:
     Raises:
         InputError: there is one, without --force.
     """
-    found = None if args.force else read_json(manifest_path(args.output))
+    found = None if args.force else read_manifest(args.output)
     if found is None:
         return
     source = (found.get("flags") or {}).get("input")
@@ -201,13 +221,19 @@ def _listed(folder: Path) -> list[Shard]:
     """
     listing: dict[str, str] = {}
     for path in listings(folder):
-        for name, output in (read_json(path) or {}).items():
-            listing[check_name(name, str(path))] = check_name(output, str(path))
+        listing |= read_listing(path)
     if not listing:
         raise InputError(
             f"{remote.displayed(folder)}: found no {LISTING}*.json, expected a folder that "
             "--output FOLDER/ wrote"
         )
+    sources: dict[str, str] = {}  # of outputs
+    for name, output in listing.items():
+        if (other := sources.setdefault(output, name)) != name:
+            raise InputError(
+                f"{remote.displayed(folder)}: {other} and {name} have one output in its lists of "
+                f"shards, {output}, expected one of each; delete the list of the run that is gone"
+            )
     outputs_of = {name: remote.below(folder, listing[name]) for name in sorted(listing)}
     return [Shard(output, name, output, None) for name, output in outputs_of.items()]
 
@@ -224,9 +250,10 @@ def _finished(
     empty: list[Finished] = []
     missing = []
     for shard, manifest in manifests(listed):
-        if manifest is None or not {"command", "flags"} <= manifest.keys():
+        if manifest is None:
             missing.append(shard.name)
         else:
+            _check_described(shard, manifest)
             found = Finished(shard.name, shard.source, manifest)
             (empty if manifest.get(IS_EMPTY) else shards).append(found)
     if not shards:
@@ -238,6 +265,21 @@ def _finished(
     for other in (*shards, *empty):
         _check_same(known, other)
     return shards, empty, missing
+
+
+def _check_described(shard: Shard, manifest: Mapping[str, Any]) -> None:
+    """Check that a manifest is of the output beside it.
+
+    Raises:
+        InputError: both were moved to the place of another shard.
+    """
+    described = manifest.get("output")
+    name = str(output_name(shard)).encode("utf-8", "backslashreplace").decode()
+    if described is not None and not f"/{described}".endswith(f"/{name}"):
+        raise InputError(
+            f"{remote.displayed(manifest_path(shard.source))}: the manifest of {described}, "
+            f"expected that of {name}; run the command that wrote it again"
+        )
 
 
 def _with_model(shards: Sequence[Finished]) -> Finished:
@@ -439,7 +481,10 @@ def _reports(
         without: gets the names of the shards without such a report.
     """
     for shard in shards:
-        report = read_json(report_paths(shard.output)[1])
+        path, report = report_paths(shard.output)[1], read_report(shard.output)
+        why = None if report is None else output_difference(path, shard.manifest)
+        if why is not None:
+            raise changed_output(path, why)
         if report is None or not report.keys() >= set(names):
             without.append(shard.name)
         else:
@@ -472,6 +517,7 @@ def _write_manifest(
     empty: Sequence[Finished],
     missing: Sequence[str],
     found: Evaluation,
+    outputs: Mapping[str, Any],
 ) -> Path:
     if is_stream(args.output):
         return NOWHERE
@@ -494,6 +540,7 @@ def _write_manifest(
         },
         "empty": [shard.name for shard in empty],
         "missing": list(missing),
+        OUTPUTS: outputs,
         **found.counts,
         "failed": max(len(found.failures), _n_failed(shards)),
     }

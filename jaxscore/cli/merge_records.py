@@ -1,5 +1,6 @@
 """The records of all shards, marked by their common noise floor and written as one run would."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.json_input import read_array
 from jaxscore.io.json_output import array_writer, json_line
+from jaxscore.io.manifest import changed_output, file_identity, output_difference
 from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv
@@ -34,6 +36,7 @@ class Marks:
         is_audited: whether the runs audited rounding errors.
         noise: of all shards; None if it was not audited, or nothing was scored.
         fields: of the records, with the marks; empty if records stay as they are.
+        n_records: number of records so far.
     """
 
     def __init__(self, shards: Sequence[Finished], system: System, settings: Any) -> None:
@@ -46,9 +49,11 @@ class Marks:
         declared = [decision.within for _, decision in metadata_of(system.record, Decision)]
         self.fields = [name for name in declared if self._mark and isinstance(name, str)]
         self._decisions: list[Decisions] = []
+        self.n_records = 0
 
     def add(self, record: dict[str, Any]) -> None:
-        """Mark a record, in place."""
+        """Count a record and mark it, in place."""
+        self.n_records += 1
         if self._mark is not None:
             found = self._mark([record], self.noise, self._settings)
             self._decisions = sum_decisions([self._decisions, found])
@@ -104,7 +109,7 @@ def merged(
         yield from _merged_rows(shards, file, DELIMITERS[kind], system.columns(settings), marks)
     else:
         for shard in shards:
-            with remote.fetched(shard.output) as path, open_binary(path) as lines:
+            with _verified(shard) as path, open_binary(path) as lines:
                 for line in lines:
                     record = json.loads(line)
                     marks.add(record)
@@ -112,10 +117,38 @@ def merged(
                     yield record
 
 
+@contextlib.contextmanager
+def _verified(shard: Finished) -> Iterator[Path]:
+    """Open a local copy of a shard's output, or the local output itself.
+
+    Raises:
+        InputError: it is not the output that its manifest describes.
+    """
+    with remote.fetched(shard.output) as path:
+        why = output_difference(shard.output, shard.manifest, copy=path)
+        if why is not None:
+            raise changed_output(shard.output, why)
+        before = file_identity(path)
+        yield path
+        if file_identity(path) != before:
+            raise changed_output(shard.output, "it changed while it was read")
+
+
+def verify_empty(shards: Sequence[Finished]) -> None:
+    """Check the outputs without records.
+
+    Raises:
+        InputError: one is not the output that its manifest describes.
+    """
+    for shard in shards:
+        with _verified(shard):
+            pass
+
+
 def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
     """The records of arrays, one file at a time."""
     for shard in shards:
-        with remote.fetched(shard.output) as path:
+        with _verified(shard) as path:
             yield from read_array(path)
 
 
@@ -129,7 +162,7 @@ def _merged_rows(
     """
     names: list[str] | None = None
     for shard in shards:
-        with remote.fetched(shard.output) as path:
+        with _verified(shard) as path:
             for _, row in read_csv(path):
                 if names is None:
                     names = list(row)
@@ -164,7 +197,7 @@ def _merged_tables(
     writer = waiting = first = None
     try:
         for shard in shards:
-            with remote.fetched(shard.output) as path, open_batches(path) as (schema, batches):
+            with _verified(shard) as path, open_batches(path) as (schema, batches):
                 if writer is None:
                     if not are_made_alike(shards):
                         metadata = dict(schema.metadata or {})

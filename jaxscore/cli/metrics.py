@@ -11,7 +11,8 @@ from jaxscore.cli import messages, model_flags, outputs, results
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.evaluate import Report, run_declared
-from jaxscore.io.run_files import file_digest, read_manifest
+from jaxscore.io.input_files import InputFiles
+from jaxscore.io.manifest import read_manifest
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
 from jaxscore.systems.rag.experiment_folder import Experiment
@@ -105,10 +106,12 @@ class _MetricsRun:
         ranked = retrieval_runs.find(output.folder, output.split, stage)
         if ranked is None:
             return
-        path, made_of = ranked.metrics_path, _digests(output, ranked.path)
+        files_read = InputFiles([ranked.path])
+        path, made_of = ranked.metrics_path, _digests(output, files_read.digest(ranked.path))
         if not self._missing(path, ranked.names, made_of, path):
             return
         found = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
+        files_read.check_unchanged()
         if not found.n_items:
             why = "no question of the run has a record with ranking labels"
             self._failures += [*found.failures, Failure(str(ranked.path), why)]
@@ -180,11 +183,11 @@ class _MetricsRun:
         )
 
 
-def _digests(output: Experiment, run: Path | None = None) -> dict[str, str | None]:
+def _digests(output: Experiment, *run: str | None) -> dict[str, str | None]:
     """Digests of the fields of all rows, whatever columns they have, and of a ranking's run."""
     rows = json.dumps(experiment_folder.fields_of(output.rows)).encode()
     found: dict[str, str | None] = {"records_sha256": hashlib.sha256(rows).hexdigest()}
-    return found if run is None else {**found, "run_sha256": file_digest(run)}
+    return {**found, "run_sha256": run[0]} if run else found
 
 
 def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:

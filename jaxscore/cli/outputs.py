@@ -14,9 +14,11 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.io import processes, remote, run_files, streams
 from jaxscore.io.atomic import atomic
+from jaxscore.io.input_files import InputFiles
 from jaxscore.io.json_output import to_json_value
+from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.remote import displayed
-from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.systems.remarks import remark_records
 from jaxscore.systems.system import SYSTEMS, declaration
@@ -219,12 +221,12 @@ class ReportFiles:
             yield write
 
 
-def about_input(args: argparse.Namespace) -> dict[str, Any]:
+def about_input(args: argparse.Namespace, files_read: InputFiles) -> dict[str, Any]:
     """Entries of a report's settings about the input."""
     return {
         "limit": args.limit,
         "input": displayed(args.input),
-        "input_sha256": file_digest(args.input),
+        "input_sha256": files_read.digest(args.input),
     }
 
 
@@ -235,6 +237,9 @@ def write_manifest(
     report: Report,
     *,
     earlier: Mapping[str, Any] | None = None,
+    n_records: int | None = None,
+    files: Sequence[Path] = (),
+    files_read: InputFiles | None = None,
     **more: int | str | None,
 ) -> Path:
     """Write an output's manifest beside it, with its noise if it was audited.
@@ -243,6 +248,9 @@ def write_manifest(
         scorer: None for a command that computes nothing on a device.
         earlier: the manifest of the run that computed all results, if this run computed none;
             it keeps what this run does not know.
+        n_records: number of records of the output, if it has records.
+        files: files with results, whose digests the manifest has; none that other commands change.
+        files_read: the inputs, with that of --input; None for a command without it.
         more: further counts and facts.
 
     Returns:
@@ -258,18 +266,18 @@ def write_manifest(
     }
     if scorer is not None:
         facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
-    if isinstance(source := getattr(args, "input", None), Path):
-        facts["input_sha256"] = file_digest(source)
+    source: Path | None = getattr(args, "input", None)
+    if source is not None and files_read is not None:
+        facts["input_sha256"] = files_read.digest(source)
     if (part := getattr(args, "part", None)) is not None and part.identity is not None:
         facts["input_identity"] = dict(part.identity)
-        time = part.identity.get("mtime_ns")
-        if time and isinstance(source, Path):
-            is_same = source.is_file() and time == str(source.stat().st_mtime_ns)
-            if not is_same:  # removed or replaced: of other bytes than were scored
-                facts["input_sha256"] = None
         if isinstance(source, Path) and remote.address_of(source) is None:
             facts["input_path"] = os.path.realpath(source)
     facts |= {**more, "failed": len(found.failures)}
+    if processes.is_first():
+        facts[OUTPUTS] = {
+            path.name: output_facts(path, n_records if path == output else None) for path in files
+        }
     declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:
         facts[run_files.RECORD_VERSION] = declared.version

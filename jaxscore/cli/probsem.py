@@ -25,8 +25,8 @@ from jaxscore.evaluate import run_declared
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.config_file import TAKES_ONE
+from jaxscore.io.input_files import InputFiles
 from jaxscore.io.records import csv_line
-from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.probsem import SYSTEM, load
 from jaxscore.systems.probsem.report import DISABLED
@@ -134,12 +134,12 @@ def _run_file(args: argparse.Namespace) -> int:
 def _run_published(args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     inputs = suite_files(args.input_dir, args.prompt, args.test)
-    suite = load(args.input_dir, args.prompt, args.test, args.limit)
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
     streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings).values())
+    files_read = InputFiles(read)
     about = settings_flags.about_files(args, SYSTEM.settings)
     pages = outputs.page_paths(args, paths[2], *read)
     paths += pages
@@ -148,6 +148,7 @@ def _run_published(args: argparse.Namespace) -> int:
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
     endpoint = system_command.api_endpoint(args, args.api_base, settings)
+    suite = load(args.input_dir, args.prompt, args.test, args.limit)
     entries = read_objects(SYSTEM, suite, settings)
     with (
         atomic(paths[0]) as table,
@@ -169,8 +170,8 @@ def _run_published(args: argparse.Namespace) -> int:
                 "prompt": args.prompt,
                 "test": args.test,
                 "limit": args.limit,
-                "prompt_sha256": file_digest(inputs[0]),
-                "test_sha256": file_digest(inputs[1]),
+                "prompt_sha256": files_read.digest(inputs[0]),
+                "test_sha256": files_read.digest(inputs[1]),
                 **about,
             },
         )
@@ -182,7 +183,8 @@ def _run_published(args: argparse.Namespace) -> int:
         page.write(report.markdown())
         if browser:
             browser.write(report.html())
-    manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
+        files_read.check_unchanged()
+    manifest = outputs.write_manifest(args, scorer, paths[0], report, files=paths[:2], **about)
     messages.print_findings(report)
     for record in report.items:
         if "error" not in record:

@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         failures=failures,
     )
     report = Report("results", found, {})
-    manifest = outputs.write_manifest(args, None, path, report)
+    manifest = outputs.write_manifest(args, None, path, report, files=[path])
     print(results_table.markdown(table))
     return messages.close_run(args, report, "folders", [path, manifest])
 

@@ -15,12 +15,13 @@ from jaxscore.cli.outputs import report_paths
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder, check_inside, check_name
+from jaxscore.io.manifest import output_difference, read_manifest
 from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
+from jaxscore.io.typed_json import read_bytes, read_typed
 from jaxscore.systems.system import System, declaration
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
@@ -107,7 +108,7 @@ def _output(args: argparse.Namespace, name: str, source: Path) -> Path:
     return remote.below(args.output, name)
 
 
-def _output_name(shard: Shard) -> str | None:
+def output_name(shard: Shard) -> str | None:
     """The output's name below the output folder."""
     if shard.output is None:
         return None
@@ -275,9 +276,10 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
     words = "\n".join(sorted("-" if str(path) == "-" else _place(path) for path in given))
     digest = hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:8]
     path = remote.below(folder, f"{LISTING}{digest}.json")
-    names = {shard.name: _output_name(shard) for shard in shards}
-    if names == read_json(path):
-        return
+    names = {shard.name: output_name(shard) for shard in shards}
+    with contextlib.suppress(InputError):  # a damaged one is replaced
+        if names == read_listing(path):
+            return
     if remote.address_of(path) is not None:
         remote.write_bytes(path, json_text(names).encode())
     else:
@@ -295,41 +297,69 @@ def listings(folder: Path) -> list[Path]:
     ]
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a small local or remote JSON object; None if it is missing or damaged."""
-    data = read_bytes(path)
-    with contextlib.suppress(ValueError):
-        found = None if data is None else json.loads(data)
-        return found if isinstance(found, dict) else None
-    return None
-
-
-def read_bytes(path: Path) -> bytes | None:
-    """A small local or remote file, or None if it is missing.
+def read_listing(path: Path) -> dict[str, str]:
+    """Read a list of shards: name of an input -> its output's.
 
     Raises:
-        InputError: it is too large to be in memory whole.
+        InputError: it is not such a list, or a name leads out of the folder.
     """
-    if remote.address_of(path) is not None:
-        return remote.read_bytes(path)
-    if not path.is_file():
-        return None
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise InputError(
-            f"{path}: found {size:,} bytes, expected at most {MOST_BYTES:,} of a file that is "
-            "read whole"
-        )
-    return path.read_bytes()
+    remedy = "the command that wrote the folder writes it again"
+    listing: dict[str, str] = read_typed(path, dict[str, str], "a list of shards", remedy) or {}
+    for name in (*listing, *listing.values()):
+        check_name(name, str(path))
+    return listing
 
 
-def manifests(shards: Sequence[Shard]) -> list[tuple[Shard, dict[str, Any] | None]]:
-    """Each shard with its output's manifest, or None if it is not finished."""
+def read_report(output: Path) -> dict[str, Any] | None:
+    """Read the JSON report of an output; None if it is missing.
+
+    Raises:
+        InputError: it is not a JSON object.
+    """
+    remedy = "score the input again with --force"
+    found: dict[str, Any] | None
+    found = read_typed(report_paths(output)[1], dict[str, Any], "a report", remedy)
+    return found
+
+
+def manifests(
+    shards: Sequence[Shard], *, is_forced: bool = False
+) -> list[tuple[Shard, dict[str, Any] | None]]:
+    """Each shard with its output's manifest, or None if it is not finished.
+
+    Args:
+        is_forced: if True, a damaged manifest has no fields.
+
+    Raises:
+        InputError: a manifest is damaged.
+    """
+
+    def read(shard: Shard) -> dict[str, Any] | None:
+        try:
+            return None if shard.output is None else _manifest(shard.output)
+        except InputError:
+            if is_forced:
+                return {}
+            raise
+
     with ThreadPoolExecutor(MOST_REQUESTS) as pool:
-        found = pool.map(lambda shard: shard.output and _manifest(shard.output), shards)
-        return list(zip(shards, found, strict=True))
+        return list(zip(shards, pool.map(read, shards), strict=True))
+
+
+def changed_outputs(found: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> list[str | None]:
+    """How each shard's output differs from its manifest, see `run_files.output_difference`."""
+
+    def change(pair: tuple[Shard, Mapping[str, Any] | None]) -> str | None:
+        shard, manifest = pair
+        if shard.output is None or manifest is None:
+            return None
+        return output_difference(shard.output, manifest)
+
+    with ThreadPoolExecutor(MOST_REQUESTS) as pool:
+        return list(pool.map(change, found))
 
 
 def _manifest(output: Path) -> dict[str, Any] | None:
-    """The manifest of a finished output, or None if it is missing or damaged."""
+    """The manifest of a finished output, or None if one of them is missing."""
     is_there = remote.address_of(output) is not None or output.exists()
-    return read_json(manifest_path(output)) if is_there else None
+    return read_manifest(output) if is_there else None

@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import REMOTE
 from jaxscore.cli.shard_files import (
+    BESIDE,
     Shard,
+    changed_outputs,
     check_apart,
     identity_of,
     is_pattern,
@@ -29,12 +31,14 @@ from jaxscore.cli.shard_files import (
     write_listing,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, streams
+from jaxscore.io import processes, remote, run_files, streams
 from jaxscore.io.items import read_rows
 from jaxscore.io.local_path import Folder
+from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.systems.remarks import Remark
 from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
@@ -237,14 +241,19 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
     from jaxscore.cli.finished_shards import is_finished  # deferred: one local file needs none
 
     processes.verify_same("inputs", json.dumps([shard.name for shard in shards]).encode())
-    states = []
-    for shard, manifest in manifests(shards) if processes.is_first() else ():
+    states, n_unverified = [], 0
+    known = manifests(shards, is_forced=args.force) if processes.is_first() else []
+    changes = [None] * len(known) if args.force else changed_outputs(known)
+    for (shard, manifest), changed in zip(known, changes, strict=True):
         found = manifest or {}
-        is_done = is_finished(args, shard, manifest)
+        is_done = is_finished(args, shard, manifest, changed)
+        n_unverified += is_done and OUTPUTS not in found
         dtype = (found.get("model") or {}).get("dtype")
         is_same = args.force and found.get("input_identity") == shard.identity
         is_outdated = manifest is not None and not is_done and not is_same
         states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
+    if n_unverified:
+        messages.remark(args, Remark(UNVERIFIED, n=n_unverified))
     return [
         State(*row)
         for row in json.loads(processes.broadcast_from_first(json.dumps(states).encode()))
@@ -282,7 +291,8 @@ def _run_one(
         part.beside = shard.beside
         try:
             args.loaded = None  # the part alone has the scorer, and can let it go
-            source = stack.enter_context(remote.fetched(shard.source, shard.beside))
+            source = stack.enter_context(remote.fetched(shard.source, shard.beside, shard.identity))
+            _check_beside(shard, source)
             own.input, own.output, own.part = source, output, part
             code = args.run_file(own)
         finally:
@@ -298,6 +308,25 @@ def _run_one(
             raise
         _remove_copy(args, journal)
     return code
+
+
+def _check_beside(shard: Shard, source: Path) -> None:
+    """Check the copy of a remote file that is read with an input.
+
+    Args:
+        source: the copy of the input, which is next to it.
+
+    Raises:
+        InputError: it is not the one that the identity of the shard describes.
+    """
+    if shard.beside is None or remote.address_of(shard.beside) is None:
+        return
+    digest = run_files.file_digest(source.with_name(shard.beside.name))
+    if digest != (shard.identity or {}).get(BESIDE):
+        raise InputError(
+            f"{remote.displayed(shard.beside)}: changed while this run read it; run the same "
+            "command again"
+        )
 
 
 def _remove_copy(args: argparse.Namespace, journal: Path | None) -> None:
@@ -319,6 +348,9 @@ def score_shard(
         InputError: the shard has no output. An outdated one then has no manifest either, so that
             `merge` does not take it for finished.
     """
+    if remote.address_of(shard.source) is None:  # hours may have passed since it was listed
+        shard = shard._replace(identity=identity_of(shard.source))
+        shard = with_beside(shard, declaration(args.command))
     part.prefix, part.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
     try:

@@ -17,8 +17,10 @@ from jaxscore.errors import InputError, NoItems, NothingUsable
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import run_files
 from jaxscore.io.atomic import atomic
+from jaxscore.io.input_files import InputFiles
 from jaxscore.io.items import read_previous_output
 from jaxscore.io.json_output import GrowingArray, array_writer
+from jaxscore.io.manifest import output_difference, read_manifest
 from jaxscore.io.records import METADATA, record_writer
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
@@ -128,6 +130,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     inputs = [path for path in (args.input, args.part.beside, *named) if path is not None]
     if args.output is not None:
         outputs.check_outputs([args.output], *inputs)  # before one of them is read
+    files_read = InputFiles(inputs)
     settings = with_examples(
         system, system.settings(**settings_flags.values(args, system.settings))
     )
@@ -141,7 +144,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     except NoItems:
         if not args.part.prefix:
             raise
-        return _finish_empty(system, args, settings)
+        return _finish_empty(system, args, settings, files_read)
     files = [output, *reports.paths]
     if system.work is not None:
         model_name = _model(system, args, entries)
@@ -158,10 +161,12 @@ def run(system: System, args: argparse.Namespace) -> int:
         made = {"version": VERSION, "system": system.name, run_files.MADE: digest}
         return {METADATA: json.dumps(made)}
 
+    n_records = 0
+
     with (
         _writer(
             system, settings, output, work, args.input, bool(args.part.prefix), metadata
-        ) as write,
+        ) as write_record,
         reports.opened() as write_reports,
         _naming(args.input),
     ):
@@ -171,6 +176,12 @@ def run(system: System, args: argparse.Namespace) -> int:
             args.part.check_dtype(scorer)
             if args.part.tokenizer is not None:
                 digests[run_files.TOKENIZER] = args.part.tokenizer
+
+        def write(record: Mapping[str, Any]) -> None:
+            nonlocal n_records
+            write_record(record)
+            n_records += 1
+
         # A model that is not loaded does not say which one computed.
         model = work.output.model if work is not None and scorer is None else None
         if work is not None and not was_done:  # whose output grows while it runs
@@ -180,20 +191,21 @@ def run(system: System, args: argparse.Namespace) -> int:
             endpoint or scorer,
             entries,
             settings,
-            about={**(model or {}), **outputs.about_input(args), **about},
+            about={**(model or {}), **outputs.about_input(args, files_read), **about},
             on_item=write if system.streams else None,
             with_page=reports.has_page,
         )
         for record in report.items:
             write(record)
         write_reports(report)
+        files_read.check_unchanged()
         if work is None:
             run_files.remove_manifest(output)
     found = report.evaluation
     messages.print_findings(report)
     if was_done:
         print(f"nothing was left to do in {output}")
-    earlier = run_files.read_manifest(output) if was_done else None
+    earlier = read_manifest(output) if was_done else None
     is_unmarked = args.part.identity is not None and earlier is None  # a shard without a manifest
     if not was_done or is_unmarked or file_digest(output) != before:
         if was_done:  # by a run that may have audited the noise
@@ -206,15 +218,30 @@ def run(system: System, args: argparse.Namespace) -> int:
             more[run_files.MADE] = run_files.made_digest(vars(args), about_model, digests)
         if system.work is not None and args.model is None:
             more["model_name"] = model_name
-        files.append(outputs.write_manifest(args, scorer, output, report, earlier=earlier, **more))
+        data = [path for path in reports.paths if path.suffix == ".json" and work is None]
+        written = outputs.write_manifest(
+            args,
+            scorer,
+            output,
+            report,
+            earlier=earlier,
+            n_records=n_records,
+            files=[output, *data],
+            files_read=files_read,
+            **more,
+        )
+        files.append(written)
     for line in found.lines:
         print(line)
     code = messages.close_run(args, report, system.what, files, scorer)
     return code or int(not found.is_complete)
 
 
-def _finish_empty(system: System, args: argparse.Namespace, settings: Any) -> int:
+def _finish_empty(
+    system: System, args: argparse.Namespace, settings: Any, files_read: InputFiles
+) -> int:
     """Finish a shard without an item: an output without records, a manifest and no report."""
+    files_read.check_unchanged()
     run_files.remove_manifest(args.output)
     empty = _writer(
         system,
@@ -234,7 +261,16 @@ def _finish_empty(system: System, args: argparse.Namespace, settings: Any) -> in
     digests = settings_flags.file_digests(args, system.settings)
     report = Report(system.name, found, {})
     more = {outputs.IS_EMPTY: True, **digests}
-    outputs.write_manifest(args, None, args.output, report, **more)
+    outputs.write_manifest(
+        args,
+        None,
+        args.output,
+        report,
+        n_records=0,
+        files=[args.output],
+        files_read=files_read,
+        **more,
+    )
     remark(args, f"{args.input}: there is no item in it; its output has no records")
     return 0
 
@@ -346,9 +382,19 @@ def _work(
     }
     dtype = None if args.dtype == "auto" else args.dtype  # auto depends on the device
     records = [] if args.part.ignores_output else read_previous_output(output)
+    known = read_manifest(output) if records else None
+    changed = None if known is None else output_difference(output, known)
     earlier = Output(output, records, model, dtype)
     with _naming(args.input):
         work: Work[Any] = system.work(entries, settings, earlier)
+    if changed is not None and work.is_done:
+        raise InputError(
+            f"{output}: not as its manifest describes it ({changed}), so its results may be of "
+            "another origin; delete it to compute them again from the journal, or delete "
+            f"{run_files.manifest_path(output)} to keep them"
+        )
+    if changed is not None:
+        messages.remark(args, f"{output}: not as its manifest describes it ({changed}), unfinished")
     for line in work.remarks():
         messages.remark(args, line)
     return work

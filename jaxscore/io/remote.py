@@ -336,13 +336,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
+def fetched(
+    path: Path, beside: Path | None = None, expected: Mapping[str, Any] | None = None
+) -> Iterator[Path]:
     """A local file to read: the path itself, or a copy that the block's end removes.
 
     Standard input, `-`, is copied too, since inputs are read more than once.
 
     Args:
         beside: a file of the same folder, which is copied too.
+        expected: identity of what is behind an address, as it was listed; None for any.
 
     Raises:
         InputError: the store does not answer, or the file changes while it is copied.
@@ -356,7 +359,7 @@ def fetched(path: Path, beside: Path | None = None) -> Iterator[Path]:
         plain = "" if address is None else _without_parameters(address)
         _parents[folder] = plain.rpartition("/")[0]
         if address is not None:
-            _download(address, copy)
+            _download(address, copy, expected)
         else:
             refuse_device(path, sys.stdin.buffer)
             with copy.open("wb") as file:
@@ -379,11 +382,17 @@ def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
         n_of_line = n_of_line + len(chunk) if newline < 0 else len(chunk) - 1 - newline
 
 
-def _download(address: str, copy: Path) -> None:
+def _download(address: str, copy: Path, expected: Mapping[str, Any] | None = None) -> None:
     store, place = _store(address), _place(address)
 
     def download() -> None:
         before = _identity(store.info(place))
+        # A listing may write times otherwise than a look at one file.
+        known = before.keys() & (expected or {}).keys() & {"size", *VERSIONS[0]}
+        if any(before[name] != (expected or {})[name] for name in known):
+            raise InputError(
+                f"{mask(address)}: changed while this run read it; run the same command again"
+            )
         store.get_file(place, str(copy))
         if _identity(store.info(place)) != before:
             raise _Changed("it changed while it was copied")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import ADDRESS, mask_address
 from jaxscore.io.remote import address_of, displayed
@@ -166,16 +165,6 @@ def file_digest(path: Path) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_manifest(output: Path) -> dict[str, Any] | None:
-    """The manifest that lies beside an output, or None if none that can be read does."""
-    path = manifest_path(output)
-    try:
-        found = read_json(path, "a manifest") if path.is_file() else None
-    except InputError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def remove_manifest(output: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.manifest import add_identities
 
 PERIOD = 60.0  # least seconds between two copies of a journal
 SHARE = 20  # and least multiple of the last copy's seconds: each copies the whole file
@@ -71,6 +72,8 @@ class Upload:
             remote.remove(self._manifest)
             self._before[self._manifest] = None
         for path in sorted(self._files(), key=lambda path: path == self._manifest):
+            if path == self._manifest:
+                add_identities(path)
             if path in self._before or self._stale.get(path) != _stamp(path):
                 self._put(path)
         shutil.rmtree(self._output.parent, ignore_errors=True)

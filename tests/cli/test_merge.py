@@ -15,6 +15,7 @@ from jaxscore.cli import merge as merging
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io import run_files
 from jaxscore.io.json_output import StoredRecords
+from jaxscore.io.manifest import read_manifest
 from jaxscore.io.records import csv_line
 from jaxscore.report import document
 from jaxscore.systems import divergence
@@ -159,7 +160,7 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, monkeypatch,
     if name == "sample":
         assert "result   5 of 5 prompts have 2 samples each; of 10 samples" in ran.out
         assert not list(place.glob("merged*report*"))
-        facts, found = (run_files.read_manifest(path) for path in (one, merged))
+        facts, found = (read_manifest(path) for path in (one, merged))
         ends = {field for field in facts if field.startswith("n_ended_by_")}
         assert {field: found[field] for field in ends} == {field: facts[field] for field in ends}
         assert len(ends) == 3
@@ -180,10 +181,14 @@ def test_merged_report_says_what_it_lacks(run, shards):
     place = shards(SCORED)
     words = ("--reference", QWEN, "--reference-dtype", "bfloat16")
     assert run(*command("divergence", place / "in", f"{place}/out/", *words)).code == 0
-    for text in (None, "{}"):  # removed, and not of this command
+    for text in ("{}", None):  # not the one of the manifest, and removed
         report = report_paths(place / "out/b.jsonl")[1]
         report.unlink() if text is None else report.write_text(text)
-        assert run("merge", place / "out", "--output", place / "m.jsonl").code == 0
+        ran = run("merge", place / "out", "--output", place / "m.jsonl")
+        if text is not None:
+            assert (ran.code, f"{report}: not as its manifest" in ran.err) == (2, True)
+            continue
+        assert ran.code == 0
         found = read_report(place / "m.jsonl.report.json")
         assert found["worst_tokens"] == []
         assert {
@@ -246,7 +251,7 @@ def test_noise_floor_of_all_shards_marks_all_records(run, tmp_path, monkeypatch,
         assert now.schema == before.schema
     else:
         assert merged.read_bytes() == one.read_bytes()
-    noise = [run_files.read_manifest(path)["noise"] for path in (one, merged)]
+    noise = [read_manifest(path)["noise"] for path in (one, merged)]
     assert noise[1].pop("n_tokens") == 2 * noise[0].pop("n_tokens")
     assert noise[1] == noise[0]
     assert results(ran.out) == [line.replace("of 7", "of 14") for line in results(alone)]
@@ -286,7 +291,7 @@ def test_chosen_responses_are_merged_without_a_report(run, tmp_path, words):
     ran = run(*merge)
     assert (ran.code, f"merge makes no report of {words[0]}" in ran.out) == (0, True)
     assert (tmp_path / "m.json").read_bytes() == (tmp_path / "one.json").read_bytes()
-    one, merged = (run_files.read_manifest(tmp_path / f"{name}.json") for name in ("one", "m"))
+    one, merged = (read_manifest(tmp_path / f"{name}.json") for name in ("one", "m"))
     counts = {field: n for field, n in one.items() if field.startswith("n_")}
     assert {field: merged.get(field) for field in counts} == counts
     assert not list(tmp_path.glob("m_report*"))
@@ -313,7 +318,7 @@ def test_missing_shard_is_named_and_the_rest_is_merged(run, shards):
     manifest = json.loads((place / "merged.jsonl.gz.run.json").read_text())
     assert manifest["missing"] == ["a.jsonl"]
     assert list(manifest["shards"]) == ["b.jsonl"]
-    (place / "out/b.jsonl.run.json").write_text("{}")
+    (place / "out/b.jsonl.run.json").unlink()
     ran = run("merge", place / "out", "--output", place / "merged.jsonl.gz")
     assert (ran.code, "found 0 empty and 2 unfinished shards" in ran.err) == (2, True)
 
@@ -373,12 +378,12 @@ def test_parquet_is_merged(run, shards):
     assert "mean log-probability" in ran.out
     for name, made in (("b", None), ("a", "0")):  # as by an earlier version, and as by other flags
         path = place / f"out/{name}.parquet"
-        manifest = run_files.read_manifest(path)
+        manifest = read_manifest(path)
         manifest_path = run_files.manifest_path(path)
         manifest_path.write_text(json.dumps({**manifest, run_files.MADE: made}))
         assert run("merge", place / "out", "--output", place / "m.parquet").code == 0
         assert b"jaxscore" not in (pyarrow.parquet.read_schema(place / "m.parquet").metadata or {})
-        assert run_files.MADE not in run_files.read_manifest(place / "m.parquet")
+        assert run_files.MADE not in read_manifest(place / "m.parquet")
 
 
 @pytest.mark.parametrize(
@@ -420,7 +425,7 @@ def test_shards_of_two_example_files_are_refused(run, shards):
     assert not (place / "m.json").exists()
     assert run(*words, "--shard", "0/2", "--force").code == 0
     assert run(*merge).code == 0
-    found = run_files.read_manifest(place / "m.json")["fewshot_sha256"]
+    found = read_manifest(place / "m.json")["fewshot_sha256"]
     assert found == run_files.file_digest(examples)
 
 
@@ -466,7 +471,7 @@ def test_shards_killed_before_their_manifest_are_merged(run, shards, killed):
     assert ran.code == 0, ran.err
     assert ("noise floor: " in ran.out) == (killed != "ab")
     assert "no request was scored" not in ran.out
-    found = run_files.read_manifest(place / "m.json")
+    found = read_manifest(place / "m.json")
     known = {"model", "machine"} if killed != "ab" else set()
     assert {name: found.get(name) for name in known} == {name: made[name] for name in known}
     assert ("noise" in found) == (killed != "ab")
@@ -616,6 +621,9 @@ def test_tables_with_other_columns_are_refused(run, tmp_path, ending, found, exp
     if ending == "csv":
         path = tmp_path / "out/a.csv"
         path.write_text(path.read_text().replace("id,", "id,other,").replace("u,", "u,,"))
+        made = read_manifest(path)
+        del made["outputs"]
+        run_files.manifest_path(path).write_text(json.dumps(made))
     ran = run("merge", tmp_path / "out", "--output", tmp_path / f"m.{ending}")
     assert ran.code == 2
     assert f"out/b.{ending}: found columns {found}" in ran.err

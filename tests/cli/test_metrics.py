@@ -140,7 +140,11 @@ def test_columns_of_others_are_no_change_of_the_records(run, experiments):
     assert run("metrics", "--folder", place).code == 0
     edited(place / "eval_dev_out.json", LLMeval_x=0.5)
     assert run("metrics", "--folder", place).code == 0
-    write(place / "eval_dev_metrics.json.run.json", "[")  # says nothing
+    manifest = place / "eval_dev_metrics.json.run.json"
+    write(manifest, "[")
+    ran = run("metrics", "--folder", place)
+    assert (ran.code, f"{manifest}:1: not JSON" in ran.err) == (2, True)
+    write(manifest, '{"command": "metrics", "flags": {}}')  # says nothing
     edited(place / "eval_dev_out.json", response="something else")
     assert run("metrics", "--folder", place).code == 0
 

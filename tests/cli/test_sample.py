@@ -232,8 +232,11 @@ def test_the_manifest_counts_unusable_prompts_that_were_added_to_a_finished_run(
     assert (code, len(result(folder))) == (1, 4)
     assert out.startswith(f"nothing was left to do in {folder / 'out.json'}\n")
     assert f"{folder / 'out.json'}.run.json" in out
-    assert result(folder, "out.json.run.json") == {
+    after = result(folder, "out.json.run.json")
+    assert after["outputs"]["out.json"]["records"] == 4
+    assert {**after, "outputs": 0} == {
         **before,
+        "outputs": 0,
         "failed": 1,
         "input_sha256": file_digest(folder / "in.jsonl"),
         "samples_from_before": 12,

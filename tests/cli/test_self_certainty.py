@@ -182,6 +182,7 @@ def test_a_published_file_is_continued(run, folder, counted):
     assert first == published[0]
     assert second["confidence_settings"]["model"] == QWEN
 
+    (folder / "in-confidence-list.json.run.json").unlink()  # published files have none
     nan = {**ITEMS[1], "confidence_list": [1.0, float("nan"), 2.0], "processed_index": 1}
     path.write_text(json.dumps([*published, nan]), encoding="utf-8")
     counted.clear()

@@ -157,7 +157,7 @@ def test_output_of_another_input_of_that_name_is_not_replaced(run, data, tmp_pat
         assert run(*words(other, out)).code == 0
 
 
-def test_input_replaced_while_it_is_scored_is_scored_again(run, data, tmp_path, monkeypatch):
+def test_shard_replaced_while_it_is_scored_is_refused(run, data, tmp_path, monkeypatch):
     source, out = data / "a.jsonl", tmp_path / "out"
     load = model_flags.load_scorer
 
@@ -167,7 +167,10 @@ def test_input_replaced_while_it_is_scored_is_scored_again(run, data, tmp_path, 
 
     with monkeypatch.context() as patch:
         patch.setattr(model_flags, "load_scorer", replace)
-        assert run(*words(source, out)).code == 0
+        ran = run(*words(source, out))
+        assert (ran.code, f"{source}: changed while this run read it" in ran.err) == (2, True)
+    assert not written(out)
+    assert not list(out.rglob("*.run.json"))
     assert "done     1 of 1 files, 0 were finished" in run(*words(source, out)).out
 
 

@@ -16,11 +16,16 @@ import orjson
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_items
 from jaxscore.io.json_input import (
-    json_kind,
     read_json,
     read_jsonl,
     read_jsonl_records,
     unreadable_file,
+)
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    changed_output,
+    output_difference,
+    read_manifest_file,
 )
 from jaxscore.io.run_files import RECORD_VERSION, file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
@@ -254,18 +259,21 @@ def read_manifest(path: Path) -> Mapping[str, Any] | None:
     """What the manifest of a result says, or None if there is none.
 
     Raises:
-        InputError: it cannot be read or is no manifest.
+        InputError: it is not a manifest, or describes another file of this name.
     """
     place = find_manifest(path)
     if place is None:
         return None
-    value = read_json(place, "a manifest, as a run writes it")
-    if not isinstance(value, dict) or not isinstance(value.get("command"), str):
-        raise InputError(
-            f"{place}: found {json_kind(value)} that is no manifest; delete it to compare "
-            "without it"
-        )
-    return value
+    manifest = read_manifest_file(place)
+    assert manifest is not None
+    # The file may have been renamed together with its manifest.
+    name = path.name
+    if place == manifest_path(path) and name not in manifest.get(OUTPUTS, {}):
+        name = Path(manifest.get("output", name)).name
+    why = output_difference(path, manifest, copy=path, name=name)
+    if why is not None:
+        raise changed_output(path, why)
+    return manifest
 
 
 def _facts(manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
