@@ -13,7 +13,14 @@ from typing import Any
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
-from jaxscore.cli.merge_records import Finished, Marks, are_made_alike, merged, verify_empty
+from jaxscore.cli.merge_records import (
+    Finished,
+    Marks,
+    are_made_alike,
+    merged,
+    records_of,
+    verify_empty,
+)
 from jaxscore.cli.outputs import EMPTY, IS_EMPTY, report_paths
 from jaxscore.cli.shard_files import (
     LISTING,
@@ -32,6 +39,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import StoredRecords, write_array
 from jaxscore.io.manifest import (
     OUTPUTS,
+    REMEDY,
     UNVERIFIED,
     changed_output,
     output_difference,
@@ -47,9 +55,10 @@ from jaxscore.systems.audits import (
     united_blanks,
     united_boundaries,
 )
+from jaxscore.systems.compare.units import UNREADABLE
 from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
 from jaxscore.systems.remarks import Remark, remark_from, remark_records, united_remarks
-from jaxscore.systems.system import System, declaration
+from jaxscore.systems.system import SYSTEMS, System, declaration
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.
@@ -104,15 +113,47 @@ def run(args: argparse.Namespace) -> int:
     """Read all shards, write them as one, and report what is missing."""
     listed = _listed(args.folder)
     shards, empty, missing = _finished(args.folder, listed)
-    system = declaration(shards[0].manifest["command"])
-    flags = shards[0].manifest["flags"]
-    settings = system.settings(**settings_flags.values(_without_files(flags), system.settings))
+    system = _system(shards[0])
+    settings = _settings(shards[0], system)
     upload = None
     if remote.address_of(args.output) is not None:
         _check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system, settings)
     marks = Marks(shards, system, settings)
+    try:
+        report = _merge(args, shards, empty, system, settings, marks, reports)
+    except UNREADABLE as problem:
+        raise _unreadable(args.folder, shards, system, settings, problem) from problem
+    found = report.evaluation
+    data = [args.output, *(path for path in reports.paths if path.suffix == ".json")]
+    facts = {
+        path.name: output_facts(path, marks.n_records if path == args.output else None)
+        for path in data
+        if not is_stream(path)
+    }
+    written = _write_manifest(args, shards, empty, missing, found, facts)
+    files = [args.output, *reports.paths, written]
+    messages.print_findings(report)
+    for line in found.lines:
+        print(line)
+    what = f"{system.what} of {len(shards) + len(empty)} files"
+    code = messages.close_run(args, report, what, files)
+    if upload is not None:
+        upload.finish()
+    return messages.print_failures([(name, "is not finished") for name in missing]) or code
+
+
+def _merge(
+    args: argparse.Namespace,
+    shards: Sequence[Finished],
+    empty: Sequence[Finished],
+    system: System,
+    settings: Any,
+    marks: Marks,
+    reports: outputs.ReportFiles,
+) -> Report:
+    """Write all records and their report."""
     # Beside the file, as there is room for that; `atomic` has made the folder by then.
     folder = None if is_stream(args.output) else os.path.dirname(os.path.realpath(args.output))
     with (
@@ -149,21 +190,60 @@ def run(args: argparse.Namespace) -> int:
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
         run_files.remove_manifest(args.output)
-    data = [args.output, *(path for path in reports.paths if path.suffix == ".json")]
-    facts = {
-        path.name: output_facts(path, marks.n_records if path == args.output else None)
-        for path in data
-        if not is_stream(path)
-    }
-    written = _write_manifest(args, shards, empty, missing, found, facts)
-    files = [args.output, *reports.paths, written]
-    messages.print_findings(report)
-    for line in found.lines:
-        print(line)
-    code = messages.close_run(args, report, f"{system.what} of {n_files} files", files)
-    if upload is not None:
-        upload.finish()
-    return messages.print_failures([(name, "is not finished") for name in missing]) or code
+    return report
+
+
+def _unreadable(
+    folder: Path, shards: Sequence[Finished], system: System, settings: Any, problem: Exception
+) -> InputError:
+    """The error of shards that cannot be merged: names the first record that alone cannot be.
+
+    Records and manifests of edited or damaged files can contradict their system in ways that types
+    do not show.
+    """
+    remedy = "score the input of that output again with --force"
+    n_good, wrong = 0, None
+    for shard, number, record in _numbered(shards, system, settings):
+        if n_good and wrong is not None:
+            break
+        try:
+            _merge_alone(record, shards, system, settings)
+            n_good += 1
+        except UNREADABLE as of_record:
+            wrong = wrong or (shard.output, number, of_record)
+    if n_good and wrong is not None:  # otherwise no record alone is the reason
+        output, number, problem = wrong
+        return InputError(
+            f"{remote.displayed(output)}: record {number} is not as {system.name} writes it "
+            f"({type(problem).__name__}: {problem}); {remedy}"
+        )
+    return InputError(
+        f"{remote.displayed(folder)}: the manifests and records of its shards do not fit together "
+        f"({type(problem).__name__}: {problem}); score their inputs again with --force"
+    )
+
+
+def _numbered(
+    shards: Sequence[Finished], system: System, settings: Any
+) -> Iterator[tuple[Finished, int, Mapping[str, Any]]]:
+    for shard in shards:
+        records = records_of(shard, system.columns(settings))
+        for number, record in enumerate(records, start=1):
+            yield shard, number, record
+
+
+def _merge_alone(
+    record: Mapping[str, Any], shards: Sequence[Finished], system: System, settings: Any
+) -> None:
+    """Merge a record and render its report, to see whether that raises an error."""
+    if system.merge is None:
+        return
+    found = _with_audits(system.merge([record], settings), shards, settings)
+    if system.report is not None:
+        made = {**_models(_with_model(shards), system), **settings.record()}
+        report = Report(system.name, found, provenance.of_run(made))
+        report.markdown()
+        report.html()
 
 
 def _check_replaced(args: argparse.Namespace) -> None:
@@ -322,6 +402,36 @@ def _digests(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Digests of the files that flags name, except the input's."""
     names = {name for name in manifest if name.endswith(DIGEST)}
     return {name: manifest[name] for name in sorted(names - {"input_sha256", run_files.MADE})}
+
+
+def _system(shard: Finished) -> System:
+    """The system that wrote a shard.
+
+    Raises:
+        InputError: there is no such system.
+    """
+    if (command := shard.manifest["command"]) not in SYSTEMS:
+        raise InputError(
+            f"{remote.displayed(manifest_path(shard.output))}: field 'command' is {command!r}, "
+            f"expected a system; {REMEDY}"
+        )
+    return declaration(command)
+
+
+def _settings(shard: Finished, system: System) -> Any:
+    """The settings of the run, from the flags in a manifest.
+
+    Raises:
+        InputError: a flag is missing, or has a value that the command does not take.
+    """
+    flags = _without_files(shard.manifest["flags"])
+    try:
+        return system.settings(**settings_flags.values(flags, system.settings))
+    except (AttributeError, InputError) as problem:
+        raise InputError(
+            f"{remote.displayed(manifest_path(shard.output))}: flags that {system.name} does not "
+            f"take ({problem}); {REMEDY}"
+        ) from None
 
 
 def _without_files(flags: Mapping[str, Any]) -> argparse.Namespace:
@@ -500,7 +610,7 @@ def _models(shard: Finished, system: System) -> dict[str, Any]:
     names = (*own, *(f"reference_{name}" for name in own))
     facts = {name: about[name] for name in names if about.get(name)}
     reference = {"reference": flags["reference"]} if flags.get("reference") else {}
-    return {"model": flags["model"] or shard.manifest.get("model_name"), **facts, **reference}
+    return {"model": flags.get("model") or shard.manifest.get("model_name"), **facts, **reference}
 
 
 def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.margins import Decisions, sum_decisions
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
-from jaxscore.io.json_input import read_array
+from jaxscore.io.json_input import json_kind, read_array, read_jsonl_records
 from jaxscore.io.json_output import array_writer, json_line
 from jaxscore.io.manifest import changed_output, file_identity, output_difference
 from jaxscore.io.records import METADATA, TOGETHER, cell_of, csv_line, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv
+from jaxscore.io.tables import DELIMITERS, open_batches, plain_row, read_csv, read_parquet
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.rounding_audit import united_noise
 from jaxscore.systems.system import Decision, System, metadata_of
@@ -110,8 +110,8 @@ def merged(
     else:
         for shard in shards:
             with _verified(shard) as path, open_binary(path) as lines:
-                for line in lines:
-                    record = json.loads(line)
+                for number, line in enumerate(lines, start=1):
+                    record = _parse_line(line, f"{remote.displayed(shard.output)}:{number}")
                     marks.add(record)
                     file.buffer.write(json_line(record) if marks.fields else line)
                     yield record
@@ -152,6 +152,48 @@ def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
             yield from read_array(path)
 
 
+def _parse_line(line: bytes, where: str) -> dict[str, Any]:
+    """The record of a line of JSONL.
+
+    Raises:
+        InputError: it is not a JSON object.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"{where}: not JSON ({problem}); expected a record") from None
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: found {json_kind(record)}, expected a record")
+    return record
+
+
+def records_of(shard: Finished, types: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    """Read the records of one shard, in whatever form.
+
+    Args:
+        types: columns of a table in text, as `System.columns` has them.
+    """
+    with remote.fetched(shard.output) as path:
+        form = form_of(path)
+        if form in DELIMITERS:
+            for _, row in read_csv(path):
+                yield _record_of(row, types)
+        elif form == ".json":
+            yield from read_array(path)
+        elif form == ".parquet":
+            yield from read_parquet(path)
+        else:
+            yield from (record for _, record in read_jsonl_records(path))
+
+
+def _record_of(row: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Any]:
+    """The record of a row of a table in text."""
+    record = {name: parse_cell(text, types.get(name, "string")) for name, text in row.items()}
+    if not record["error"]:
+        del record["error"]
+    return record
+
+
 def _merged_rows(
     shards: Sequence[Finished], file: Any, delimiter: str, types: Mapping[str, str], marks: Marks
 ) -> Iterator[Mapping[str, Any]]:
@@ -169,11 +211,7 @@ def _merged_rows(
                     file.write(csv_line(names, delimiter))
                 elif names != list(row):
                     raise _other_columns(shard, ", ".join(row), shards[0], ", ".join(names))
-                record = {
-                    name: parse_cell(text, types.get(name, "string")) for name, text in row.items()
-                }
-                if not record["error"]:
-                    del record["error"]
+                record = _record_of(row, types)
                 marks.add(record)
                 cells = {name: cell_of(record[name]) for name in marks.fields if name in record}
                 file.write(csv_line({**row, **cells}.values(), delimiter))

@@ -6,12 +6,12 @@ is one message.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Required, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_input import json_kind, read_json
+from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import file_digest, manifest_path
@@ -36,8 +36,8 @@ class OutputFacts(TypedDict, total=False):
 class SpreadFacts(TypedDict):
     """Spread of one number over layouts; an infinite one is a text."""
 
-    largest: float | str
-    mean: float | str
+    largest: float | Literal["Infinity", "-Infinity"]
+    mean: float | Literal["Infinity", "-Infinity"]
 
 
 class NoiseFacts(TypedDict):
@@ -59,12 +59,18 @@ class RemarkFacts(TypedDict):
     counts: dict[str, int | float]
 
 
-class EffectFacts(TypedDict, total=False):
+class ResultFacts(TypedDict):
+    """Number of units of a sample, and their mean under each boundary."""
+
+    n: int
+
+
+class EffectFacts(TypedDict):
     """Effect of the other boundaries."""
 
     what: str
     advice: str
-    results: Required[dict[str, dict[str, int | float]]]
+    results: dict[str, ResultFacts]
 
 
 class BoundaryFacts(TypedDict, total=False):
@@ -72,14 +78,12 @@ class BoundaryFacts(TypedDict, total=False):
 
     changed: Required[dict[str, int]]
     effect: EffectFacts
-    n_too_long: int
-    n_passed_over: int
 
 
 class BlankFacts(TypedDict, total=False):
     """Fields of an audit of the blank before answers."""
 
-    results: dict[str, dict[str, int | float]]
+    results: dict[str, ResultFacts]
     n_answers: int
     n_raised: int
     what: str
@@ -92,6 +96,12 @@ class Details(TypedDict, total=False):
 
     boundary_audit: BoundaryFacts | None
     answer_blank: BlankFacts | None
+
+
+class VersionFacts(TypedDict, total=False):
+    """Versions of programs."""
+
+    jaxscore: str
 
 
 class ModelFacts(TypedDict, total=False):
@@ -109,7 +119,7 @@ class Manifest(TypedDict, total=False):
     flags: Required[dict[str, Any]]
     output: str
     outputs: dict[str, OutputFacts]
-    versions: dict[str, Any]
+    versions: VersionFacts
     machine: dict[str, Any] | None
     model: ModelFacts | None
     model_name: str | None
@@ -149,13 +159,6 @@ def read_manifest_file(path: Path) -> dict[str, Any] | None:
         InputError: it is not a manifest.
     """
     found: dict[str, Any] | None = read_typed(path, Manifest, "a manifest", REMEDY)
-    for name, value in (found or {}).items():
-        # Counts of systems, which `merge` adds up.
-        is_count = name.startswith("n_") or name.endswith("_from_before")
-        if is_count and (not isinstance(value, int) or isinstance(value, bool)):
-            raise InputError(
-                f"{path}: field {name!a} is {json_kind(value)}, expected a whole number; {REMEDY}"
-            )
     return found
 
 

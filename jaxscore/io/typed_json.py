@@ -28,6 +28,7 @@ from jaxscore.io.json_input import (
 
 Keys = tuple[str | int, ...]  # of a value: names of fields and places in lists, from the outside
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]|:')
+COUNT = re.compile(r"n_.*|.*_from_before", re.DOTALL)  # names of counts, which `merge` adds up
 MOST = 1 << 64  # a whole number beyond it is not one of ours, and may have thousands of digits
 
 
@@ -99,6 +100,8 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
         return deepest if len(deepest[0]) > len(keys) else _problem(value, hint, keys)
     if typing.is_typeddict(hint):
         return _object_problem(value, hint, keys)
+    if origin is typing.Literal:
+        return None if value in arguments else _problem(value, hint, keys)
     kind = origin or hint
     expected = {Mapping: dict, tuple: list}.get(kind, kind)
     if not _is_of(value, expected):
@@ -120,7 +123,7 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
 
 
 def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | None:
-    """See `type_problem`, of a `TypedDict`; fields that it does not declare may have any value."""
+    """See `type_problem`, of a `TypedDict`; an undeclared field may have any value but a count."""
     if not isinstance(value, dict):
         return _problem(value, dict, keys)
     for name in sorted(hint.__required_keys__ - value.keys()):
@@ -128,9 +131,8 @@ def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | Non
         return keys, f'{_name(keys)} has no field "{name}", expected one; there are {there}'
     hints = typing.get_type_hints(hint)
     problems = (
-        type_problem(part, hints[name], (*keys, name))
+        type_problem(part, hints.get(name, int if COUNT.fullmatch(name) else Any), (*keys, name))
         for name, part in value.items()
-        if name in hints
     )
     return next(filter(None, problems), None)
 
@@ -155,7 +157,8 @@ def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
     parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kinds = [typing.get_origin(part) or part for part in parts]
     kinds = [dict if kind is Mapping or typing.is_typeddict(kind) else kind for kind in kinds]
-    expected = " or ".join(NAMES.get(list if kind is tuple else kind, str(kind)) for kind in kinds)
+    kinds = [{tuple: list, typing.Literal: str}.get(kind, kind) for kind in kinds]
+    expected = " or ".join(NAMES.get(kind, str(kind)) for kind in dict.fromkeys(kinds))
     found = json_kind(value)
     if isinstance(value, int) and not -MOST < value < MOST:
         found = "a number beyond 2^64"
@@ -171,7 +174,7 @@ def _name(keys: Keys) -> str:
 def line_of(text: str, keys: Keys) -> int:
     """Return the line of a value in a JSON text, from 1; of its object if it is missing."""
     path: list[str | int | None] = []  # None before the first name of an object
-    last, line = "", 1
+    last = ""
     for token in TOKEN.finditer(text):
         sign = token[0]
         if sign == ":" and path:
@@ -182,12 +185,10 @@ def line_of(text: str, keys: Keys) -> int:
             path.pop()
         elif sign == "," and path and isinstance(path[-1], int):
             path[-1] += 1
-        if (*path,) == keys or (*path[:-1],) == keys == ():
-            line = text.count("\n", 0, token.start()) + 1
-            if keys:
-                return line
+        if keys and (*path,) == keys:
+            return text.count("\n", 0, token.start()) + 1
         last = sign
-    return line if keys else 1
+    return 1
 
 
 class _Refused(ValueError):

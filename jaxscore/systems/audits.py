@@ -259,7 +259,7 @@ def boundary_line(boundary: str, audit: Mapping[str, Any] | None) -> str | None:
 
 def _n_audited(audit: Mapping[str, Any]) -> int:
     """Number of audited requests: `n_<what>`, the first count."""
-    return next(int(n) for name, n in audit.items() if name.startswith("n_"))
+    return next((int(n) for name, n in audit.items() if name.startswith("n_")), 0)
 
 
 def united_boundaries(audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

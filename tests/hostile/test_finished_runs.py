@@ -250,3 +250,183 @@ def test_finished_array_whose_numbers_changed_is_not_continued(run, tmp_path):
     assert output.read_text() == changed
     assert run(*words, "--force").code == 0
     assert output.read_bytes() == before
+
+
+NOT_MANIFESTS = {
+    "empty": b"",
+    "cut": b'{"command": "score",\n "flags": {',
+    "list": b"[]",
+    "null": b"null",
+    "text": b'"score"',
+    "number": b"5",
+    "no fields": b"{}",
+    "UTF-16": '{"command": "score", "flags": {}}'.encode("utf-16"),
+    "Latin-1": '{"command": "sc\u00f6re", "flags": {}}'.encode("latin-1"),
+    "binary": bytes(range(256)),
+    "two": b"{}\n{}",
+    "deep": b'{"command": "score", "flags": ' + b"[" * 100_000,
+    "nested": b'{"command": "score", "flags": {"a": ' + b"[" * 200 + b"]" * 200 + b"}}",
+    "NaN": b'{"command": "score", "flags": {},\n "seconds": NaN}',
+    "infinite": b'{"command": "score", "flags": {}, "seconds": 1e999}',
+    "thousands of digits": b'{"command": "score", "flags": {}, "failed": 1' + b"0" * 5000 + b"}",
+}
+WRONG = (None, "x", 1.5, -1, [], {}, True, [[]], {"a": None}, 10**30)
+# Field -> values that it may have among `WRONG`.
+FIELDS = {
+    "command": ("x",),
+    "flags": ({}, {"a": None}),
+    "outputs": ({},),
+    "input_identity": (None, {}, {"a": None}),
+    "model": (None, {}, {"a": None}),
+    "versions": ({}, {"a": None}),
+    "counts": (None, {}),
+    "failed": (-1,),
+    "failures": ([],),
+    "seconds": (1.5, -1),
+    "details": (None, {}, {"a": None}),
+    "remarks": ([], ["x"]),
+    "noise": (None,),
+    "is_empty": (True,),
+    "record_version": (-1,),
+    "n_items": (-1,),
+}
+
+
+def commands(tmp_path, outputs):
+    [a, _] = outputs
+    other = tmp_path / "other" / a.name
+    other.parent.mkdir()
+    for path, copy in ((a, other), (manifest_path(a), manifest_path(other))):
+        copy.write_bytes(path.read_bytes())
+    return {
+        "merge": ("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl", "--quiet"),
+        "compare": ("compare", a, other, "--output", tmp_path / "c.json", "--quiet"),
+        "skip": scoring(tmp_path / "in", f"{tmp_path}/out/"),
+    }
+
+
+@pytest.mark.parametrize("consumer", ["merge", "compare", "skip"])
+def test_manifest_of_another_shape_is_one_message(run, tmp_path, finished, consumer):
+    outputs = finished(".jsonl")
+    path = manifest_path(outputs[0])
+    words, original = commands(tmp_path, outputs)[consumer], path.read_bytes()
+
+    def refused(data, what):
+        path.write_bytes(data)
+        ran = run(*words)
+        assert ran.code == 2, what
+        assert f"{path}:" in ran.err, (what, ran.err)
+        assert ran.err.count("\n") == 1, what
+
+    for what, data in NOT_MANIFESTS.items():
+        refused(data, what)
+    made = json.loads(original)
+    for field, allowed in FIELDS.items():
+        for value in WRONG:
+            if not any(value == one and type(value) is type(one) for one in allowed):
+                refused(json.dumps({**made, field: value}).encode(), (field, value))
+    for field in ("command", "flags"):
+        refused(json.dumps({k: v for k, v in made.items() if k != field}).encode(), field)
+    lines = json.dumps({**made, "failed": "x"}, indent=2).splitlines()
+    path.write_text("\n".join(lines))
+    line = 1 + next(k for k, text in enumerate(lines) if text.startswith('  "failed"'))
+    assert f"{path}:{line}: field 'failed' is a string, expected a whole number" in run(*words).err
+    path.write_bytes(b"[")
+    if consumer == "skip":
+        assert run(*words, "--force").code == 0
+
+
+@pytest.mark.parametrize("consumer", ["merge", "compare", "skip"])
+def test_any_value_anywhere_in_a_manifest_ends_without_a_traceback(
+    run, tmp_path, finished, consumer
+):
+    outputs = finished(".jsonl")
+    words = commands(tmp_path, outputs)[consumer]
+    made = [json.loads(manifest_path(path).read_text()) for path in outputs]
+    places = [place for place in sorted(places_in(made[0]), key=str) if "flags" not in place[:1]]
+    for k, place in enumerate(places):
+        for value in (WRONG[k % len(WRONG)], WRONG[(k + 3) % len(WRONG)], "DELETED"):
+            for path, manifest in zip(outputs[: 1 + k % 2], made, strict=False):
+                manifest_path(path).write_text(json.dumps(edited(manifest, place, value)))
+            before = [path.read_bytes() for path in outputs]
+            assert run(*words).code in (0, 1, 2)
+            assert [path.read_bytes() for path in outputs] == before
+            for path, manifest in zip(outputs, made, strict=True):
+                manifest_path(path).write_text(json.dumps(manifest))
+
+
+def places_in(value, place=()):
+    """The names of all fields of nested objects."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield (*place, name)
+            yield from places_in(part, (*place, name))
+
+
+def edited(value, place, new):
+    """A copy with another value at a place, or without it; unchanged if it has no such place."""
+    copy = part = json.loads(json.dumps(value))
+    for name in place[:-1]:
+        part = part.get(name, {})
+    if new == "DELETED":
+        part.pop(place[-1], None)
+    elif place[-1] in part:
+        part[place[-1]] = new
+    return copy
+
+
+LISTINGS = (b"", b"[]", b"null", b"{", b'{"a.jsonl": null}', b'{"a.jsonl": {}}', b"\xff",
+            b'{"a.jsonl": "a.jsonl", "b.jsonl": "a.jsonl"}', b'{"a.jsonl": ""}', b'{"": "a.jsonl"}',
+            b"[" * 100_000, b'{"a.jsonl": "\\ud83d"}', b'{"a.jsonl": 1e999}')  # fmt: skip
+
+
+def test_listing_of_another_shape_is_one_message(run, tmp_path, finished):
+    finished(".jsonl")
+    [listing] = (tmp_path / "out").glob("_shards-*.json")
+    original = listing.read_bytes()
+    for data in LISTINGS:
+        listing.write_bytes(data)
+        ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl")
+        assert (ran.code, str(tmp_path / "out") in ran.err) == (2, True), data
+        assert ran.err.count("\n") == 1
+    assert run(*scoring(tmp_path / "in", f"{tmp_path}/out/")).code == 0  # which writes it again
+    assert listing.read_bytes() == original
+
+
+@pytest.mark.parametrize("consumer", ["merge", "compare"])
+def test_records_of_another_shape_are_one_message(run, tmp_path, finished, consumer):
+    """Where a manifest of an earlier version has no digest that would show the change."""
+    outputs = finished(".jsonl")
+    for path in outputs:
+        without_digests(path)
+    words = commands(tmp_path, outputs)[consumer]
+    first, *rest = outputs[0].read_text().splitlines()
+    record, n_refused = json.loads(first), 0
+    for k, name in enumerate(record):
+        for value in (*WRONG[k % 3 :: 3], "DELETED"):
+            line = json.dumps(edited(record, (name,), value))
+            outputs[0].write_text("\n".join([line, *rest]) + "\n")
+            ran = run(*words)
+            assert ran.code in (0, 1, 2), (name, value)
+            n_refused += ran.code != 0  # compare leaves such a record out, with code 1
+    assert n_refused
+    for data in ("5", "[]", "{", '"x"', "[" * 100_000):
+        outputs[0].write_text("\n".join([data, *rest]) + "\n")
+        ran = run(*words)
+        assert (ran.code, str(outputs[0]) in ran.err) == (2, True), data
+    outputs[0].write_text("\n".join([json.dumps({**record, "sum_logprob": "x"}), *rest]) + "\n")
+    ran = run(*words)
+    assert "record 1 is not as score writes it" in ran.err or "line 1" in ran.err
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{", b"\xff", b'{"command": 5}'])
+def test_damaged_manifest_in_a_store_is_one_message(run, tmp_path, store, data):
+    store.pipe_file("/b/in/a.jsonl", b'{"continuation": "The cat"}\n')
+    words = scoring("faulty://b/in/", "faulty://b/out/")
+    assert run(*words).code == 0
+    store.pipe_file("/b/out/a.jsonl.run.json", data)
+    for command in (words, ("merge", "faulty://b/out/", "--output", tmp_path / "m.jsonl")):
+        ran = run(*command)
+        assert ran.code == 2
+        assert "faulty://b/out/a.jsonl.run.json:1: " in ran.err
+    assert run(*words, "--force").code == 0

@@ -17,6 +17,9 @@ from jaxscore.systems.system import (
     per_token_fields,
 )
 
+MOST = 2**62  # a count is below it
+# Raised by code that reads a record which is not as its system writes it.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NAMED = 80  # characters of a unit's name
 EXPECTED = {list: "a list", bool: "true, false or null", str: "a text"}  # types, for messages
 
@@ -163,7 +166,7 @@ class Comparison:
                 for name, (field, decision) in self.decisions.items()
                 if record.get(field) is not None
             }
-        except (ValueError, LookupError) as problem:  # lists of unequal lengths, a missing field
+        except UNREADABLE as problem:  # lists of unequal lengths, a missing field
             raise InputError(f"the record is not as {self.name} writes it ({problem})") from None
         n_tokens = record.get(compared.n_tokens)
         return dataclasses.replace(
@@ -179,7 +182,7 @@ class Comparison:
         if callable(text):
             try:
                 return text(record)
-            except (ValueError, LookupError):
+            except UNREADABLE:
                 if has_failed:
                     return None
                 raise
@@ -254,7 +257,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
 def _checked_number(kind: type, value: Any, name: str) -> float:
     if value is None:
         raise InputError(f'field "{name}" is null or has entries that are null')
-    if value in ("Infinity", "-Infinity"):
+    if kind is float and value in ("Infinity", "-Infinity"):
         return float(value.replace("Infinity", "inf"))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f'field "{name}" is {json_kind(value)}, expected a number or null')
@@ -262,4 +265,6 @@ def _checked_number(kind: type, value: Any, name: str) -> float:
         number = float(value)
     except OverflowError:
         raise InputError(f'field "{name}" is a number beyond 1e308') from None
-    return int(number) if kind is int and math.isfinite(number) else number
+    if kind is int and not abs(number) < MOST:
+        raise InputError(f'field "{name}" is {number:g}, expected a whole number')
+    return int(number) if kind is int else number
