@@ -60,8 +60,8 @@ def read_text(path: Path, expected: str = UTF8, most: int = MOST_BYTES) -> str:
     return decode_text(path, raw)
 
 
-def decode_text(path: Path, raw: bytes) -> str:
-    """Decode the bytes of a UTF-8 file, without a byte-order mark.
+def decode_text(path: Path, raw: bytes | bytearray) -> str:
+    """Decode the bytes of a UTF-8 file; see `read_text`.
 
     Raises:
         InputError: they are not UTF-8.

@@ -16,6 +16,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io import remote
 from jaxscore.io.json_input import (
+    MOST_BYTES,
     MOST_NESTED,
     NAMES,
     TOO_DEEP,
@@ -36,12 +37,14 @@ def read_bytes(path: Path) -> bytes | None:
     """Return the bytes of a small local or remote file, or None if it is missing.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is too large to be in memory whole.
     """
     if remote.address_of(path) is not None:
         return remote.read_bytes(path)
     check_regular(path)
     try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise InputError(f"{path}: found {size:,} bytes, expected at most {MOST_BYTES:,}")
         return path.read_bytes()
     except FileNotFoundError:
         return None
