@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxscore.engine import devices, provenance
+from jaxscore.engine import provenance
+from jaxscore.engine.batch_tokens import BatchTokens
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.errors import InputError
@@ -157,7 +158,7 @@ class DivergenceScorer(Scorer):
         both = paired(p.model, q.model)
         about = _about(p, q)
         # Without measures the compiler would remove all of q.
-        size = devices.BatchTokens(batch_tokens, reproducible=reproducible, measures=both.measures)
+        size = BatchTokens(batch_tokens, reproducible=reproducible, measures=both.measures)
         scorer = cls(
             both,
             p.encoder,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from jaxscore.engine import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS, devices, provenance
+from jaxscore.engine import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS, provenance
+from jaxscore.engine.batch_tokens import BatchTokens
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.loading import (
@@ -216,7 +217,7 @@ class Scorer:
         """
         use_device(device)
         lora = None if lora is None else local_path(str(lora))
-        size = devices.BatchTokens(batch_tokens, reproducible=reproducible)
+        size = BatchTokens(batch_tokens, reproducible=reproducible)
         loaded = load_checkpoint(
             model,
             dtype=dtype,
@@ -350,7 +351,7 @@ class Scorer:
         cls, loaded: Loaded, batch_tokens: int | str | None, options: dict[str, Any]
     ) -> "Scorer":
         """A scorer of weights without a name."""
-        size = devices.BatchTokens(batch_tokens, reproducible=options["reproducible"])
+        size = BatchTokens(batch_tokens, reproducible=options["reproducible"])
         tokens = size.choose(loaded.model)
         scorer = cls(loaded.model, loaded.encoder, batch_tokens=tokens, **options)
         scorer.about = loaded.about

@@ -21,7 +21,8 @@ from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.journal import Journal, files
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, lora, quantization, tensor_files
+from jaxscore.models.weights import generation_config, lora, tensor_files
+from jaxscore.models.weights.checkpoint import Checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
@@ -183,10 +184,10 @@ def read_config(data: bytes, folder: Path) -> None:
     with refusing():
         if kind < b"\x80":
             _file(folder, "config.json", content)
-            raw = checkpoint.read_config(folder)
-            checkpoint.read_generation_config(folder, raw)
-            quantization.read_scheme(folder, raw)
-            native.translate(folder, quantization.plain_config(raw))
+            source = Checkpoint.open(folder)
+            generation_config.read_generation_config(folder, source.written)
+            _ = source.scheme
+            native.translate(folder, source.config)
         elif kind < b"\xa0":
             _file(folder, lora.CONFIG, content)
             _file(folder, lora.WEIGHTS, _adapter())
@@ -197,8 +198,8 @@ def read_config(data: bytes, folder: Path) -> None:
             tensor_files.open_tensors(folder)
         else:
             _file(folder, "generation_config.json", content)
-            checkpoint.read_generation_config(folder, {})
-            checkpoint.read_generation_config(folder, {})
+            generation_config.read_generation_config(folder, {})
+            generation_config.read_generation_config(folder, {})
 
 
 def _adapter() -> bytes:

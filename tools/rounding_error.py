@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 
 from jaxscore import Request, Scorer
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.folder import resolve
 from jaxscore.systems.rounding_audit import Noise, OtherLayouts
 from tools.requirements import require
 
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--layouts", type=int, default=40, help="texts to audit (default: 40)")
     args = parser.parse_args(arguments)
     require("torch", "test")
-    folder = checkpoint.resolve(args.model, None)
+    folder = resolve(args.model, None)
     texts = page_texts(args.texts, args.characters)
     scores: dict[str, Scores] = {}
     noises: dict[str, Noise] = {}

@@ -25,7 +25,8 @@ from jaxscore.lm import LocalLM
 from jaxscore.models import wrappers
 from jaxscore.models.config import read
 from jaxscore.models.load import without
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.checkpoint import read_config
+from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
@@ -281,7 +282,7 @@ def _check_length(args: Arguments, scorer: Scorer) -> None:
 
 def _folder(name: str, args: Arguments, revision: str | None) -> Path:
     cache = None if args.cache_dir is None else local_path(args.cache_dir)
-    return checkpoint.resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
+    return resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
 
 
 def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
@@ -290,8 +291,8 @@ def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
     Args:
         accepted: keys of the config that are left out.
     """
-    where = str(checkpoint.config_path(folder))
-    text = wrappers.text_of(without(checkpoint.read_config(folder), accepted), where, tied=None)
+    where = str(config_path(folder))
+    text = wrappers.text_of(without(read_config(folder), accepted), where, tied=None)
     config = read(text.raw, where).config
     lengths = (getattr(config, name, None) for name in LENGTH_ATTRIBUTES)
     return next((int(length) for length in lengths if length is not None), None)

@@ -93,13 +93,14 @@ def run(args: argparse.Namespace) -> int:
     from jaxscore.engine import provenance
     from jaxscore.engine.devices import use_device
     from jaxscore.models.load import load
-    from jaxscore.models.weights import checkpoint, converted
+    from jaxscore.models.weights import converted
+    from jaxscore.models.weights.folder import is_converted, resolve
 
     streams.refuse_stream(args.output, "--output")
     use_device("cpu")
     converted.check_absent(args.output)
-    folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
-    if checkpoint.is_converted(folder):
+    folder = resolve(args.model, args.revision, with_code=args.trust_remote_code)
+    if is_converted(folder):
         raise InputError(f"--model {args.model}: is already converted; give the original")
     started = time.perf_counter()
     if args.maxtext is not None:
@@ -145,11 +146,12 @@ def _of_maxtext(args: argparse.Namespace, folder: Path) -> "Model":
         InputError: flags that it does not take, or parameters that do not fit the config.
     """
     from jaxscore.models.load import load_tensors
-    from jaxscore.models.weights import checkpoint, maxtext
+    from jaxscore.models.weights import maxtext
+    from jaxscore.models.weights.checkpoint import read_config
 
     if args.lora is not None or args.accept_config:
         raise InputError("--maxtext takes neither --lora nor --accept-config; leave them out")
-    config = checkpoint.read_config(folder)
+    config = read_config(folder)
     tensors = maxtext.tensors_of_maxtext(maxtext.read_orbax(args.maxtext), config)
     kinds = {array.dtype.name for array in tensors.values()}
     exact: Dtype = "bfloat16" if kinds == {"bfloat16"} else "float32"
@@ -158,9 +160,9 @@ def _of_maxtext(args: argparse.Namespace, folder: Path) -> "Model":
 
 def _lossless(folder: Path, lora: Path | None) -> Dtype:
     """The narrowest dtype that represents every weight exactly."""
-    from jaxscore.models.weights import checkpoint, quantization, tensor_files
+    from jaxscore.models.weights.checkpoint import Checkpoint
+    from jaxscore.models.weights.tensor_files import FLOATS
 
-    scheme = quantization.read_scheme(folder, checkpoint.read_config(folder))
-    arrays = quantization.open_tensors(folder, scheme).stored.values()
-    kinds = {array.dtype.name for array in arrays if array.dtype in tensor_files.FLOATS}
+    arrays = Checkpoint.open(folder).tensors.stored.values()
+    kinds = {array.dtype.name for array in arrays if array.dtype in FLOATS}
     return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.manifest import changed_output
 from jaxscore.io.streams import is_stream
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.folder import resolve
 from jaxscore.systems.system import declaration
 from jaxscore.version import NUMBERS
 
@@ -127,7 +127,7 @@ def _tokenizer(args: argparse.Namespace, name: str) -> str | None:
     if (run_files.TOKENIZER, name) not in known:
         from jaxscore.text import tokenizer_files
 
-        folder = checkpoint.resolve(name, args.revision)
+        folder = resolve(name, args.revision)
         known[run_files.TOKENIZER, name] = tokenizer_files.digest(folder)
     digest: str | None = known[run_files.TOKENIZER, name]
     return digest
@@ -145,7 +145,7 @@ def _fingerprint(args: argparse.Namespace, prefix: str, name: str | None) -> str
     if (prefix, name) not in known:
         from jaxscore.models.weights import fingerprint
 
-        folder = checkpoint.resolve(name, getattr(args, f"{prefix}revision", None))
+        folder = resolve(name, getattr(args, f"{prefix}revision", None))
         adapter = getattr(args, f"{prefix}lora", None)
         known[prefix, name] = fingerprint.fingerprint(folder, adapter)
     return str(known[prefix, name])

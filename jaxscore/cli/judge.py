@@ -11,7 +11,7 @@ from jaxscore.cli.messages import remark
 from jaxscore.endpoints import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.folder import resolve
 from jaxscore.systems import rag
 from jaxscore.systems.rag import bem, experiment_folder, judge
 
@@ -265,7 +265,7 @@ def _scorer(args: argparse.Namespace, judged: JudgeRun) -> "Scorer | None":
 def _other_source(args: argparse.Namespace) -> Any:
     """The classifier or endpoint that judges."""
     if args.bem is not None:
-        checkpoint.resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
+        resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
         from jaxscore.engine.devices import use_compilation_cache, use_device
 
         use_device(args.device)

@@ -13,7 +13,7 @@ from jaxscore.errors import InputError, install_extra
 from jaxscore.io import processes
 from jaxscore.io.local_path import check_local
 from jaxscore.io.yaml_input import read_yaml
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.folder import resolve
 
 PLACES = ("--output_path", "-o", "--use_cache", "-c", "--include_path", "--config", "-C")
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
@@ -58,7 +58,7 @@ def _check_arguments(arguments: Sequence[str]) -> None:
         for setting in word.removeprefix("--model_args=").split(","):
             name, _, model = setting.partition("=")
             if name == "pretrained" and model.startswith((".", "/", "~")):
-                checkpoint.resolve(model, None)
+                resolve(model, None)
 
 
 def run(args: argparse.Namespace) -> int:

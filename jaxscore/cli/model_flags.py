@@ -19,7 +19,8 @@ from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import model_types
 from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.checkpoint import read_config
+from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.systems.settings import MODEL_GROUP, ScoringSettings
 from jaxscore.text import tokenizer_files
@@ -356,7 +357,7 @@ def config_source(model: str) -> Path:
         InputError: neither a folder, a config.json nor a GGUF file.
     """
     check_local(model, f"a local folder or a {CONFIG}")
-    path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
+    path = resolve(model, None) if model == "demo" else Path(model)
     with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
         if path.is_dir() or is_gguf(path):
             return path
@@ -374,13 +375,13 @@ def check_model(args: argparse.Namespace, model: str, revision: str | None) -> P
     Raises:
         InputError: no such folder or hub id, no config.json, or a refused model type.
     """
-    folder = checkpoint.resolve(
+    folder = resolve(
         model,
         revision,
         with_code=getattr(args, "trust_remote_code", False),
         cache_dir=getattr(args, "cache_dir", None),
     )
-    model_types.check(checkpoint.read_config(folder), str(checkpoint.config_path(folder)))
+    model_types.check(read_config(folder), str(config_path(folder)))
     return folder
 
 

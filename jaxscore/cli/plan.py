@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     source = model_flags.config_source(args.model)
     from jaxscore.cli import plan_facts  # deferred: imports JAX
     from jaxscore.engine.devices import use_device
-    from jaxscore.models.weights.checkpoint import config_path
+    from jaxscore.models.weights.folder import config_path
 
     ahead = args.topology is not None or args.gpu_target is not None
     use_device("cpu" if ahead else args.device)

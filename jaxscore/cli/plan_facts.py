@@ -36,7 +36,8 @@ from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError, parse_bytes
 from jaxscore.models import costs, load, native
 from jaxscore.models.model_types import QUANTIZED, Dtype, Quantize
-from jaxscore.models.weights import checkpoint, converted, quantization
+from jaxscore.models.weights import converted
+from jaxscore.models.weights.checkpoint import Checkpoint
 from jaxscore.models.weights.params import shapes_of, stored_share
 from jaxscore.models.weights.tensor_files import has_weights
 from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths
@@ -58,18 +59,15 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = select_target(args, mesh)
     memory, n_devices = _machine(args, target, mesh)
-    written, accepted = load.accept(
-        checkpoint.read_config(source), args.accept_config, str(checkpoint.config_path(source))
-    )
-    scheme = quantization.read_scheme(source, written)
-    raw = quantization.plain_config(written)
-    dtype = _stored_dtype(source, raw, scheme) if args.dtype == "auto" else args.dtype
+    checkpoint = load.accept(Checkpoint.open(source), args.accept_config)
+    raw = checkpoint.config
+    dtype = _stored_dtype(checkpoint) if args.dtype == "auto" else args.dtype
     family, translated = native.translate(source, raw)
-    stored = args.quantize == "stored" and not checkpoint.is_converted(source)
+    stored = args.quantize == "stored" and checkpoint.format != "converted"
     if stored:
-        expected = getattr(scheme, "expected_form", None)
+        expected = getattr(checkpoint.scheme, "expected_form", None)
         by_config = expected is not None and not has_weights(source)
-        tensors = None if by_config else quantization.open_tensors(source, scheme)
+        tensors = None if by_config else checkpoint.tensors
         translated = native.with_storage(
             source, family, translated, tensors, dtype, "stored", expected
         )
@@ -100,7 +98,7 @@ def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
         "dtype": dtype,
         "quantize": args.quantize,
         **({"stored_share": stored_share(shapes)} if stored else {}),
-        **({"accepted_config": accepted} if accepted else {}),
+        **({"accepted_config": checkpoint.accepted} if checkpoint.accepted else {}),
         "n_layers": config.n_layers,
         "width": config.width,
         "n_heads": config.attention.n_heads,
@@ -173,16 +171,17 @@ def _machine(
     return memory, n_devices
 
 
-def _stored_dtype(source: Path, raw: dict[str, Any], scheme: Any) -> Dtype:
-    """The dtype that `auto` stands for."""
-    if scheme is not None:
-        return MATRICES[scheme.narrowest]
-    if checkpoint.is_converted(source):
-        return converted.read_facts(source).dtype
-    stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+def _stored_dtype(checkpoint: Checkpoint) -> Dtype:
+    """Return the dtype that `auto` stands for."""
+    if checkpoint.scheme is not None:
+        return MATRICES[checkpoint.scheme.narrowest]
+    if checkpoint.format == "converted":
+        return converted.read_facts(checkpoint.path).dtype
+    config = checkpoint.config
+    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
     if not isinstance(stored, str) or stored not in MATRICES:
         raise InputError(
-            f"{checkpoint.config_path(source)}: the weights' type is {stored!r}, which is not "
+            f"{checkpoint.where}: the weights' type is {stored!r}, which is not "
             "handled; give --dtype"
         )
     return MATRICES[stored]

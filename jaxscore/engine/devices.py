@@ -1,9 +1,8 @@
-"""Devices of a run: `--device`, `--mesh`, memory, `--batch-tokens auto`, the compilation cache."""
+"""Devices of a run: `--device`, `--mesh`, memory, and the compilation cache."""
 
 import functools
 import math
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine import AUTO, BATCH_TOKENS
+from jaxscore.engine import AUTO
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.local_path import ADDRESS, create_cache_folder, create_private_folder
-from jaxscore.models.model import MeshChoice, Model
+from jaxscore.models.model import MeshChoice
 
 INSTALL = {"gpu": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 
@@ -181,111 +180,6 @@ def placed_bytes(params: Any) -> int:
 def is_out_of_memory(problem: JaxRuntimeError) -> bool:
     """Whether memory ran out, in compilation or execution."""
     return "RESOURCE_EXHAUSTED" in str(problem)
-
-
-LENGTH = 1024  # of the measured rows: attention makes each token of longer rows more expensive
-LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
-SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
-
-
-class BatchTokens:
-    """Tokens in each batch of a run.
-
-    On an accelerator their number follows from compiled programs, which compile while the weights
-    load.
-    """
-
-    def __init__(
-        self,
-        requested: int | str | None,
-        *,
-        reproducible: bool,
-        measures: tuple[str, ...] = (),
-    ) -> None:
-        """Nothing is measured yet.
-
-        Args:
-            requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an
-                accelerator, where small batches are limited by reading the weights.
-            reproducible: batches hold one sequence each, so the number has no effect.
-            measures: names of `Model.measures` that every batch computes.
-        """
-        self._requested, self._reproducible, self._measures = requested, reproducible, measures
-        self._measured: Future[int] | None = None
-
-    def measure(self, model: Model) -> None:
-        """Start to compile for a model whose parameters are shapes, if the number needs it."""
-        if self._by_memory(model):
-            pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
-            free = free_bytes() - placed_bytes(model.params)
-            self._measured = pool.submit(_most_tokens, model, free, self._measures)
-            pool.shutdown(wait=False)
-
-    def choose(self, model: Model) -> int:
-        """The number, for the loaded model.
-
-        Raises:
-            InputError: see `auto_batch_tokens`.
-        """
-        if self._measured is not None:
-            return _of_first(self._measured.result())
-        if self._requested is not None and self._requested != AUTO:
-            return int(self._requested)
-        by_memory = self._by_memory(model)
-        return auto_batch_tokens(model, measures=self._measures) if by_memory else BATCH_TOKENS
-
-    def _by_memory(self, model: Model) -> bool:
-        """Whether a batch takes what fits."""
-        is_auto = self._requested == AUTO or (self._requested is None and model.platform != "cpu")
-        return is_auto and not self._reproducible
-
-
-def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str, ...] = ()) -> int:
-    """The largest power of two whose batches fit, by the compiler's memory analysis.
-
-    The programs are those that score such batches, so a run finds the last one in JAX's cache.
-
-    Args:
-        model: loaded, so that its memory is in use already.
-        free: bytes of the device that batches may use; None asks the device.
-        measures: as of `BatchTokens`.
-
-    Raises:
-        InputError: the compiler of this device does not report memory.
-    """
-    return _of_first(_most_tokens(model, free_bytes() if free is None else free, measures))
-
-
-def _of_first(tokens: int) -> int:
-    """The first process's number: another amount of memory would be another plan."""
-    return int.from_bytes(processes.broadcast_from_first(tokens.to_bytes(8, "little")), "little")
-
-
-def _most_tokens(model: Model, free: int, measures: tuple[str, ...]) -> int:
-    available = SHARE * free
-    tokens = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
-    while tokens > LEAST:
-        needed = _measured(model, tokens, measures)
-        if needed <= available:
-            break
-        # The share of smaller batches is at least proportional, so larger ones do not fit.
-        most = int(tokens * available / needed)
-        tokens = max(LEAST, min(tokens // 2, 1 << (most.bit_length() - 1) if most > 0 else 0))
-    return tokens
-
-
-def _measured(model: Model, tokens: int, measures: tuple[str, ...]) -> int:
-    """Bytes beside the parameters, also for a batch that the compiler rejects for its memory."""
-    from jaxscore.engine import footprint  # here: a run with a fixed batch size needs no estimate
-
-    length = min(LENGTH, tokens, 1 << (model.max_positions - 1).bit_length())
-    rows = tokens // length
-    try:
-        return footprint.measure(model, rows, length, measures=measures).working_bytes
-    except JaxRuntimeError as problem:
-        if (rejected := footprint.refused(problem, rows, length)) is None:
-            raise
-        return rejected.total_bytes - placed_bytes(model.params)
 
 
 def free_bytes() -> int:

@@ -16,7 +16,9 @@ from jaxscore.io import processes
 from jaxscore.models import load
 from jaxscore.models.model import Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
-from jaxscore.models.weights import checkpoint, fingerprint
+from jaxscore.models.weights import fingerprint
+from jaxscore.models.weights.checkpoint import raw_config
+from jaxscore.models.weights.folder import resolve
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.version import NUMBERS
@@ -66,7 +68,7 @@ def load_checkpoint(
     """
     processes.check_not_forked()
     use_compilation_cache()
-    folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
+    folder = resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
     with fingerprint.computed_beside(folder, lora) as digests:
         model = load.load(
             folder,
@@ -103,7 +105,7 @@ def load_tensors(
     processes.check_not_forked()
     use_compilation_cache()
     model = load.load_tensors(
-        checkpoint.raw_config(config),
+        raw_config(config),
         tensors,
         dtype=dtype,
         quantize=quantize,
@@ -162,7 +164,7 @@ def encoder_of(tokenizer: Any) -> TextEncoder:
         InputError: a slow tokenizer, or none.
     """
     if isinstance(tokenizer, str | Path):
-        return TextEncoder(load_tokenizer(checkpoint.resolve(str(tokenizer), None)))
+        return TextEncoder(load_tokenizer(resolve(str(tokenizer), None)))
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"tokenizer is {type(tokenizer).__name__}, expected a fast tokenizer of transformers "

@@ -7,18 +7,19 @@ from typing import Any
 
 from jaxscore.device import jax_settings
 from jaxscore.errors import InputError
-from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import load, model_types, native, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.transformers_flax import GUARDS, guarded
-from jaxscore.models.weights import checkpoint, converted, quantization, tensor_files
-from jaxscore.models.weights.checkpoint import read_generation_config
+from jaxscore.models.weights import converted, tensor_files
+from jaxscore.models.weights.checkpoint import Checkpoint
+from jaxscore.models.weights.folder import GGUF
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import check_params
 
 TIED = "tie_word_embeddings"
-WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", checkpoint.GGUF)
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", GGUF)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,46 +79,45 @@ def inspect_checkpoint(
     Raises:
         InputError: there is no config.json with a model type.
     """
-    raw, where = checkpoint.read_config(folder), str(checkpoint.config_path(folder))
-    out = Inspection(where, raw["model_type"], resolve_implementation(implementation))
+    source = Checkpoint.open(folder)
+    where = source.where
+    out = Inspection(where, source.written["model_type"], resolve_implementation(implementation))
     try:
-        model_types.check(raw, where)
-        raw, out.accepted = load.accept(raw, accept_config, where)
+        model_types.check(source.written, where)
+        source = load.accept(source, accept_config)
+        out.accepted = dict(source.accepted)
     except InputError as problem:
         out.refused.append(str(problem))
         return out
-    scheme, scheme_is_known = None, True
     try:
-        scheme = quantization.read_scheme(folder, raw)
-        out.stored = "plain" if scheme is None else scheme.method
+        out.stored = "plain" if source.scheme is None else source.scheme.method
     except InputError as problem:
-        scheme_is_known = False
         out.refused.append(str(problem))
     tensors = None
     try:
-        if checkpoint.is_converted(folder):
-            source = converted.read_facts(folder).source
-            out.weights = f"converted from {source}; not looked at"
-        elif scheme_is_known and _has_weights(folder):
-            tensors = quantization.open_tensors(folder, scheme)
+        if source.format == "converted":
+            original = converted.read_facts(folder).source
+            out.weights = f"converted from {original}; not looked at"
+        elif out.stored is not None and _has_weights(source):
+            tensors = source.tensors
     except InputError as problem:
         out.refused.append(str(problem))
-    plain = quantization.plain_config(raw)
     try:
         if out.implementation == "native":
-            _inspect_native(folder, plain, tensors, out)
+            _inspect_native(source, tensors, out)
         else:
-            _inspect_flax_class(plain, where, out)
+            _inspect_flax_class(source.config, where, out)
     except InputError as problem:
         out.refused.append(str(problem))
     return out
 
 
 def _inspect_native(
-    folder: Path, raw: dict[str, Any], tensors: tensor_files.Tensors | None, out: Inspection
+    source: Checkpoint, tensors: tensor_files.Tensors | None, out: Inspection
 ) -> None:
+    folder, raw = source.path, source.config
     tied = None if tensors is None else wrappers.HEAD not in tensors.stored
-    if raw["model_type"] in wrappers.WRAPPERS and checkpoint.is_converted(folder):
+    if raw["model_type"] in wrappers.WRAPPERS and source.format == "converted":
         tied = not converted.has_unembedding(folder)
     text = wrappers.text_of(raw, out.config, tied=tied)
     out.text = text.raw["model_type"] if text.wrapper is not None else None
@@ -163,8 +163,8 @@ def _inspect_flax_class(raw: dict[str, Any], where: str, out: Inspection) -> Non
             out.attributes.append(Attribute(name, getattr(config, name), origin))
 
 
-def _has_weights(folder: Path) -> bool:
-    return is_gguf(folder) or any(
+def _has_weights(source: Checkpoint) -> bool:
+    return source.format == "gguf" or any(
         path.suffix in WEIGHT_SUFFIXES or path.name == tensor_files.INDEX
-        for path in folder.iterdir()
+        for path in source.path.iterdir()
     )

@@ -25,8 +25,9 @@ from jaxscore.models.model_types import (
     ImplementationOption,
     Quantize,
 )
-from jaxscore.models.weights import checkpoint, quantization
 from jaxscore.models.weights.array_tensors import MEMORY, array_tensors
+from jaxscore.models.weights.checkpoint import Checkpoint
+from jaxscore.models.weights.folder import config_path
 from jaxscore.models.weights.tensor_files import Tensors
 
 TEXT = "text_config"
@@ -41,32 +42,27 @@ def without(raw: dict[str, Any], accepted: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def accept(
-    raw: dict[str, Any], accepted: Sequence[str], where: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Remove the keys that a user vouches for from a raw `config.json`.
+def accept(checkpoint: Checkpoint, accepted: Sequence[str]) -> Checkpoint:
+    """Remove the keys that a user vouches for from the config of a checkpoint.
 
     Args:
         accepted: names of keys of the file, or of its text_config.
-        where: the file, for errors.
-
-    Returns:
-        The config without them, and each key with its value.
 
     Raises:
         InputError: a key that the file does not have, that is handled already, or that the family
             reads, so that removing it would change the numbers.
     """
     if not accepted:
-        return raw, {}
+        return checkpoint
+    raw, where = checkpoint.written, checkpoint.where
     parts = [raw, raw[TEXT]] if isinstance(raw.get(TEXT), dict) else [raw]
     for name in accepted:
         if not any(name in part for part in parts):
             raise InputError(f"{where}: {FLAG} {name}: the file has no such key; leave it out")
     left = without(raw, accepted)
     text = wrappers.text_of(left, where)
-    if text.family not in FAMILIES:
-        return left, {}  # which loading refuses by name
+    if text.family not in FAMILIES:  # which loading refuses by name
+        return dataclasses.replace(checkpoint, written=left)
     _, _, defaults = read(text.raw, where)
     reads = FAMILIES[text.family].reads | DECISIVE
     if defaults.rope is not None:
@@ -74,7 +70,7 @@ def accept(
     of_wrapper: set[str] = set()
     if text.wrapper is not None:
         of_wrapper = {*text.wrapper.knows, *text.wrapper.tokens, *text.wrapper.aliases}
-    found = {}
+    values = {}
     for name in accepted:
         value = next(part[name] for part in parts if name in part)
         own = defaults.aliases.get(name, name)
@@ -88,8 +84,8 @@ def accept(
                 f"{where}: {FLAG} {name}: is handled already, {name}={value!r} changes nothing; "
                 "leave the flag out"
             )
-        found[name] = value
-    return left, found
+        values[name] = value
+    return dataclasses.replace(checkpoint, written=left, accepted=values)
 
 
 @jax_settings.isolated()
@@ -128,18 +124,17 @@ def load(
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_choice("quantize", quantize, (None, *QUANTIZED))
     _check_platform()
-    raw, where = checkpoint.read_config(folder), str(checkpoint.config_path(folder))
-    model_types.check(raw, where)  # before anything is said of its weights
+    source = Checkpoint.open(folder)
+    model_types.check(source.written, source.where)  # before anything is said of its weights
     if accept_config and implementation == "transformers":
         raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
-    raw, accepted = accept(raw, accept_config, where)
-    scheme = quantization.read_scheme(folder, raw)
-    raw = quantization.plain_config(raw)
-    if checkpoint.is_converted(folder):
+    source = accept(source, accept_config)
+    scheme, raw = source.scheme, source.config
+    if source.format == "converted":
         tensors = None
         stored_dtype = _converted_dtype(folder, implementation, adapter, quantize)
     else:
-        tensors = quantization.open_tensors(folder, scheme)
+        tensors = source.tensors
         stored_dtype = tensors.dtype_name() if scheme is None else scheme.narrowest
     dtype = _computed_dtype(dtype, stored_dtype)
     if adapter is not None and tensors is not None:
@@ -152,7 +147,7 @@ def load(
     stored_as = None if scheme is None else scheme.describe()
     if adapter is not None:
         model = dataclasses.replace(model, replace_params=_refuse_beside_adapter)
-    return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
+    return dataclasses.replace(model, stored_as=stored_as, accepted=source.accepted)
 
 
 def _check_platform() -> None:
@@ -219,7 +214,7 @@ def load_tensors(
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("quantize", quantize, (None, *QUANTIZED))
-    where = str(checkpoint.config_path(MEMORY))
+    where = str(config_path(MEMORY))
     if not isinstance(config.get("model_type"), str):
         raise InputError(f"{where}: expected a string `model_type`")
     model_types.check(dict(config), where)

@@ -15,7 +15,7 @@ from jaxscore.device.score import HiddenStates, PairStates
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models.model_types import Dtype, Implementation, Quantize
-from jaxscore.models.weights.checkpoint import GenerationDefaults
+from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenRequest
 

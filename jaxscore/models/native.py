@@ -40,7 +40,8 @@ from jaxscore.models.weights.array_tensors import (
     copied_tree,
     tensor_loader,
 )
-from jaxscore.models.weights.checkpoint import config_path, read_generation_config
+from jaxscore.models.weights.folder import config_path
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import (
     ExpectedForm,
     Placement,

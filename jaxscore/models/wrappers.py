@@ -15,7 +15,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.config import read, table
 from jaxscore.models.config.check import INERT, check_attributes, check_sizes
 from jaxscore.models.config.rope_parameters import names_of
-from jaxscore.models.weights.checkpoint import MAX_ID
+from jaxscore.models.weights.generation_config import MAX_ID
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors
 
 # Prefixes of the text model's tensors in released files and in transformers' -> ours

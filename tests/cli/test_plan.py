@@ -14,7 +14,8 @@ from jaxscore.cli.plan import estimate_blocks, text
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.models import native
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, params, quantization
+from jaxscore.models.weights import params
+from jaxscore.models.weights.checkpoint import Checkpoint
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, with_devices
 from tests.models import released
@@ -90,10 +91,10 @@ def test_blocks_that_a_config_alone_describes(tmp_path, kind):
     """As those of the weights; the tiny checkpoint has all modules quantized that releases have."""
     getattr(released, kind)(tmp_path)
     folder, forms = tmp_path / "whole", []
-    raw = checkpoint.read_config(folder)
-    scheme = quantization.read_scheme(folder, raw)
-    family, decoder = native.translate(folder, quantization.plain_config(raw))
-    for tensors in (quantization.open_tensors(folder, scheme), None):
+    source = Checkpoint.open(folder)
+    scheme = source.scheme
+    family, decoder = native.translate(folder, source.config)
+    for tensors in (source.tensors, None):
         forms.append(params.stored_forms(folder, family, decoder, tensors, scheme.expected_form))
     assert forms[0] == forms[1]
     assert len(forms[0]) > 2

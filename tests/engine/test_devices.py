@@ -20,15 +20,24 @@ from jaxscore.device.init_params import init_params
 from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine import BATCH_TOKENS, GPU_MEMORY_VARIABLES, devices, footprint, set_gpu_memory
+from jaxscore.engine import (
+    BATCH_TOKENS,
+    GPU_MEMORY_VARIABLES,
+    batch_tokens,
+    footprint,
+    set_gpu_memory,
+)
 from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
-from jaxscore.engine.devices import (
+from jaxscore.engine.batch_tokens import (
     LEAST,
     LENGTH,
     MOST_ACCELERATOR,
     MOST_CPU,
     SHARE,
+    BatchTokens,
     auto_batch_tokens,
+)
+from jaxscore.engine.devices import (
     choose_mesh,
     free_bytes,
     mesh_choice,
@@ -289,7 +298,7 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
 
 def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monkeypatch, tmp_path):
     model = str(CASES / "models/tiny-llama3")
-    compiled, measured = [], devices._measured
+    compiled, measured = [], batch_tokens._measured
     reading = threading.Event()
 
     def load_later(*args, **kwargs):
@@ -304,8 +313,8 @@ def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monke
         return compiled[-1]
 
     compiling, load_params = threading.Event(), native.load_params
-    monkeypatch.setattr(devices, "_measured", measure)
-    monkeypatch.setattr(devices, "MOST_CPU", 1024)
+    monkeypatch.setattr(batch_tokens, "_measured", measure)
+    monkeypatch.setattr(batch_tokens, "MOST_CPU", 1024)
     monkeypatch.setattr(native, "load_params", load_later)
     events = Counter()
     jax.monitoring.register_event_listener(count := lambda event, **_: events.update([event]))
@@ -336,10 +345,10 @@ def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monke
 def test_without_a_number_the_platform_decides(scorers, monkeypatch):
     here = scorers("tiny-llama3").model
     there = dataclasses.replace(here, platform="tpu")
-    monkeypatch.setattr(devices, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(batch_tokens, "free_bytes", lambda: 1 << 40)
 
     def chosen(asked, model, reproducible=False):
-        return devices.BatchTokens(asked, reproducible=reproducible).choose(model)
+        return BatchTokens(asked, reproducible=reproducible).choose(model)
 
     assert [chosen(asked, here) for asked in (None, "auto", 700)] == [BATCH_TOKENS, MOST_CPU, 700]
     assert [chosen(asked, there) for asked in (None, 700)] == [MOST_ACCELERATOR, 700]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jaxscore.errors import InputError
 from jaxscore.io import gguf_file
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, fingerprint, lora, tensor_files
-from jaxscore.models.weights.checkpoint import read_generation_config
+from jaxscore.models.weights import checkpoint, fingerprint, generation_config, lora, tensor_files
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.systems.rag import experiment_folder
 from jaxscore.text import tokenizer_files
 from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer
@@ -362,7 +362,7 @@ def test_weights_may_be_links_to_another_disk(sharded):
         ("model.safetensors.index.json", tensor_files.open_tensors),
         (
             "generation_config.json",
-            lambda folder: checkpoint.read_generation_config(folder, {}),
+            lambda folder: generation_config.read_generation_config(folder, {}),
         ),
         (lora.CONFIG, lora.read),
         ("config.yaml", lambda folder: experiment_folder.read_config(folder, "dev")),
@@ -455,12 +455,12 @@ def test_eos_ids(tmp_path, ids):
 
 
 @HOSTILE
-@given(st.sampled_from([*checkpoint.COMPUTED, *checkpoint.ANY_TEXT]), values)
+@given(st.sampled_from([*generation_config.COMPUTED, *generation_config.ANY_TEXT]), values)
 def test_any_generation_default(tmp_path, name, value):
     """A value that can be asked for, or an entry that is named."""
     put(tmp_path / "generation_config.json", json.dumps({name: value}).encode())
     _, defaults = read_generation_config(tmp_path, {})
-    plain = checkpoint.GenerationDefaults()
+    plain = generation_config.GenerationDefaults()
     assert defaults == plain or name in defaults.unhandled or vars(defaults)[name] == value
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint, quantization
+from jaxscore.models.weights import quantization
+from jaxscore.models.weights.checkpoint import Checkpoint, read_config
 from jaxscore.models.weights.quantization import compressed_tensors
 from tests.hostile.inputs import HOSTILE, any_texts, outcome, put, refused, values
 from tests.models.weights.quantization.checkpoints import AWQ, FP8, GPTQ, METHODS, PACKED
@@ -29,8 +30,7 @@ def folder_of(place, settings, tensors):
 
 def opened(folder):
     """All tensors computed, as loading would."""
-    raw = checkpoint.read_config(folder)
-    tensors = quantization.open_tensors(folder, quantization.read_scheme(folder, raw))
+    tensors = Checkpoint.open(folder).tensors
     for name in tensors.arrays:
         outline, array = tensors.stored[name], tensors.arrays[name]
         assert (array.shape, array.dtype) == (outline.shape, outline.dtype)
@@ -67,7 +67,7 @@ def test_any_settings(tmp_path, config, data):
         tmp_path / "config.json",
         json.dumps({"model_type": "llama", "quantization_config": config | change}).encode(),
     )
-    outcome(lambda: quantization.read_scheme(tmp_path, checkpoint.read_config(tmp_path)), where)
+    outcome(lambda: quantization.read_scheme(tmp_path, read_config(tmp_path)), where)
 
 
 @HOSTILE
@@ -84,7 +84,7 @@ def test_any_group_of_weights(tmp_path, data):
             {"model_type": "llama", "quantization_config": PACKED | {"config_groups": groups}}
         ).encode(),
     )
-    outcome(lambda: quantization.read_scheme(tmp_path, checkpoint.read_config(tmp_path)), where)
+    outcome(lambda: quantization.read_scheme(tmp_path, read_config(tmp_path)), where)
 
 
 KINDS = [np.int32, np.int64, np.uint8, np.int8, np.float16, np.float32, np.bool_]

@@ -19,7 +19,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.local_path import cache_folder, create_cache_folder, local_path
 from jaxscore.journal.files import open_database
 from jaxscore.model_pair import DivergenceScorer
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights import folder
 from jaxscore.scorer import Scorer
 from tests.conftest import CASES
 
@@ -127,7 +127,7 @@ def test_other_words_that_name_a_path(words, capsys, tmp_path, monkeypatch):
 def test_a_model_is_no_address(model):
     expected = "expected a local folder, a GGUF file or a hub id such as NAME/NAME"
     with pytest.raises(InputError, match=expected):
-        checkpoint.resolve(model, None)
+        folder.resolve(model, None)
 
 
 @pytest.mark.parametrize("flag", ["journal", "lora"])

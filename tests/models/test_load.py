@@ -9,6 +9,7 @@ from jaxscore import InputError, Scorer
 from jaxscore.models.config.check import unhandled
 from jaxscore.models.load import accept
 from jaxscore.models.native import translate
+from jaxscore.models.weights.checkpoint import Checkpoint
 from tests.conftest import CASES
 from tests.models.checkpoints import loaded
 
@@ -83,13 +84,12 @@ def test_a_key_of_the_text_of_a_wrapper(tmp_path):
     }
     with pytest.raises(InputError, match="my_tower=3"):
         translate(tmp_path, raw)
-    left, accepted = accept(raw, ["my_tower", "my_scale"], "config.json")
-    assert accepted == {"my_tower": 3, "my_scale": 2.0}
-    translate(tmp_path, left)
+    source = accept(Checkpoint(tmp_path, "safetensors", raw), ["my_tower", "my_scale"])
+    assert source.accepted == {"my_tower": 3, "my_scale": 2.0}
+    translate(tmp_path, source.config)
+    source = Checkpoint(tmp_path, "safetensors", raw | {"mm_tokens_per_image": 256})
     with pytest.raises(InputError, match="--accept-config mm_tokens_per_image: is handled already"):
-        accept(
-            raw | {"mm_tokens_per_image": 256}, ["mm_tokens_per_image", "my_tower"], "config.json"
-        )
+        accept(source, ["mm_tokens_per_image", "my_tower"])
 
 
 def test_transformers_classes_take_no_accepted_key(with_keys):

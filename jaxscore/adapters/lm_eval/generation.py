@@ -17,7 +17,7 @@ from lm_eval.models.utils import (
 
 from jaxscore.adapters.lm_eval.encoding import Encoder, check_unicode
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.models.weights.checkpoint import (
+from jaxscore.models.weights.generation_config import (
     ANY_TEXT,
     COMPUTED,
     SAMPLING,

@@ -18,7 +18,8 @@ from jaxscore.models.transformers_flax import (
     require_flax_classes,
     transformers_config,
 )
-from jaxscore.models.weights import checkpoint, tensor_files
+from jaxscore.models.weights import tensor_files
+from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.text.tokenizer import errors_only
 
 READS = frozenset(
@@ -56,7 +57,7 @@ class BertClassifier:
                 that is not handled, or tensors that are missing or left over.
         """
         require_flax_classes(f"{folder}: the BERT classifier of judge --bem")
-        raw = checkpoint.read_config(folder)
+        raw = read_config(folder)
         config = _config(raw, str(folder / "config.json"))
         from transformers.models.bert.modeling_flax_bert import FlaxBertForSequenceClassification
 

@@ -24,7 +24,7 @@ from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.transformers_flax import GUARDS, guarded
 from jaxscore.models.weights.array_tensors import array_tensors
-from jaxscore.models.weights.checkpoint import read_generation_config
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 from jaxscore.plan.requests import TokenRequest
 from jaxscore.plan.row_batches import row_lengths

@@ -31,14 +31,8 @@ from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.json_input import check_side_file
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.weights import checksums, quantization
-from jaxscore.models.weights.checkpoint import (
-    CONFIG,
-    CONVERTED,
-    CONVERTED_PARAMS,
-    FILES,
-    read_config,
-    read_json,
-)
+from jaxscore.models.weights.checkpoint import read_config
+from jaxscore.models.weights.folder import CONFIG, CONVERTED, CONVERTED_PARAMS, FILES, read_json
 from jaxscore.models.weights.params import Placement, shapes_of
 from jaxscore.text import tokenizer_files
 from jaxscore.text.tokenizer_files import load_tokenizer

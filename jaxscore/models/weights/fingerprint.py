@@ -29,8 +29,9 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.gguf_file import is_gguf, read_gguf
 from jaxscore.io.local_path import cache_folder, create_cache_folder
-from jaxscore.models.weights import checkpoint, tensor_files
+from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.filling import n_threads
+from jaxscore.models.weights.folder import CONFIG, CONVERTED, CONVERTED_PARAMS, is_converted
 
 FORMAT = 2  # increased with every change of the definition of a fingerprint
 CHUNK = 16 << 20  # bytes; another size gives other digests, so raise FORMAT with it
@@ -134,15 +135,15 @@ def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
     if is_gguf(folder):
         files = {("model", path.name): path for path in read_gguf(folder).files}
     else:
-        if checkpoint.is_converted(folder):
-            inside = (folder / checkpoint.CONVERTED_PARAMS).rglob("*")
+        if is_converted(folder):
+            inside = (folder / CONVERTED_PARAMS).rglob("*")
             weights = [
-                folder / checkpoint.CONVERTED,
+                folder / CONVERTED,
                 *sorted(path for path in inside if path.is_file()),
             ]
         else:
             weights, _ = tensor_files.weight_files(folder)
-        paths = [folder / checkpoint.CONFIG, *weights]
+        paths = [folder / CONFIG, *weights]
         files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
     if adapter is not None:
         from jaxscore.models.weights import lora

@@ -19,7 +19,7 @@ import numpy as np
 import regex
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.models.weights.checkpoint import read_json
+from jaxscore.models.weights.folder import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

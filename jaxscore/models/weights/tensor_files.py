@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_regular
-from jaxscore.models.weights.checkpoint import read_json, refuse_gguf
+from jaxscore.models.weights.folder import read_json, refuse_gguf
 
 if TYPE_CHECKING:
     from jaxscore.device.dots import Form  # which imports JAX

@@ -193,9 +193,9 @@ def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = F
     Raises:
         InputError: as `Bem`, or there is no such model.
     """
-    from jaxscore.models.weights import checkpoint  # which imports JAX
+    from jaxscore.models.weights.folder import resolve  # which imports JAX
 
-    folder = checkpoint.resolve(model, revision)
+    folder = resolve(model, revision)
     origin = model, provenance.commit(model, revision)
     return Bem(folder, dtype=dtype, reproducible=reproducible, origin=origin)
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxscore.adapters.lm_eval.generation import settings_of
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import GenerationDefaults
+from jaxscore.models.weights.generation_config import GenerationDefaults
 
 DEFAULTS = GenerationDefaults(top_k=7, top_p=0.9, repetition_penalty=1.5)
 SAMPLES = {"do_sample": True, "temperature": 0.5}

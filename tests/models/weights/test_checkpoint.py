@@ -13,8 +13,7 @@ from transformers import GenerationConfig
 from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint
-from jaxscore.models.weights.checkpoint import (
+from jaxscore.models.weights.generation_config import (
     ANY_TEXT,
     COMPUTED,
     SAMPLING,
@@ -269,7 +268,7 @@ def read(folder, config=None, **entries):
     if entries:
         text = json.dumps(entries)
         (folder / "generation_config.json").write_text(text, encoding="utf-8")
-    return checkpoint.read_generation_config(folder, config or {})[1]
+    return read_generation_config(folder, config or {})[1]
 
 
 def test_every_entry_that_transformers_knows_is_thought_about():

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint as files
+from jaxscore.models.weights import folder as files
 from tests.models.checkpoints import loaded
 
 NORM = "model.norm.weight"

@@ -28,7 +28,8 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models import native
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, filling, fingerprint, gguf, gguf_blocks
+from jaxscore.models.weights import filling, fingerprint, folder, gguf, gguf_blocks
+from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.gguf import architectures
 from jaxscore.types.requests import GenerationRequest
 from tests.models import gguf_files
@@ -149,7 +150,7 @@ def assert_same(folder, path, most=0.0):
 
 def loaded(path):
     """The decoder's config, which with the parameters decides every score, and those."""
-    _, config = native.translate(path, checkpoint.read_config(path))
+    _, config = native.translate(path, read_config(path))
     return config, load(path, dtype="float32").params
 
 
@@ -686,10 +687,10 @@ def test_a_file_of_a_hub_repository_is_named_after_a_colon(tmp_path, monkeypatch
         (tmp_path / file).write_bytes(b"GGUF")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     if expected is not None:
-        assert checkpoint.resolve(name, None) == tmp_path / expected
+        assert folder.resolve(name, None) == tmp_path / expected
         return
     with pytest.raises(InputError, match="expected the name of one GGUF file"):
-        checkpoint.resolve(name, None)
+        folder.resolve(name, None)
 
 
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}

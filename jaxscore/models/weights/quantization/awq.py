@@ -11,7 +11,6 @@ The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 
 
 import numpy as np
 
-from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -24,6 +23,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     scaled,
     unpacked,
 )
+from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())

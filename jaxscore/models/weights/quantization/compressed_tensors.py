@@ -23,7 +23,6 @@ import numpy as np
 import regex
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -39,6 +38,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     unpacked,
 )
 from jaxscore.models.weights.quantization.fp8 import ROUNDED, widened
+from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())

@@ -22,7 +22,7 @@ from jaxscore.device.dots import E2M1, INT4, INT8, PACKED, POWER, Form
 from jaxscore.errors import InputError
 from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.gguf_blocks import packed
-from jaxscore.models.weights.quantization import KEY
+from jaxscore.models.weights.quantization.settings import KEY
 from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, StoredRows, Tensors
 
 INT4_BITS = 4

@@ -13,7 +13,6 @@ import re
 import numpy as np
 
 from jaxscore.device.dots import E4M3, E5M2, Form
-from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -26,6 +25,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     n_blocks,
     times_blocks,
 )
+from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 
 READ = frozenset(

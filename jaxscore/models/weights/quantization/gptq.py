@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
@@ -32,6 +31,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     unpacked,
     unpacked_rows,
 )
+from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset(

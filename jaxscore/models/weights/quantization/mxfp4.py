@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxscore.device import dots
 from jaxscore.errors import InputError
-from jaxscore.models.weights.quantization import Settings
 from jaxscore.models.weights.quantization.dequantize import (
     Computed,
     Found,
@@ -24,6 +23,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     block_rows,
     find_modules,
 )
+from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset({"quant_method"})

@@ -14,7 +14,8 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.models import native
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, converted, fingerprint, quantization
+from jaxscore.models.weights import converted, fingerprint, quantization
+from jaxscore.models.weights.checkpoint import Checkpoint, read_config
 from jaxscore.models.weights.quantization import fp8
 from tests.models.checkpoints import (
     assert_agree,
@@ -126,9 +127,9 @@ def test_weights_that_stay_as_stored(made, method):
 def test_meshes_split_rows_between_blocks_only(made):
     for method, model in (("fp8", 4), ("integers", 4), ("packed", 1)):
         folder, _ = made("llama", method)
-        raw = checkpoint.read_config(folder)
-        tensors = quantization.open_tensors(folder, quantization.read_scheme(folder, raw))
-        family, config = native.translate(folder, quantization.plain_config(raw))
+        source = Checkpoint.open(folder)
+        tensors = source.tensors
+        family, config = native.translate(folder, source.config)
         config = native.with_storage(folder, family, config, tensors, "float32", "stored")
         check_divisible(config, model)
         if model == 1:  # 32 weights of 4 bits stay together, and a row of queries has as many
@@ -149,7 +150,7 @@ def test_a_converted_folder_is_plain(made, tmp_path):
     facts = converted.Facts("llama", "float32", "x", None, None, "0")
     original = loaded(folder)
     converted.save(tmp_path / "made", folder, original.params, facts, with_code=False)
-    assert "quantization_config" not in checkpoint.read_config(tmp_path / "made")
+    assert "quantization_config" not in read_config(tmp_path / "made")
     again = loaded(tmp_path / "made")
     assert again.stored_as is None
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, original.params, again.params)))
@@ -342,8 +343,8 @@ def test_shapes_are_checked_before_anything_is_computed(made, tmp_path, monkeypa
 def test_one_tensor_at_a_time(made):
     """Outlines have no bytes, and nothing that was computed is kept."""
     folder, _ = made("llama", "gptq")
-    scheme = quantization.read_scheme(folder, checkpoint.read_config(folder))
-    tensors = quantization.open_tensors(folder, scheme)
+    source = Checkpoint.open(folder)
+    tensors = source.tensors
     name = "model.layers.1.mlp.up_proj.weight"
     assert tensors.stored[name].strides == (0, 0)
     assert name in tensors.changed
