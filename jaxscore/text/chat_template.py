@@ -266,10 +266,13 @@ def _texts(message: Mapping[str, Any], number: int) -> list[str]:
 def _with_contents(
     messages: Sequence[Mapping[str, Any]], texts: Sequence[Sequence[str]], forms: Sequence[bool]
 ) -> list[dict[str, Any]]:
-    """Return the messages with these texts as lists of parts (True in `forms`) or as strings."""
+    """Return the messages with these texts as lists of parts (True in `forms`) or as strings.
+
+    Empty fields are left out: to many templates an empty `tool_calls` is a call of tools.
+    """
     return [
         {
-            **message,
+            **{name: value for name, value in message.items() if value},
             "content": [{"type": "text", "text": text} for text in of_message]
             if has_parts
             else "".join(of_message),

@@ -264,6 +264,18 @@ def test_a_message_that_has_more_than_text_is_refused(tokenizer, message, why):
     assert "a<|im_end|>" in chat_template.render(tokenizer, [harmless])
 
 
+@pytest.mark.parametrize("field", ["tool_calls", "reasoning_content", "name"])
+@pytest.mark.parametrize("empty", [None, [], ""])
+def test_empty_fields_do_not_reach_the_template(tokenizer, field, empty):
+    # DeepSeek's, Llama 3.1's and gpt-oss' take a message with `tool_calls` as a call of tools.
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m." + field + " is defined %}{{ m." + field + "[0].x }}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    message = {"role": "assistant", "content": "a", field: empty}
+    assert chat_template.render(tokenizer, [message]) == "a"
+
+
 def test_a_name_is_given_to_the_template(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}{{ m.name }}: {{ m.content }}{% endfor %}"
     message = {"role": "user", "name": "Ada", "content": "Who?"}
