@@ -220,7 +220,12 @@ def _choose_forms(template: str, probe: str, variables: str) -> tuple[bool, ...]
         except LimitError:
             raise
         except TemplateError as problem:
-            lost = [*range(len(messages))]
+            # At first any message, then the system's, may need the other form.
+            lost = [
+                k
+                for k, message in enumerate(messages)
+                if error is None or message["role"] == "system"
+            ]
             error = error or problem
         else:
             lost = _lost(prompt, messages, texts, forms)

@@ -110,6 +110,11 @@ PARTS_OF_USERS = (
     "{% for m in messages %}<{{ m.role }}>{% if m.role == 'system' %}{{ m.content | trim }}"
     "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
 )
+# Each half fails with a TypeError or an UndefinedError for the other form.
+ADDED_PARTS_OF_USERS = (
+    "{% for m in messages %}{{ '<' + m.role + '>' + (m.content if m.role == 'system' else "
+    "m.content[0]['text']) }}{% endfor %}"
+)
 ADDED = "{% for m in messages %}{{ '<' + m['role'] + '>' + m['content'] }}{% endfor %}"
 # Mistral's writes the system message into the last message of the user.
 MISTRAL = (
@@ -120,7 +125,10 @@ MISTRAL = (
 )
 
 
-@pytest.mark.parametrize("template", [ALL, PARTS, FIRST_PART, NO_STRING, BOTH, PARTS_OF_USERS])
+@pytest.mark.parametrize(
+    "template",
+    [ALL, PARTS, FIRST_PART, NO_STRING, BOTH, PARTS_OF_USERS, ADDED_PARTS_OF_USERS],
+)
 def test_a_string_is_written_by_templates_that_expect_strings_or_parts(tokenizer, template):
     tokenizer.chat_template = template
     assert chat_template.render(tokenizer, SYSTEM) == "<system>Be brief.<user>Who?"
