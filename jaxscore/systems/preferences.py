@@ -14,6 +14,7 @@ loses tokens to both completions. The rule is that of TRL 1.16, `trl/trainer/dpo
 import dataclasses
 import functools
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,7 @@ class Scored(NamedTuple):
         counts: tokens in the sums.
         is_cut: whether a text has more tokens than `max_length`.
         is_unequal: whether the prompt alone has tokens that a text does not begin with.
+        lacks_reasoning: True if the chat template leaves out the reasoning of a completion.
         error: why the pair could not be scored, or None.
     """
 
@@ -103,6 +105,7 @@ class Scored(NamedTuple):
     counts: tuple[int, int] = (0, 0)
     is_cut: bool = False
     is_unequal: bool = False
+    lacks_reasoning: bool = False
     error: str | None = None
 
 
@@ -209,12 +212,14 @@ def evaluate(
     """
     started = time.perf_counter()
     records: list[Mapping[str, Any]] = []
-    failures, margin, n_items, n_cut, n_unequal = [], 0.0, 0, 0, 0
+    failures, margin, n_items = [], 0.0, 0
+    n_cut = n_unequal = n_without_reasoning = 0
     for entry, scored in score_pairs(lm, _checked(entries), settings.max_length):
         n_items += 1
         if scored.error is None:
             n_cut += scored.is_cut
             n_unequal += scored.is_unequal
+            n_without_reasoning += scored.lacks_reasoning
             margin += scored.sums[0] - scored.sums[1]
         else:
             failures.append(Failure(entry.name, scored.error))
@@ -233,7 +238,7 @@ def evaluate(
         if mean is None
         else f"mean log-probability of chosen less rejected {mean:.4f} nats, {n_good:,} pairs",
         failures=failures,
-        remarks=_remarks(n_cut, n_unequal, settings.max_length),
+        remarks=_remarks(n_cut, n_unequal, n_without_reasoning, settings.max_length),
         seconds=time.perf_counter() - started,
     )
 
@@ -261,7 +266,7 @@ def _record(entry: Entry[Item], scored: Scored) -> dict[str, Any]:
     return own | {k: v for k, v in fields.items() if v is not None or k != "prompt"}
 
 
-def _remarks(n_cut: int, n_unequal: int, max_length: int) -> list[str]:
+def _remarks(n_cut: int, n_unequal: int, n_without_reasoning: int, max_length: int) -> list[str]:
     remarks: list[str] = []
     if n_cut:
         remarks.append(
@@ -278,6 +283,14 @@ def _remarks(n_cut: int, n_unequal: int, max_length: int) -> list[str]:
                 "which TRL warns too: the completions start where they differ. A prompt that ends "
                 "in a blank is the usual reason",
                 n=n_unequal,
+            )
+        )
+    if n_without_reasoning:
+        remarks.append(
+            Remark(
+                "{n} pairs have a completion whose reasoning the chat template leaves out: its "
+                "log-probability is that of the rest, as in TRL",
+                n=n_without_reasoning,
             )
         )
     return remarks
@@ -331,7 +344,9 @@ def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> It
             if isinstance(found, str):
                 yield _Tokenized(entry, Scored(error=found))
             else:
-                yield _sequences(lm, entry, encoded[k], max_length)
+                pair = _sequences(lm, entry, encoded[k], max_length)
+                lacks_reasoning = not plain[k] and _lacks_reasoning(entry, found[1:])
+                yield pair._replace(known=pair.known._replace(lacks_reasoning=lacks_reasoning))
 
 
 def _n_tokens(pair: _Tokenized) -> int:
@@ -367,6 +382,19 @@ def _texts(lm: LocalLM, entry: Entry[Any]) -> tuple[str, str, str] | str:
         if texts[1] == texts[2] and _words(chosen) != _words(rejected):
             return SAME_TEXT
     return texts if all(map(is_valid_unicode, texts)) else INVALID_UNICODE
+
+
+def _lacks_reasoning(entry: Entry[Any], rendered: Sequence[str]) -> bool:
+    """Return True if a part of a completion with reasoning is not in its rendered text."""
+    assert entry.item is not None
+    completions = entry.item.pair[1:]
+    return any(
+        part.strip() not in text
+        for messages, text in zip(completions, rendered, strict=True)
+        for message in messages
+        if "</think>" in message["content"]
+        for part in re.split("</?think>", message["content"])
+    )
 
 
 def _words(messages: Any) -> list[list[str]]:

@@ -106,6 +106,8 @@ def test_completions_that_a_template_writes_alike_fail(scorers, monkeypatch):
     report = evaluate("preferences", scorers("tiny-qwen2"), rows)
     assert ["error" in record for record in report.items] == [True, False, False]
     assert "the chat template writes the same text for both" in report.items[0]["error"]
+    [remark] = report.evaluation.remarks
+    assert remark.startswith("1 pairs have a completion whose reasoning the chat template leaves")
 
 
 def test_conversations_against_pytorch(demo_scorer):
