@@ -97,7 +97,7 @@ class DrawnTokens:
             context: see `context_ids`.
         """
         ids = self._checked(ids_of(item, output))
-        if context is None or ids is None:
+        if context is None or ids is None or self._is_padded(ids):
             return None
         text, decoded = item[OUTPUTS][output], self._decoder.join(ids)
         if text not in (decoded, decoded.strip()):  # usc-generate writes the second
@@ -124,6 +124,15 @@ class DrawnTokens:
         # bytes and special tokens.
         n_longest = len(ids) + len(context.encode()) + len(self._encoder.prefix)
         return len(ids) > limit or (len(ids) < limit and n_longest < self._max_positions)
+
+    def _is_padded(self, ids: Ids) -> bool:
+        """Return True if only special tokens come after an EOS, as in rows of `generate`'s output.
+
+        They have no text, and no model drew them.
+        """
+        eos = self._encoder.tokenizer.eos_token_id
+        after = ids[ids.index(eos) + 1 :] if eos in ids else ()
+        return bool(after) and all(map(self._decoder.is_special, after))
 
     def _checked(self, ids: Any) -> Ids | None:
         """Return ids of a record if they are in the vocabulary."""

@@ -154,6 +154,21 @@ def test_a_text_that_is_not_that_of_its_ids_is_encoded_and_counted(scorers, draw
     assert found.items[0]["confidence_list"][stale] == pytest.approx(want, abs=1e-5)
 
 
+def test_padded_ids_are_not_scored(scorers, drawn):
+    """Rows of transformers' `generate` are padded after the EOS, often with the EOS."""
+    scorer, record = scorers("tiny-qwen2"), drawn("tiny-qwen2")[0]
+    ids, eos = record["token_ids"], scorer.encoder.tokenizer.eos_token_id
+    padded = {**record, "token_ids": [[*ids[0], eos, eos, eos], [*ids[1], eos], *ids[2:]]}
+    found = evaluate("self-certainty", scorer, [padded])
+    [remark] = [one for one in found.evaluation.remarks if "padded" in one]
+    assert remark.counts == {"n": 1}
+    plain = evaluate("self-certainty", scorer, without_ids([record]))
+    first, second, *_ = found.items[0]["confidence_list"]
+    assert first == pytest.approx(plain.items[0]["confidence_list"][0], abs=1e-5)
+    want = published("tiny-qwen2", padded)
+    assert second == pytest.approx(want[1], abs=1e-4)  # a model draws an EOS, too
+
+
 def test_samples_of_another_tokenizer_are_encoded_by_their_text(scorers, drawn):
     records = drawn("tiny-llama3")
     found = evaluate("self-certainty", scorers("tiny-gpt2"), records)

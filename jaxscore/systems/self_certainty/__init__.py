@@ -99,7 +99,7 @@ CHARACTERS_PER_TOKEN = 3
 STATISTIC = "self-certainty"
 STALE_IDS = (
     "{n} outputs have token_ids that are not those of the texts in this tokenizer: the text was "
-    "edited, or another model drew them; these texts were encoded again"
+    "edited, another model drew them, or they are padded; these texts were encoded again"
 )
 ENCODED_AGAIN = (
     "{n} outputs have no token_ids and were encoded again: {n_differ} certainly have other tokens "
