@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -34,7 +35,13 @@ from tools.device_check import (
     values,
     vocabulary,
 )
-from tools.device_check.checks import RECORD, Options, compare_devices, compare_processes
+from tools.device_check.checks import (
+    RECORD,
+    Options,
+    compare_devices,
+    compare_processes,
+    largest_difference,
+)
 
 SMALL = Options(small=True)
 
@@ -155,14 +162,15 @@ def test_a_device_without_kernels_is_skipped(capsys, part):
 
 
 @pytest.mark.slow
-def test_vocabulary(monkeypatch, capsys):
+@pytest.mark.parametrize("error", [2e-3, math.nan])
+def test_vocabulary(monkeypatch, capsys, error):
     vocabulary.run(SMALL)
     assert len(texts(capsys.readouterr().out, "PASS")) == 2
     right = vocabulary.score_positions
 
     def wrong(*args):
         scores = right(*args)
-        return scores._replace(self_certainty=scores.self_certainty + 2e-3)
+        return scores._replace(self_certainty=scores.self_certainty + error)
 
     monkeypatch.setattr(vocabulary, "score_positions", wrong)
     vocabulary.run(SMALL)
@@ -322,6 +330,16 @@ def test_speed_of_a_shared_prompt(capsys):
     assert "4 continuations of 8 tokens each on a prompt of its own" in unshared
     [ratio] = texts(out, "NOTE")
     assert "a text on the shared prompt takes 1/" in ratio
+
+
+def test_a_difference_that_is_nan_is_the_largest():
+    """Whichever number it is: Python's `max` would drop it unless it is the first."""
+    zeros = np.zeros(2, np.float32)
+    for column in range(2):
+        got = [zeros, zeros]
+        got[column] = np.array([0, np.nan], np.float32)
+        assert np.isnan(largest_difference((x, zeros) for x in got))
+    assert largest_difference([(zeros, zeros), (zeros, zeros + 2), (zeros, zeros - 1)]) == 2
 
 
 def test_an_unknown_device_has_no_mfu():

@@ -15,7 +15,7 @@ from jaxscore.engine.engine import Engine
 from jaxscore.models.load import load
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import shapes, speed
-from tools.device_check.checks import NOTE, SKIPPED, Options, record, report
+from tools.device_check.checks import NOTE, SKIPPED, Options, largest_difference, record, report
 from tools.device_check.timing import median_seconds
 
 NAME = "Qwen2.5-0.5B"
@@ -87,8 +87,9 @@ def run_jaxscore(options: Options) -> None:
     result = json.loads((options.folder / FILE).read_text(encoding="utf-8"))
     sequences = [TokenSequence(np.array(ids, np.int32), 0) for ids in result["ids"]]
     scores = Engine(load(options.folder, dtype="float32")).score_sequences(sequences)
-    pairs = zip(scores, result["logprobs"], strict=True)
-    worst = max(float(np.abs(got.logprob - want).max()) for got, want in pairs)
+    worst = largest_difference(
+        zip((columns.logprob for columns in scores), result["logprobs"], strict=True)
+    )
     report(worst < 1e-4, f"{label(options)}: scores against PyTorch, float32 {worst:.1e}")
     if not options.has_time(f"{label(options)}: time against PyTorch"):
         return

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,14 @@ def guarded(name: str, check: Callable[..., Any], *args: Any) -> None:
     except Exception as problem:
         kind = type(problem).__name__
         record(FAIL, f"{name}: {kind}: {problem}\n{traceback.format_exc()}")
+
+
+def largest_difference(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Return the largest absolute difference of all pairs of arrays, NaN if any difference is NaN.
+
+    Python's `max` would drop every NaN but the first number.
+    """
+    return float(np.max([np.abs(got - expected).max() for got, expected in pairs]))
 
 
 def compare_devices(expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> None:

@@ -18,7 +18,15 @@ from jaxscore.device.backends import (
     current_backend,
 )
 from jaxscore.device.experts import BLOCK, GROUPED, SUMS
-from tools.device_check.checks import NOTE, SKIPPED, Options, guarded, record, report
+from tools.device_check.checks import (
+    NOTE,
+    SKIPPED,
+    Options,
+    guarded,
+    largest_difference,
+    record,
+    report,
+)
 from tools.device_check.timing import median_seconds
 
 ALLOWED = {"float32": 1e-4, "bfloat16": 3e-2}  # of values near 1; 8 bits before the last product
@@ -72,8 +80,7 @@ def compare(chosen: list[Case], options: Options) -> None:
     def numbers(case: Case, compiled: Any) -> None:
         kernel, plain = compiled.result()
         got, want = jax.device_get((kernel(*case.args), plain(*case.plain_args)))
-        pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
-        worst = max(float(np.abs(x - y).max()) for x, y in pairs)
+        worst = largest_difference(zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True))
         report(worst < case.allowed, f"{case.name}: worst difference {worst:.1e}")
         checked.append((case, kernel, plain))
 

@@ -7,7 +7,7 @@ from jaxscore.engine.engine import Engine
 from jaxscore.errors import InputError, format_bytes
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import random_model, shapes
-from tools.device_check.checks import SKIPPED, Options, record, report
+from tools.device_check.checks import SKIPPED, Options, largest_difference, record, report
 
 LENGTH, HEADS = 4096, 32  # attention scores of a row take 4 * HEADS * LENGTH**2 bytes, 2 GB
 EXCESS = 2  # times what the device has, for scores alone
@@ -45,9 +45,8 @@ def run(options: Options) -> None:
     if not refused:
         return record(SKIPPED, f"out of memory: not reached with {rows} x {LENGTH} tokens")
     one_by_one = Engine(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
-    worst = max(
-        float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(got[:4], one_by_one, strict=True)
-    )
+    pairs = zip(got[:4], one_by_one, strict=True)
+    worst = largest_difference((a.logprob, b.logprob) for a, b in pairs)
     batches = ", ".join(f"{n} x {length}" for n, length in refused)
     report(
         worst < 1e-5,

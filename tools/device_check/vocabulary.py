@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device import reference
@@ -16,7 +15,7 @@ from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.devices import is_out_of_memory
 from jaxscore.errors import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
-from tools.device_check.checks import SKIPPED, Options, guarded, record, report
+from tools.device_check.checks import SKIPPED, Options, guarded, largest_difference, record, report
 from tools.device_check.timing import median_seconds, temporary_bytes
 
 V, WIDTHS, QUERIES = 151936, (896, 3584), 2048
@@ -66,8 +65,8 @@ def compare(what: str, v: int, width: int, queries: int, dtype: str) -> None:
         if not is_out_of_memory(problem):
             raise
         return record(SKIPPED, f"{what}: full logits do not fit in memory")
-    worst = max(
-        float(np.abs(getattr(fused, name) - getattr(whole, name)).max())
+    worst = largest_difference(
+        (getattr(fused, name), getattr(whole, name))
         for name in ("logprob", "entropy", "self_certainty")
     )
     other = int((fused.greedy_id != whole.greedy_id).sum())
