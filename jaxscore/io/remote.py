@@ -59,8 +59,11 @@ VERSIONS = (  # of a file's facts, what changes with its bytes: the first one th
 TRIES = 4
 PAUSE = 0.5  # seconds before the second try; doubled before each further one
 LONGEST_RETRY = 60.0  # seconds after the first failure within which another try begins
+SILENCE = 15.0  # seconds without a byte from a store, after which its request fails
 # Schemes whose clients always retry: gcsfs 6 times within 40 s, huggingface_hub as often
 CLIENT_RETRIES = ("gs", "gcs", "hf")
+# Statuses of web servers that another try may not get; None if there was no answer
+PASSING = (None, 408, 429, 500, 502, 503, 504)
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
 LONGEST_REASON = 300  # characters of a store's own message
@@ -196,9 +199,22 @@ def _store(address: str) -> Any:
     scheme = _scheme(address)
     try:
         options: dict[str, Any] = {"use_listings_cache": False}
+        configured = fsspec.config.conf.get(scheme, {})
         if scheme == "s3":
-            configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-            options["config_kwargs"] = configured | {"retries": {"total_max_attempts": 1}}
+            once = {"retries": {"total_max_attempts": 1}}
+            silence = {"connect_timeout": SILENCE, "read_timeout": SILENCE}
+            options["config_kwargs"] = silence | configured.get("config_kwargs", {}) | once
+        elif scheme in ("gs", "gcs", *READ_ONLY):
+            # aiohttp's own limit is five minutes, and holds for large files too.
+            import aiohttp  # deferred, too
+
+            silence = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+            if scheme in READ_ONLY:
+                options["client_kwargs"] = {"timeout": silence} | configured.get(
+                    "client_kwargs", {}
+                )
+            else:
+                options["requests_timeout"] = configured.get("requests_timeout", silence)
         store = fsspec.filesystem(scheme, **options)
         if scheme == "s3":
             store.retries = 1  # of s3fs, around those of botocore
@@ -208,6 +224,24 @@ def _store(address: str) -> Any:
         raise InputError(f"{mask_address(address)}: {problem}; {SCHEMES[scheme]}") from None
     except Exception as problem:  # credentials that are no file, a proxy without a port
         raise _refusal(address, problem) from None
+
+
+def _facts(store: Any, address: str) -> dict[str, Any]:
+    """What a store says of the file behind an address.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Exception: the store does not answer.
+    """
+    try:
+        return dict(store.info(_place(address)))
+    except FileNotFoundError as problem:
+        # The client of web pages calls every failure a missing file. Its cause has the status.
+        cause = problem.__cause__
+        is_web = _scheme(address) in READ_ONLY
+        if is_web and cause is not None and getattr(cause, "status", None) in PASSING:
+            raise cause from None
+        raise
 
 
 def _place(address: str) -> str:
@@ -280,7 +314,7 @@ def identity(path: Path) -> dict[str, Any] | None:
 
     def look() -> dict[str, Any] | None:
         try:
-            facts = store.info(_place(address))
+            facts = _facts(store, address)
             return None if facts.get("type") == "directory" else _identity(facts)
         except FileNotFoundError:
             return None
@@ -386,7 +420,7 @@ def _download(address: str, copy: Path, expected: Mapping[str, Any] | None = Non
     store, place = _store(address), _place(address)
 
     def download() -> None:
-        before = _identity(store.info(place))
+        before = _identity(_facts(store, address))
         # A listing may write times otherwise than a look at one file.
         known = before.keys() & (expected or {}).keys() & {"size", *VERSIONS[0]}
         if any(before[name] != (expected or {})[name] for name in known):
@@ -394,7 +428,7 @@ def _download(address: str, copy: Path, expected: Mapping[str, Any] | None = Non
                 f"{mask(address)}: changed while this run read it; run the same command again"
             )
         store.get_file(place, str(copy))
-        if _identity(store.info(place)) != before:
+        if _identity(_facts(store, address)) != before:
             raise _Changed("it changed while it was copied")
         if before["size"] not in (None, copy.stat().st_size):
             raise _Changed(f"found {copy.stat().st_size} bytes, expected {before['size']}")
@@ -432,7 +466,7 @@ def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite"
 
     def put() -> None:
         store.put_file(str(source), place, mode=mode())
-        if (found := store.info(place).get("size")) != size:
+        if (found := _facts(store, address).get("size")) != size:
             raise _Changed(f"found {found} bytes in the store, expected {size}")
 
     _persist(address, put)

@@ -1,5 +1,6 @@
 """Files behind addresses, over a store in memory that fails as real ones do."""
 
+import contextlib
 import datetime
 import http.server
 import io
@@ -8,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -305,32 +307,78 @@ def test_retries_of_the_s3_client_are_off(monkeypatch):
     assert store.retries == 1
 
 
-def test_web_server_that_always_fails_is_asked_as_often_as_one_layer_says(clock):
-    pytest.importorskip("aiohttp")
-    requests = []
+@contextlib.contextmanager
+def web_server(
+    answer: Callable[[http.server.BaseHTTPRequestHandler], None],
+) -> Iterator[tuple[str, list[str]]]:
+    """A web server whose answers are all the same: its address, and the requests so far."""
+    requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             requests.append(self.command)
-            self.send_error(503)
+            answer(self)
 
-        do_HEAD = do_GET
+        do_HEAD = do_PUT = do_POST = do_GET
 
         def log_message(self, *args):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}/in.jsonl?sig={SECRET}"
-        with (
-            pytest.raises(InputError, match=r"in\.jsonl\?\.\.\.") as refusal,
-            remote.fetched(remote.stage(address)),
-        ):
-            pass
+        yield f"http://127.0.0.1:{server.server_port}", requests
         server.shutdown()
-    assert "5eC" not in str(refusal.value)
-    assert requests
-    assert len(requests) <= 2 * remote.TRIES  # HEAD, and GET where that fails
+
+
+def test_web_server_that_always_fails_is_asked_as_often_as_one_layer_says(clock):
+    pytest.importorskip("aiohttp")
+    with web_server(lambda handler: handler.send_error(503)) as (server, requests):
+        address = f"{server}/in.jsonl?sig={SECRET}"
+        for action in (remote.identity, remote.read_bytes, fetch):
+            requests.clear()
+            with pytest.raises(InputError, match=r"in\.jsonl\?\.\.\.: 503") as refusal:
+                action(remote.stage(address))
+            assert "5eC" not in str(refusal.value)
+            # One each, or HEAD, and GET where that fails
+            assert len(requests) in (remote.TRIES, 2 * remote.TRIES)
+
+
+def fetch(path: Path) -> None:
+    with remote.fetched(path):
+        pass
+
+
+def test_page_that_is_not_there_is_not_tried_again():
+    pytest.importorskip("aiohttp")
+    with web_server(lambda handler: handler.send_error(404)) as (server, requests):
+        assert remote.identity(remote.stage(f"{server}/in.jsonl")) is None
+    assert requests == ["HEAD", "GET"]
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
+def test_server_that_never_answers_is_given_up(monkeypatch, scheme):
+    """The limits of the clients' own are five minutes a request, or none."""
+    pytest.importorskip({"http": "aiohttp", "s3": "s3fs", "gs": "gcsfs"}[scheme])
+    monkeypatch.setattr(remote, "SILENCE", 0.1)
+    monkeypatch.setattr(remote, "PAUSE", 0)
+    has_ended = threading.Event()
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        has_ended.wait(60)
+        handler.send_error(503)
+
+    with web_server(answer) as (server, requests):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server)
+        address = f"{server}/in.jsonl" if scheme == "http" else f"{scheme}://b/in.jsonl"
+        try:
+            with pytest.raises(InputError, match=r"(?i)time"):
+                remote.identity(remote.stage(address))
+        finally:
+            has_ended.set()
+    assert len(requests) >= remote.TRIES
 
 
 def test_refusal_of_the_store_is_not_tried_again_and_has_no_secrets(store):
