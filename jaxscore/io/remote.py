@@ -218,12 +218,20 @@ def _store(address: str) -> Any:
         store = fsspec.filesystem(scheme, **options)
         if scheme == "s3":
             store.retries = 1  # of s3fs, around those of botocore
+            store.s3.meta.events.register_last(
+                "before-call.s3", _send_at_once, unique_id="jaxscore-send-at-once"
+            )
         store.invalidate_cache()
         return store
     except ImportError as problem:
         raise InputError(f"{mask_address(address)}: {problem}; {SCHEMES[scheme]}") from None
     except Exception as problem:  # credentials that are no file, a proxy without a port
         raise _refusal(address, problem) from None
+
+
+def _send_at_once(params: dict[str, Any], **_: Any) -> None:
+    """Leave out `Expect: 100-continue`, whose answer aiohttp awaits without any limit."""
+    params["headers"].pop("Expect", None)
 
 
 def _facts(store: Any, address: str) -> dict[str, Any]:

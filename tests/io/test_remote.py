@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 from urllib.parse import quote
 
 import fsspec
@@ -297,6 +298,7 @@ def test_retries_of_the_s3_client_are_off(monkeypatch):
 
     def filesystem(scheme, **options):
         made.append((scheme, options, store := Faulty()))
+        store.s3 = mock.MagicMock()
         return store
 
     monkeypatch.setattr(fsspec, "filesystem", filesystem)
@@ -355,11 +357,12 @@ def test_page_that_is_not_there_is_not_tried_again():
     assert requests == ["HEAD", "GET"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["http", "s3", "gs"])
 def test_server_that_never_answers_is_given_up(monkeypatch, scheme):
     """The limits of the clients' own are five minutes a request, or none."""
     pytest.importorskip({"http": "aiohttp", "s3": "s3fs", "gs": "gcsfs"}[scheme])
-    monkeypatch.setattr(remote, "SILENCE", 0.1)
+    monkeypatch.setattr(remote, "SILENCE", 0.5)
     monkeypatch.setattr(remote, "PAUSE", 0)
     has_ended = threading.Event()
 
@@ -379,6 +382,34 @@ def test_server_that_never_answers_is_given_up(monkeypatch, scheme):
         finally:
             has_ended.set()
     assert len(requests) >= remote.TRIES
+
+
+@pytest.mark.slow
+def test_upload_to_a_store_that_never_asks_for_its_body_is_given_up(monkeypatch, tmp_path):
+    """`Expect: 100-continue` of botocore would wait for it without a limit."""
+    pytest.importorskip("s3fs")
+    monkeypatch.setattr(remote, "SILENCE", 0.5)
+    monkeypatch.setattr(remote, "PAUSE", 0)
+    file = tmp_path / "out.jsonl"
+    file.write_bytes(b"records")
+    has_ended = threading.Event()
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        expected.append(handler.headers.get("Expect"))
+        has_ended.wait(60)
+        handler.send_error(503)
+
+    expected: list[str | None] = []
+    with web_server(answer) as (server, _):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        try:
+            with pytest.raises(InputError, match=r"(?i)time|connect"):
+                remote.send(file, remote.stage("s3://b/out.jsonl"))
+        finally:
+            has_ended.set()
+    assert {*expected} == {None}
 
 
 def test_refusal_of_the_store_is_not_tried_again_and_has_no_secrets(store):
