@@ -34,6 +34,7 @@ Exit code: 0 nothing failed, 1 something failed or nothing passed, 2 wrong usage
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -53,10 +54,12 @@ sys.path.insert(0, str(ROOT))  # as a script Python finds this folder and not th
 from tools.device_check.checks import FAIL, PASS, RECORD, SKIPPED
 
 NAME = "check_device.md"  # in a folder
+MOST_MINUTES = 24 * 60
 ABOUT_SECONDS = 120  # to find the device
 LEAST_SECONDS = 15  # below which no section starts
 MARGIN_SECONDS = 5  # between the last check that starts and the end
 GRACE_SECONDS = 60  # for the check in progress when the time of a section is over
+PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
 TAIL_LINES = 40  # of what a process printed before it crashed
 UNCACHED = {"JAXSCORE_CACHE": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
@@ -161,6 +164,7 @@ class Check:
                 text=True,
                 errors="replace",
                 start_new_session=True,  # so that its own processes are killed with it
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             ) as process,
         ):
 
@@ -211,6 +215,11 @@ class Check:
         return self.records
 
 
+def _end_with_parent() -> None:
+    """Have this new process killed when the check is, so that it does not keep the device."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     started = time.monotonic()
@@ -257,26 +266,33 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="SECTION")
     parser.add_argument("--small", action="store_true", help="narrow shapes everywhere")
     parser.add_argument("--minutes", type=float, default=8.0, help="most time (default 8)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help=f"file, or a folder for {NAME}")
+    parser.add_argument("--output", metavar="FILE", help=f"file, or a folder/ for {NAME}")
     args = parser.parse_args(arguments)
-    if not args.minutes > 0:
-        parser.error(f"--minutes {args.minutes:g}: expected more than 0")
+    if not 0 < args.minutes <= MOST_MINUTES:
+        expected = f"more than 0 and at most {MOST_MINUTES}"
+        parser.error(f"--minutes {args.minutes:g}: expected {expected}")
     return args
 
 
-def open_output(path: Path | None) -> TextIO | None:
+def open_output(output: str | None) -> TextIO | None:
     """Open the file of --output.
+
+    Args:
+        output: a file, or a folder, which is created if its name ends in a slash.
 
     Raises:
         SystemExit: it cannot be written.
     """
-    if path is None:
+    if output is None:
         return None
-    path = path / NAME if path.is_dir() else path
+    path = Path(output)
     try:
+        if output.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+        path = path / NAME if path.is_dir() else path
         return path.open("w", encoding="utf-8")
     except OSError as problem:
-        print(f"--output {path}: {problem.strerror}", file=sys.stderr)
+        print(f"--output {output}: {problem.strerror}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
