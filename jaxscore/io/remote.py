@@ -188,6 +188,27 @@ def _scheme(address: str) -> str:
     return "" if found is None else found[1].lower()
 
 
+def _client_options(scheme: str, configured: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a store's client: its retries are off, and its requests end after SILENCE.
+
+    Args:
+        configured: fsspec's own settings of the scheme, whose limits stay.
+    """
+    if scheme == "s3":
+        silence = {"connect_timeout": SILENCE, "read_timeout": SILENCE}
+        once = {"retries": {"total_max_attempts": 1}}
+        return {"config_kwargs": silence | configured.get("config_kwargs", {}) | once}
+    if scheme not in ("gs", "gcs", *READ_ONLY):
+        return {}
+    import aiohttp  # deferred: only these addresses need it
+
+    # aiohttp's own limit of five minutes would end long downloads.
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
+    if scheme in READ_ONLY:
+        return {"client_kwargs": {"timeout": limits} | configured.get("client_kwargs", {})}
+    return {"requests_timeout": configured.get("requests_timeout", limits)}
+
+
 def _store(address: str) -> Any:
     """The file system of an address.
 
@@ -198,23 +219,8 @@ def _store(address: str) -> Any:
 
     scheme = _scheme(address)
     try:
-        options: dict[str, Any] = {"use_listings_cache": False}
         configured = fsspec.config.conf.get(scheme, {})
-        if scheme == "s3":
-            once = {"retries": {"total_max_attempts": 1}}
-            silence = {"connect_timeout": SILENCE, "read_timeout": SILENCE}
-            options["config_kwargs"] = silence | configured.get("config_kwargs", {}) | once
-        elif scheme in ("gs", "gcs", *READ_ONLY):
-            # aiohttp's own limit is five minutes, and holds for large files too.
-            import aiohttp  # deferred, too
-
-            silence = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE, sock_read=SILENCE)
-            if scheme in READ_ONLY:
-                options["client_kwargs"] = {"timeout": silence} | configured.get(
-                    "client_kwargs", {}
-                )
-            else:
-                options["requests_timeout"] = configured.get("requests_timeout", silence)
+        options = {"use_listings_cache": False} | _client_options(scheme, configured)
         store = fsspec.filesystem(scheme, **options)
         if scheme == "s3":
             store.retries = 1  # of s3fs, around those of botocore
