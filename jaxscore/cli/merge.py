@@ -178,7 +178,7 @@ def _merge(
         if reports.has_page and system.page_only:
             own.append(f"page: without the {system.page_only}, which the outputs do not have")
         verify_empty(empty)
-        n_unverified = sum(OUTPUTS not in shard.manifest for shard in (*shards, *empty))
+        n_unverified = sum(not shard.manifest.get(OUTPUTS) for shard in (*shards, *empty))
         if n_unverified:
             own.append(Remark(UNVERIFIED, n=n_unverified))
         if empty:

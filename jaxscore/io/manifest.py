@@ -202,11 +202,13 @@ def output_difference(
         name: name of the file in the manifest, if it was renamed.
 
     Returns:
-        None if nothing differs, or if the manifest has no digest of it.
+        None if nothing differs, or if the manifest has no digest of any file.
     """
-    facts = manifest.get(OUTPUTS, {}).get(name or path.name)
-    if facts is None:
+    outputs = manifest.get(OUTPUTS)
+    if not outputs:
         return None
+    if (facts := outputs.get(name or path.name)) is None:
+        return f"found facts of {', '.join(sorted(outputs))}, expected those of this file"
     expected = f"expected {facts['size']} bytes"
     if (n_records := facts.get("records")) is not None:
         expected += f" with {n_records} records"

@@ -189,6 +189,20 @@ def test_manifest_of_an_earlier_version_is_accepted_and_named(run, tmp_path, fin
     assert "not verified: 2 outputs" in ran.err
 
 
+def test_manifest_that_describes_other_files_alone_is_refused(run, tmp_path, finished):
+    """A manifest with digests, but none of its own output, verifies nothing."""
+    [path, _] = finished(".jsonl")
+    made = json.loads(manifest_path(path).read_text())
+    made["outputs"] = {"x.jsonl": made["outputs"][path.name]}
+    manifest_path(path).write_text(json.dumps(made))
+    ran = run("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl")
+    assert ran.code == 2
+    assert "found facts of x.jsonl, expected those of this file" in ran.err
+    ran = run(*scoring(tmp_path / "in", f"{tmp_path}/out/"))
+    assert ran.code == 0
+    assert path.name in json.loads(manifest_path(path).read_text())["outputs"]
+
+
 @pytest.mark.parametrize("damage", [halve, empty, double, alter])
 def test_changed_output_is_not_compared(run, tmp_path, finished, damage):
     [a, b] = finished(".jsonl")
