@@ -250,7 +250,7 @@ def create_work_folder() -> Path:
 
 
 def create_private_folder(
-    folder: Path, named: Path | None = None, remedy: str = f"set {CACHE} to another folder, or off"
+    folder: Path, named: Path | None = None, remedy: str = f"set {CACHE} to another folder"
 ) -> Path:
     """Create a folder with mode 0700, or check that nobody else can write to an existing one.
 
