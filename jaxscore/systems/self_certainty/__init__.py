@@ -101,9 +101,13 @@ STALE_IDS = (
     "{n} outputs have token_ids that are not those of the texts in this tokenizer: the text was "
     "edited, another model drew them, or they are padded; these texts were encoded again"
 )
-ENCODED_AGAIN = (
-    "{n} outputs have no token_ids and were encoded again: {n_differ} certainly have other tokens "
-    "than were drawn, and of the others the text does not show it; sample keeps the ids"
+WITHOUT_IDS = (
+    "{n} outputs have no token_ids: their texts were encoded again, which may give other tokens "
+    "than were drawn; sample keeps the ids"
+)
+OTHER_TOKENS = (
+    "{n} outputs without token_ids certainly have other tokens than were drawn; of the others the "
+    "text does not show it"
 )
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
 
@@ -294,6 +298,10 @@ def evaluate(
         lines = _quality_lines(details["quality"])
     records = work.records()
     no_effect = f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens"
+    n_without = sum(
+        work.drawn_ids(work.inputs[place], output) is None
+        for place, output in work.scorable_outputs()
+    )
     remarks = {
         no_effect: settings.batch_size is not None,
         Remark(NO_READABLE_ANSWER, if_all=True): is_unreadable,
@@ -301,7 +309,8 @@ def evaluate(
             counts.n_cut
         ),
         Remark(STALE_IDS, n=counts.n_stale): counts.n_stale,
-        Remark(ENCODED_AGAIN, n=counts.n_encoded, n_differ=counts.n_differ): counts.n_encoded,
+        Remark(WITHOUT_IDS, n=n_without): n_without,
+        Remark(OTHER_TOKENS, n=counts.n_differ): counts.n_differ,
     }
     return Evaluation(
         summary=summary,
@@ -343,13 +352,11 @@ class _Counts:
     Attributes:
         n_cut: outputs whose input was cut.
         n_stale: outputs whose ids are not those of their text.
-        n_encoded: outputs without ids.
         n_differ: outputs without ids that certainly have other ids than were drawn.
     """
 
     n_cut: int = 0
     n_stale: int = 0
-    n_encoded: int = 0
     n_differ: int = 0
 
 
@@ -380,7 +387,6 @@ def _score(
                 if work.drawn_ids(inputs, output) is not None:
                     counts.n_stale += 1
                 else:
-                    counts.n_encoded += 1
                     counts.n_differ += _differ(drawn, lm, work, (place, output), scored)
             work.pass_on(on_item)
     return counts
