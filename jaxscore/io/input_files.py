@@ -17,6 +17,9 @@ from jaxscore.io.run_files import file_digest
 
 # Nanoseconds in which some file systems give two writes one time.
 COARSEST_TIME = 2_000_000_000
+# Bytes of a file that is hashed before it is read. A larger one may never end, as sparse files do,
+# and reading refuses it; it is not written twice within the resolution of the clock.
+MOST_HASHED_FIRST = 1 << 30
 
 
 class _State(NamedTuple):
@@ -25,7 +28,7 @@ class _State(NamedTuple):
     Attributes:
         version: size, inode and mtime of the file, or of all files of the folder.
         ctime_ns: the last change of content, name or mode; 0 of a folder.
-        digest: SHA-256 of the file; None of a folder.
+        digest: SHA-256 of the file; None of a folder and of a file beyond `MOST_HASHED_FIRST`.
     """
 
     version: str
@@ -52,8 +55,13 @@ class InputFiles:
         self._states = {path: _state(path) for path in paths}
 
     def digest(self, path: Path) -> str | None:
-        """Return the SHA-256 of one of the files, or None if it has none."""
+        """Return the SHA-256 of one of the files, or None if it has none.
+
+        Call it after the file has been read, since a file without end is refused there.
+        """
         state = self._states[path]
+        if state is not None and state.digest is None:
+            state = self._states[path] = state._replace(digest=_digest(path))
         return None if state is None else state.digest
 
     def check_unchanged(self) -> None:
@@ -69,7 +77,7 @@ class InputFiles:
             if now == before[:2]:
                 # A write within the resolution of the clock leaves the times as they were.
                 is_recent = self._started - before.ctime_ns < COARSEST_TIME
-                is_same = not is_recent or _digest(path) == before.digest
+                is_same = not is_recent or before.digest in (None, _digest(path))
             else:  # a new link or mode alone changes no content
                 is_same = now is not None and now[0] == before.version
                 is_same = is_same and _digest(path) == before.digest is not None
@@ -82,7 +90,10 @@ class InputFiles:
 
 def _state(path: Path) -> _State | None:
     version = _version(path)
-    return None if version is None else _State(*version, _digest(path))
+    if version is None:
+        return None
+    is_large = path.is_file() and path.stat().st_size > MOST_HASHED_FIRST
+    return _State(*version, None if is_large else _digest(path))
 
 
 def _version(path: Path) -> tuple[str, int] | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from jaxscore.cli.main import main
-from jaxscore.cli.shard_files import read_bytes
 from jaxscore.errors import InputError
-from jaxscore.io import json_input, run_files
+from jaxscore.io import json_input
 from jaxscore.io.json_input import read_array, read_jsonl, read_text
+from jaxscore.io.manifest import read_manifest
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices to read here")
@@ -129,9 +129,8 @@ def test_array_of_one_long_line_is_read(tmp_path):
 
 def test_manifest_of_a_terabyte_is_not_read(tmp_path, bounded):
     sparse(tmp_path / "out.jsonl.run.json")
-    assert run_files.read_manifest(tmp_path / "out.jsonl") is None
     with pytest.raises(InputError, match="expected at most"):
-        read_bytes(tmp_path / "out.jsonl.run.json")
+        read_manifest(tmp_path / "out.jsonl")
 
 
 @pytest.mark.parametrize(
