@@ -53,6 +53,8 @@ class InputFiles:
         """
         self._started = time.time_ns()
         self._states = {path: _state(path) for path in paths}
+        # Of what was not hashed first. They may be of a new version, so no check uses them.
+        self._late_digests: dict[Path, str | None] = {}
 
     def digest(self, path: Path) -> str | None:
         """Return the SHA-256 of one of the files, or None if it has none.
@@ -60,9 +62,11 @@ class InputFiles:
         Call it after the file has been read, since a file without end is refused there.
         """
         state = self._states[path]
-        if state is not None and state.digest is None:
-            state = self._states[path] = state._replace(digest=_digest(path))
-        return None if state is None else state.digest
+        if state is None or state.digest is not None:
+            return None if state is None else state.digest
+        if path not in self._late_digests:
+            self._late_digests[path] = _digest(path)
+        return self._late_digests[path]
 
     def check_unchanged(self) -> None:
         """Check that every file is the one that it was.
