@@ -1,7 +1,7 @@
-"""KV caches: of a prefix that all rows share (prefix cache), or of each slot's generated text.
+"""KV caches of a prefix that all rows share (prefix cache) or of each slot's generated text.
 
-Softmax attention over several parts is a mean of the parts, weighed by their log-sum-exp, like the
-blocks of flash attention (arXiv 2205.14135):
+Attention over several parts, such as the caches and the row itself, is the mean of the attention
+outputs of the parts, weighted by their log-sum-exp as in flash attention (arXiv 2205.14135):
 
     out = sum_p e^(lse_p - lse) out_p        lse = ln sum_p e^lse_p
 """
@@ -17,8 +17,8 @@ from jaxscore.device.backends import Backend
 from jaxscore.device.dots import compute_dtype, from_storage
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
-QUERY_BLOCK = 1024  # most query rows of a product on the CPU; measured best of 64..4096 at S 1536
-MOST_SCORES = 2**25  # of a product elsewhere, 128 MB
+QUERY_BLOCK = 1024  # maximum query rows of a product on the CPU; fastest of 64..4096 at S = 1536
+MAX_SCORES = 2**25  # maximum scores of a product on other platforms, 128 MB
 
 
 class KVCache(NamedTuple):
@@ -28,12 +28,12 @@ class KVCache(NamedTuple):
     position `first + s`. The entries of a head are contiguous, so products read the cache in order.
 
     Attributes:
-        key, value: as stored, see `dots.as_integers`; of all layers with attention with a leading
-            layer axis.
-        first: position of entry 0, one for all or one per cache.
-        length: entries in use, per cache.
-        states: of recurrent layers after the last token, see `recurrence.mixers`: a tree of
-            [layers, P, ...], float32. The last one of several caches has them.
+        key, value: stored keys and values, see `dots.as_integers`; with a leading layer axis they
+            hold all attention layers.
+        first: position of entry 0, one for all caches or one per cache.
+        length: number of entries in use, per cache.
+        states: states of recurrent layers after the last token, see `recurrence.mixers`: a tree of
+            float32 arrays [layers, P, ...]. Only the last of several caches holds them.
     """
 
     key: Num[Array, "*N P K S H"]
@@ -53,45 +53,51 @@ def attend_cache(
     backend: Backend,
     chunk: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """Softmax attention of every token over one layer's cache.
+    """Compute softmax attention of every token over one layer's cache.
 
     The products' inputs have the cache's dtype; scores, softmax and sums are float32.
 
     Args:
         q_RLNH: queries.
-        position_RL: depths in the trie, the cache's tokens counted; in chunks if `chunk` is given.
+        cache: keys and values of one layer.
+        position_RL: depths in the trie, counting the cache's tokens; already divided by `chunk` if
+            it is given.
         window, rule, backend: see `interval.attention`.
-        chunk: positions per chunk, by which the cache's positions are divided; None is 1.
+        chunk: positions per chunk, by which the cache's positions are divided; None means 1.
 
     Returns:
-        Mixed values and log-sum-exp. The log-sum-exp over an empty cache is so low that
+        Attention output and log-sum-exp. The log-sum-exp over an empty cache is so low that
         `merge_parts` gives it no weight.
     """
     R, L, N, H = q_RLNH.shape
     P, K, S, _ = cache.key.shape
     G = N // K
     dtype = compute_dtype(cache.key)
-    # One product per cache and key head: all its tokens and query heads are rows of it.
+    # One product per cache and key head. Its rows are all tokens and query heads.
     M = (R // P) * L * G
     q = q_RLNH.reshape(P, R // P, L, K, G, H).transpose(0, 3, 1, 2, 4, 5).reshape(P, K, M, H)
-    at = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, 1, M)
-    slopes = rule.slopes()  # as the rows of q: the G heads of a key head side by side
+    position = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, 1, M)
+    slopes = rule.slopes()  # in the order of the rows of q: the G heads of a key head are adjacent
     slope = None if slopes is None else jnp.tile(slopes.reshape(1, K, G), (1, 1, M // G))
-    most = QUERY_BLOCK if backend.cache_by_head else max(1, MOST_SCORES // (P * K * S))
-    block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
+    max_block = QUERY_BLOCK if backend.cache_by_head else max(1, MAX_SCORES // (P * K * S))
+    block = next(n for n in range(min(M, max_block), 0, -1) if M % n == 0)
     if backend.cache_by_head:
-        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, chunk, rule, block)
+        out, lse = _attend_by_head(
+            q.astype(dtype), cache, position, slope, window, chunk, rule, block
+        )
     else:
-        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, chunk, rule, block)
+        out, lse = _attend_all_heads(
+            q.astype(dtype), cache, position, slope, window, chunk, rule, block
+        )
     out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)
     return out, lse.reshape(P, K, R // P, L, G).transpose(0, 2, 3, 1, 4).reshape(R, L, N)
 
 
-def _mixed(
+def _attend(
     q: Array,
     key: Array,
     value: Array,
-    at: Array,
+    position: Array,
     slope: Array | None,
     first: Array,
     length: Array,
@@ -99,65 +105,70 @@ def _mixed(
     chunk: Array | None,
     rule: ScoreRule,
 ) -> tuple[Array, Array]:
-    """Softmax attention [..., m, H] and log-sum-exp [..., m] over the entries of key and value.
+    """Compute softmax attention over the entries of `key` and `value`.
 
     Args:
-        q: [..., m, H].
-        key, value: [..., S, H].
-        at, slope: [..., m].
-        length: [..., 1].
+        q: queries [..., m, H].
+        key, value: keys and values [..., S, H].
+        position, slope: position and ALiBi slope of each query [..., m].
+        first: position of entry 0.
+        length: number of entries in use [..., 1].
+        window, chunk, rule: see `attend_cache`.
+
+    Returns:
+        Attention output [..., m, H] and log-sum-exp [..., m].
     """
     precision = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jnp.einsum(
         "...mh,...sh->...ms", q, key, precision=precision, preferred_element_type=jnp.float32
     )
     slot = jnp.arange(key.shape[-2])
-    at, slope = at[..., None], None if slope is None else slope[..., None]
-    at_slot = first + slot if chunk is None else (first + slot) // chunk
-    scores = rule.scores(scores, slope, at, at_slot)
-    seen = (slot < length)[..., None, :]
+    position, slope = position[..., None], None if slope is None else slope[..., None]
+    slot_position = first + slot if chunk is None else (first + slot) // chunk
+    scores = rule.scores(scores, slope, position, slot_position)
+    mask = (slot < length)[..., None, :]
     if window is not None:
-        seen &= (window == 0) | (at - at_slot < window)
-    scores = jnp.where(seen, scores, MASKED)
-    top = scores.max(axis=-1, keepdims=True)
-    weights = jnp.exp(scores - top)
+        mask &= (window == 0) | (position - slot_position < window)
+    scores = jnp.where(mask, scores, MASKED)
+    max_score = scores.max(axis=-1, keepdims=True)
+    weights = jnp.exp(scores - max_score)
     total = weights.sum(axis=-1, keepdims=True)
-    mixed = jnp.einsum(
+    out = jnp.einsum(
         "...ms,...sh->...mh",
         weights.astype(q.dtype),
         value,
         precision=precision,
         preferred_element_type=jnp.float32,
     )
-    return mixed / total, (top + jnp.log(total))[..., 0]
+    return out / total, (max_score + jnp.log(total))[..., 0]
 
 
-def _each_head(
+def _attend_by_head(
     q_PKMH: Array,
     cache: KVCache,
-    at_P1M: Array,
+    position_P1M: Array,
     slope_1KM: Array | None,
     window: Array | None,
     chunk: Array | None,
     rule: ScoreRule,
     block: int,
 ) -> tuple[Array, Array]:
-    """One block of queries of one head at a time, so that its scores stay in cache."""
+    """Attend with one block of queries of one head at a time, so that scores stay in CPU caches."""
     P, K, M, _ = q_PKMH.shape
     n_blocks = M // block
 
-    def one_block(index: Array) -> tuple[Array, Array]:
+    def attend_block(index: Array) -> tuple[Array, Array]:
         p, k, b = index // (K * n_blocks), index // n_blocks % K, index % n_blocks
 
-        def of_block(rows: Array) -> Array:
+        def take_block(rows: Array) -> Array:
             return lax.dynamic_slice_in_dim(rows, b * block, block)
 
-        return _mixed(
-            of_block(q_PKMH[p, k]),
+        return _attend(
+            take_block(q_PKMH[p, k]),
             from_storage(cache.key[p, k]).astype(q_PKMH.dtype),
             from_storage(cache.value[p, k]).astype(q_PKMH.dtype),
-            of_block(at_P1M[p, 0]),
-            None if slope_1KM is None else of_block(slope_1KM[0, k]),
+            take_block(position_P1M[p, 0]),
+            None if slope_1KM is None else take_block(slope_1KM[0, k]),
             jnp.broadcast_to(cache.first, (P,))[p],
             cache.length[p, None],
             window,
@@ -165,33 +176,34 @@ def _each_head(
             rule,
         )
 
-    return lax.map(one_block, jnp.arange(P * K * n_blocks))
+    return lax.map(attend_block, jnp.arange(P * K * n_blocks))
 
 
-def _all_heads(
+def _attend_all_heads(
     q_PKMH: Array,
     cache: KVCache,
-    at_P1M: Array,
+    position_P1M: Array,
     slope_1KM: Array | None,
     window: Array | None,
     chunk: Array | None,
     rule: ScoreRule,
     block: int,
 ) -> tuple[Array, Array]:
-    """A block of queries of all caches and heads at a time, so that each cache is read once."""
+    """Attend with one block of queries of all caches and heads at a time."""
+    # A block reads each cache once.
     key, value = from_storage((cache.key, cache.value))
     first = jnp.reshape(cache.first, (-1, 1, 1, 1))
 
-    def one_block(b: Array) -> tuple[Array, Array]:
-        def of_block(rows: Array) -> Array:
+    def attend_block(b: Array) -> tuple[Array, Array]:
+        def take_block(rows: Array) -> Array:
             return lax.dynamic_slice_in_dim(rows, b * block, block, axis=2)
 
-        return _mixed(
-            of_block(q_PKMH),
+        return _attend(
+            take_block(q_PKMH),
             key,
             value,
-            of_block(at_P1M),
-            None if slope_1KM is None else of_block(slope_1KM),
+            take_block(position_P1M),
+            None if slope_1KM is None else take_block(slope_1KM),
             first,
             cache.length[:, None, None],
             window,
@@ -201,19 +213,26 @@ def _all_heads(
 
     n_blocks = q_PKMH.shape[2] // block
     if n_blocks == 1:
-        return one_block(jnp.int32(0))
-    out, lse = lax.map(one_block, jnp.arange(n_blocks))  # [blocks, P, K, block, (H)]
+        return attend_block(jnp.int32(0))
+    out, lse = lax.map(attend_block, jnp.arange(n_blocks))  # [blocks, P, K, block, (H)]
     return jnp.moveaxis(out, 0, 2), jnp.moveaxis(lse, 0, 2)
 
 
 def merge_parts(
     parts: list[tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]],
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """Merges softmax attention over several parts into that over all, with its log-sum-exp."""
-    top = parts[0][1]
+    """Merge softmax attention over several parts into attention over all of them.
+
+    Args:
+        parts: attention output and log-sum-exp of each part.
+
+    Returns:
+        Attention output and log-sum-exp.
+    """
+    max_lse = parts[0][1]
     for _, lse in parts[1:]:
-        top = jnp.maximum(top, lse)
-    weights = [jnp.exp(lse - top) for _, lse in parts]
+        max_lse = jnp.maximum(max_lse, lse)
+    weights = [jnp.exp(lse - max_lse) for _, lse in parts]
     total = sum(weights[1:], weights[0])
-    mixed = [out * w[..., None] for (out, _), w in zip(parts, weights, strict=True)]
-    return sum(mixed[1:], mixed[0]) / total[..., None], top + jnp.log(total)
+    weighted = [out * w[..., None] for (out, _), w in zip(parts, weights, strict=True)]
+    return sum(weighted[1:], weighted[0]) / total[..., None], max_lse + jnp.log(total)

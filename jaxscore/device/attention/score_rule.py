@@ -1,12 +1,12 @@
-"""Which tokens attend to which, and the scores of those pairs before the softmax.
+"""Visibility of tokens to each other, and attention scores before the softmax.
 
-Rows [R, L] are one row of T = R * L tokens: if the subtree ends of row r are moved by r * L, the
-rule `j <= i < end[j]` keeps rows apart by itself. A pair of blocks in which no token attends to
-another is not listed; a pair in which all do needs no mask.
+Rows [R, L] are computed as one row of T = R * L tokens. Adding r * L to the subtree ends of row r
+makes the rule `j <= i < end[j]` keep the rows separate. A pair of a query block and a key block is
+skipped if no query of it attends to any key, and needs no mask if every query attends to every key.
 
-        keys  0 1 2 3        two rows of two blocks each: pairs of different rows, (0, 2), (0, 3),
-    queries 0 o              (1, 2) ..., and pairs above the diagonal are not in the list;
-            1 # o            o needs a mask, # does not
+        keys  0 1 2 3        Two rows of two blocks each. Pairs of different rows, (0, 2), (0, 3),
+    queries 0 o              (1, 2) ..., and pairs above the diagonal are skipped.
+            1 # o            o needs a mask, # does not.
             2     o
             3     # o
 """
@@ -27,29 +27,34 @@ class BatchTooLong(ValueError):
 def visible(
     i: Any, j: Any, subtree_end_j: Any, position_i: Any, position_j: Any, window: Any
 ) -> Array:
-    """Whether token i attends to token j, for arrays that broadcast with each other.
+    """Return True where token i attends to token j; the arguments broadcast.
 
     Args:
-        i, j: indices in the row.
+        i, j: token indices in the row.
         subtree_end_j: subtree end of token j.
-        position_i, position_j: depths in the trie.
+        position_i, position_j: depths of the tokens in the trie.
         window: see `interval.attention`.
     """
-    seen = (j <= i) & (i < subtree_end_j)
+    mask = (j <= i) & (i < subtree_end_j)
     if window is None:
-        return seen
-    return seen & ((window == 0) | (position_i - position_j < window))
+        return mask
+    return mask & ((window == 0) | (position_i - position_j < window))
 
 
 class BlockPairs(NamedTuple):
-    """Visibility of each block of keys to each block of queries, from the bounds of the blocks."""
+    """Visibility of each key block to each query block, from the bounds of the blocks.
 
-    some: Bool[Array, "n_queries n_keys"]  # some token may attend to another
-    every: Bool[Array, "n_queries n_keys"]  # every token attends to every other: no mask
+    Attributes:
+        any_visible: False if no query attends to any key, so that the pair can be skipped.
+        all_visible: True only if every query attends to every key, so that no mask is needed.
+    """
+
+    any_visible: Bool[Array, "n_queries n_keys"]
+    all_visible: Bool[Array, "n_queries n_keys"]
 
 
-def flat_ends(subtree_end_RL: Int[Array, "R L"]) -> Int[Array, " T"]:
-    """Subtree ends [T] of the rows laid end to end as one row."""
+def flatten_ends(subtree_end_RL: Int[Array, "R L"]) -> Int[Array, " T"]:
+    """Return the subtree ends [T] of the rows concatenated into one row."""
     R, L = subtree_end_RL.shape
     first = L * jnp.arange(R, dtype=jnp.int32)[:, None]
     return (jnp.minimum(subtree_end_RL, L) + first).reshape(-1)
@@ -62,48 +67,51 @@ def block_pairs(
     queries: int,
     keys: int,
 ) -> BlockPairs:
-    """Visibility of every pair of a query block and a key block.
+    """Compute the visibility of every pair of a query block and a key block.
 
     Args:
-        end_T: see `flat_ends`; T is a multiple of both block sizes. A token whose end is 0 is
-            padding.
-        position_T: depths in the trie.
+        end_T: subtree ends from `flatten_ends`; T is a multiple of both block sizes. A token whose
+            end is 0 is padding.
+        position_T: depths of the tokens in the trie.
         window: see `interval.attention`.
-        queries, keys: tokens in a block.
+        queries, keys: numbers of tokens in a query block and in a key block.
     """
     T = end_T.shape[0]
-    i = jnp.arange(T // queries, dtype=jnp.int32)[:, None] * queries  # the first of its block
+    i = jnp.arange(T // queries, dtype=jnp.int32)[:, None] * queries  # first token of each block
     j = jnp.arange(T // keys, dtype=jnp.int32)[None, :] * keys
     ends = end_T.reshape(-1, keys)
-    some = (j <= i + queries - 1) & (ends.max(axis=1)[None] > i)
-    every = (j + keys - 1 <= i) & (ends.min(axis=1)[None] >= i + queries)
+    any_visible = (j <= i + queries - 1) & (ends.max(axis=1)[None] > i)
+    all_visible = (j + keys - 1 <= i) & (ends.min(axis=1)[None] >= i + queries)
     if window is not None:
-        of_queries, of_keys = position_T.reshape(-1, queries), position_T.reshape(-1, keys)
-        nearest = of_queries.min(axis=1)[:, None] - of_keys.max(axis=1)[None]
-        farthest = of_queries.max(axis=1)[:, None] - of_keys.min(axis=1)[None]
-        some &= (window == 0) | (nearest < window)
-        every &= (window == 0) | (farthest < window)
-    return BlockPairs(some, every & some)
+        query_position, key_position = position_T.reshape(-1, queries), position_T.reshape(-1, keys)
+        min_distance = query_position.min(axis=1)[:, None] - key_position.max(axis=1)[None]
+        max_distance = query_position.max(axis=1)[:, None] - key_position.min(axis=1)[None]
+        any_visible &= (window == 0) | (min_distance < window)
+        all_visible &= (window == 0) | (max_distance < window)
+    return BlockPairs(any_visible, all_visible & any_visible)
 
 
 def pair_counts(T: int, length: int, queries: int, keys: int) -> list[int]:
-    """Most key blocks that each query block sees: from the start of its row to the diagonal.
+    """Return an upper bound on the number of key blocks visible to each query block.
+
+    It counts all key blocks from the start of the query block's row to the diagonal.
 
     Args:
-        T: tokens of all rows, padding included.
-        length: of a row.
+        T: number of tokens of all rows, including padding.
+        length: number of tokens in a row.
+        queries, keys: numbers of tokens in a query block and in a key block.
     """
     return [
         (i + queries - 1) // keys - i // length * length // keys + 1 for i in range(0, T, queries)
     ]
 
 
-def padded(x: jax.Array, multiple: int, axis: int) -> jax.Array:
-    """Appends zeros along one axis, up to a multiple."""
-    short = -x.shape[axis] % multiple
-    if not short:
+def pad_to_multiple(x: jax.Array, multiple: int, axis: int) -> jax.Array:
+    """Append zeros along an axis until its length is a multiple of `multiple`."""
+    padding = -x.shape[axis] % multiple
+    if not padding:
         return x
-    return jnp.pad(x, [(0, short if k == axis else 0) for k in range(x.ndim)])
+    return jnp.pad(x, [(0, padding if k == axis else 0) for k in range(x.ndim)])
 
 
 class Alibi(NamedTuple):
@@ -112,8 +120,8 @@ class Alibi(NamedTuple):
     Attributes:
         slopes: penalty per position, for each query head.
         scale: factor on the penalty.
-        coarse: slopes, positions and their products are rounded to bfloat16, as when the model was
-            trained.
+        coarse: if True, slopes, positions and their products are rounded to bfloat16, as in the
+            model's training.
     """
 
     slopes: tuple[float, ...]
@@ -122,10 +130,13 @@ class Alibi(NamedTuple):
 
 
 class ScoreRule(NamedTuple):
-    """The score `softcap * tanh(scale * product / softcap) + alibi`; static.
+    """Static options of the score `softcap * tanh(scale * product / softcap) + alibi`.
 
     Attributes:
-        split: mesh axis over which the query heads are split.
+        scale: factor on the product of query and key.
+        softcap: bound on the absolute score before ALiBi, or None for no bound.
+        alibi: the ALiBi penalty, or None without ALiBi.
+        split: mesh axis over which the query heads are split, or None.
     """
 
     scale: float
@@ -134,23 +145,22 @@ class ScoreRule(NamedTuple):
     split: str | None = None
 
     def slopes(self) -> Float[Array, " N"] | None:
-        """ALiBi slopes of this shard's query heads, or None without ALiBi."""
+        """Return the ALiBi slopes of this shard's query heads, or None without ALiBi."""
         if self.alibi is None:
             return None
         slopes = jnp.asarray(self.alibi.slopes, jnp.float32)
         if self.split is None:
             return slopes
-        n_here = len(self.alibi.slopes) // lax.axis_size(self.split)
-        return lax.dynamic_slice_in_dim(slopes, lax.axis_index(self.split) * n_here, n_here)
+        n_heads = len(self.alibi.slopes) // lax.axis_size(self.split)
+        return lax.dynamic_slice_in_dim(slopes, lax.axis_index(self.split) * n_heads, n_heads)
 
     def kernel_bias(
         self, position_T: Int[Array, " T"]
     ) -> tuple[Float[Array, " N"] | None, Float[Array, "N T"] | None] | None:
-        """ALiBi for a kernel, divided by ln 2, or None without ALiBi.
+        """Return the ALiBi terms for a kernel, divided by ln 2, or None without ALiBi.
 
         Returns:
-            Slopes per head, or, if ALiBi is coarse, penalties per head and position; the other
-            entry is None.
+            (slopes per head, None), or (None, penalties per head and position) if ALiBi is coarse.
         """
         slopes = self.slopes()
         if self.alibi is None or slopes is None:
@@ -161,11 +171,11 @@ class ScoreRule(NamedTuple):
         return None, scale * self.coarse_bias(slopes[:, None], position_T[None, :])
 
     def scores(self, products: Array, slope: Any, position_i: Any, position_j: Any) -> Array:
-        """Attention scores, float32.
+        """Compute float32 attention scores.
 
         Args:
-            products: q . k, broadcasting with the other arrays.
-            slope: of the products' heads, from `slopes`.
+            products: dot products q . k; they broadcast with the other arrays.
+            slope: slopes of the products' heads, from `slopes`.
             position_i, position_j: depths of query and key in the trie.
         """
         scores = products * self.scale
@@ -181,9 +191,9 @@ class ScoreRule(NamedTuple):
 
     @staticmethod
     def coarse_bias(slope: Any, position: Any) -> Array:
-        """`slope * position` as float32, factors and product rounded to bfloat16."""
+        """Compute `slope * position` in float32 with factors and product rounded to bfloat16."""
 
-        def rounded(x: Any) -> Array:
+        def round_to_bfloat16(x: Any) -> Array:
             return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
-        return rounded(rounded(slope) * rounded(position))
+        return round_to_bfloat16(round_to_bfloat16(slope) * round_to_bfloat16(position))

@@ -147,14 +147,14 @@ def test_block_pairs_skip_nothing_that_is_visible(rows, window):
         position, end = np.arange(length)[None], np.full((1, length), length)
     position, end = (jnp.asarray(x, jnp.int32) for x in (position, end))
     got = score_rule.block_pairs(
-        score_rule.flat_ends(end), position[0], jnp.int32(window), block, block
+        score_rule.flatten_ends(end), position[0], jnp.int32(window), block, block
     )
     i, j = np.arange(length)[:, None], np.arange(length)[None]
     seen = score_rule.visible(i, j, end, position[0][:, None], position, jnp.int32(window))
     of_blocks = np.asarray(seen).reshape(length // block, block, length // block, block)
-    assert (got.some >= of_blocks.any(axis=(1, 3))).all()
-    assert (got.every <= of_blocks.all(axis=(1, 3))).all()
-    assert not got.some.all()
+    assert (got.any_visible >= of_blocks.any(axis=(1, 3))).all()
+    assert (got.all_visible <= of_blocks.all(axis=(1, 3))).all()
+    assert not got.any_visible.all()
 
 
 def test_a_slice_of_keys_holds_all_that_its_queries_see_and_few_others():
@@ -164,9 +164,9 @@ def test_a_slice_of_keys_holds_all_that_its_queries_see_and_few_others():
         end[0, first:behind] = behind
     position = jnp.zeros((1, length), jnp.int32)
     some = score_rule.block_pairs(
-        score_rule.flat_ends(jnp.asarray(end)), position[0], None, block, block
-    ).some
-    assert by_blocks._blocks_visible(some).tolist() == [1, 2, 3, 2, 2, 1, 2, 1]
+        score_rule.flatten_ends(jnp.asarray(end)), position[0], None, block, block
+    ).any_visible
+    assert by_blocks._count_visible_blocks(some).tolist() == [1, 2, 3, 2, 2, 1, 2, 1]
     assert by_blocks.slice_widths(8) == [1, 2, 3, 4, 6, 8]
     assert by_blocks.slice_widths(5) == [1, 2, 3, 4, 5]
     assert by_blocks.slice_widths(1) == [1]

@@ -19,7 +19,7 @@ from jaxscore.device.attention.score_rule import (
     BatchTooLong,
     ScoreRule,
     block_pairs,
-    flat_ends,
+    flatten_ends,
     pair_counts,
     visible,
 )
@@ -186,14 +186,14 @@ def test_a_mosaic_kernel_in_bfloat16_reads_no_block_that_is_not_seen(kernel):
 @pytest.mark.parametrize(("width", "dtype"), [(257, jnp.bfloat16), (64, jnp.float32)])
 def test_what_a_mosaic_kernel_does_not_take_is_left_to_the_blocked_form(kernel, width, dtype):
     backend = dataclasses.replace(BACKENDS["gpu"], attention=kernel)
-    assert interval._implementation(backend, dtype, 8, 1, width) is interval.blocked
+    assert interval._select_implementation(backend, dtype, 8, 1, width) is interval.blocked
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(8, 16), (16, 16), (4, 32)])
 @pytest.mark.parametrize("window", [None, 0, 5])
 def test_pairs_are_what_the_mask_says(queries, keys, window):
     _, position, end = random_rows(7, 3, 32)
-    ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
+    ends, at = flatten_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
     limit = None if window is None else jnp.int32(window)
     some, every = block_pairs(ends, at, limit, queries, keys)
     i = np.arange(96)
@@ -211,9 +211,9 @@ def test_pairs_are_what_the_mask_says(queries, keys, window):
 @pytest.mark.parametrize("most", [1 << 20, 12])
 def test_the_list_of_pairs_one_by_one(heads, window, most, monkeypatch):
     """In order, with the flags that a look at each pair gives."""
-    monkeypatch.setattr(kernel_tpu, "MOST_PAIRS", most)
+    monkeypatch.setattr(kernel_tpu, "MAX_PAIRS", most)
     _, position, end = random_rows(11, 3, 1024)
-    ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
+    ends, at = flatten_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
     limit = None if window is None else jnp.int32(window)
     sizes = kernel_tpu.block_sizes(1024, heads, 64)
     parts = kernel_tpu.query_parts(3 * 1024, 1024, sizes)
@@ -289,7 +289,7 @@ def test_parts_of_long_rows_have_the_bits_of_the_whole(heads, width, rule, monke
     )
     whole = run()
     sizes = kernel_tpu.block_sizes(1100, heads, width)
-    monkeypatch.setattr(kernel_tpu, "MOST_PAIRS", 7)
+    monkeypatch.setattr(kernel_tpu, "MAX_PAIRS", 7)
     assert kernel_tpu.query_parts(R * 1100, 1100, sizes).n > 2
     for part, want in zip(run(), whole, strict=True):
         np.testing.assert_array_equal(part, want)
@@ -308,7 +308,7 @@ def test_parts_of_long_rows_have_the_bits_of_the_whole(heads, width, rule, monke
 def test_lists_of_pairs_are_sized_by_the_rows_of_a_batch(rows, length, heads, n):
     sizes = kernel_tpu.block_sizes(length, heads, 64)
     parts = kernel_tpu.query_parts(rows * length, length, sizes)
-    assert parts.pairs <= kernel_tpu.MOST_PAIRS
+    assert parts.pairs <= kernel_tpu.MAX_PAIRS
     assert parts.n == n
 
 

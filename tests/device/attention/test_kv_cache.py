@@ -68,7 +68,7 @@ def cached(k, v, first, length):
 def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window, kind, platform):
     rule = rules(N)[kind]
     monkeypatch.setattr(kv_cache, "QUERY_BLOCK", 7)
-    monkeypatch.setattr(kv_cache, "MOST_SCORES", 7 * SLOTS)
+    monkeypatch.setattr(kv_cache, "MAX_SCORES", 7 * SLOTS)
     rows, n = 3, 9
     q, k, v = arrays(1, rows, n + L)
     if shared:
