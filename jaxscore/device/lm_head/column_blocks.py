@@ -1,9 +1,9 @@
-"""The LM head in blocks of vocabulary columns, in XLA's operations.
+"""The LM head in blocks of vocabulary columns, as XLA operations.
 
-The measure "rank" compares the target's logit with all others, so it needs that logit before the
-pass, in the bits that the pass itself computes: columns with equal weights then have equal logits.
-The target's logit is first guessed, from a product of the same shape, and the pass returns the
-logit that it computed for the target. If the two differ, the pass is repeated with the latter.
+The measure "rank" compares the target's logit with all others, so a pass over the columns needs
+that logit in advance, with the very bits that the pass computes. Columns with equal weights then
+have equal logits. The target's logit is first guessed from a product of the same shape. The pass
+returns the logit that it computed for the target and is repeated with it if the two differ.
 """
 
 from collections.abc import Collection
@@ -32,17 +32,22 @@ from jaxscore.device.rows import Unembedding
 
 
 class Target(NamedTuple):
-    """Column of each position's target and its logit; another shard's column is outside 0..V-1."""
+    """Targets of the measure "rank".
+
+    Attributes:
+        column: column of each position's target, outside 0..V-1 if another shard has it.
+        z: the target's logit.
+    """
 
     column: Int[Array, " Q"]
     z: Float[Array, " Q"]
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """The arrays as varying over each mesh axis over which an array of `like` varies.
+    """Mark arrays as varying over all mesh axes over which an array of `like` varies.
 
-    `shard_map` checks that the state of a loop varies over the same axes in each step, and counts
-    constants as equal on all shards. A no-op outside it, and inside it without that check.
+    `shard_map` checks that the state of a loop varies over the same axes in each step, and treats
+    constants as equal on all shards. This is a no-op outside `shard_map` or without that check.
     """
 
     def varying(leaf: Any) -> frozenset[str]:
@@ -64,27 +69,27 @@ def sum_columns(
     measures: Collection[str] = (),
     target: Target | None = None,
 ) -> Sums:
-    """Sums at each position over this shard's columns.
+    """Compute the sums at each position over this shard's columns.
 
     Args:
         hidden_QD: final hidden states.
         head: the model's LM head.
-        top: tokens to rank.
+        top: number of tokens to rank.
         measures: names in `sums.MEASURES`.
-        target: of the measure "rank".
+        target: targets for the measure "rank".
     """
-    return _pass(hidden_QD, head, top, measures, target, keep_logits=False)[0]
+    return _visit_columns(hidden_QD, head, top, measures, target, keep_logits=False)[0]
 
 
-def with_logits(
+def sums_and_logits(
     hidden_QD: Float[Array, "Q D"], head: Unembedding
 ) -> tuple[Sums, Float[Array, "B Q C"]]:
-    """`sum_columns`, and the logits of each of its B blocks of columns: 4 Q V bytes."""
-    return _pass(hidden_QD, head, 0, (), None, keep_logits=True)
+    """Return the result of `sum_columns`, and the logits of its B blocks: 4 Q V bytes."""
+    return _visit_columns(hidden_QD, head, 0, (), None, keep_logits=True)
 
 
 def block_starts(head: Unembedding) -> Int[Array, " B"]:
-    """First column of each block of columns."""
+    """Return the first column of each block of columns."""
     V = head.weight.shape[0]
     return jnp.arange(0, V, min(V, head.backend.lm_head_columns), dtype=jnp.int32)
 
@@ -92,11 +97,12 @@ def block_starts(head: Unembedding) -> Int[Array, " B"]:
 def block_columns(
     head: Unembedding, first: Int[Array, ""]
 ) -> tuple[Int[Array, " C"], Bool[Array, "1 C"]]:
-    """Columns of a block, and a mask of those that no earlier block has.
+    """Return the columns of a block, and a mask of those that are in no earlier block.
 
-    The last block is moved back inside the table: padding the table would copy it.
+    The last block is shifted back to end at the last column, since padding would copy the weight.
 
     Args:
+        head: the LM head.
         first: one of `block_starts`.
     """
     V = head.weight.shape[0]
@@ -105,7 +111,7 @@ def block_columns(
     return columns, (columns >= first)[None, :]
 
 
-def _pass(
+def _visit_columns(
     hidden_QD: Array,
     head: Unembedding,
     top: int,
@@ -114,50 +120,51 @@ def _pass(
     *,
     keep_logits: bool,
 ) -> tuple[Sums, Any]:
-    """The sums, and the logits of each block if they are to be kept."""
+    """Return the sums, and the logits of each block if `keep_logits`."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, head.backend.lm_head_columns)
 
     def step(carry: Sums, first: Array) -> tuple[Sums, Any]:
-        m, s0, s1, s2, best, ranked, s3, s4, place = carry
+        m, s0, s1, s2, best, ranked, s3, s4, target_rank = carry
         columns, fresh = block_columns(head, first)
         start = columns[0]
         computed = block_logits(hidden_QD, head, start, block)
 
         def only_fresh(x: Array, other: float) -> Array:
-            return jnp.where(fresh, x, other) if V % block else x  # each block is fresh as a whole
+            # If V is a multiple of the block, all columns are fresh.
+            return jnp.where(fresh, x, other) if V % block else x
 
-        z = only_fresh(computed, -jnp.inf)  # the others then have a probability of 0
+        z = only_fresh(computed, -jnp.inf)  # other columns get a probability of 0
         if ranked is None:
             block_max = z.max(axis=1)
-        else:  # its first one is the maximum, so that both are the same bits
+        else:  # take the maximum from the ranked logits, so that both have the same bits
             ranked = merge_top_k(ranked, computed, start, fresh)
             block_max = ranked.z[:, 0]
         new_m = jnp.maximum(m, block_max)
         below = z - new_m[:, None]
-        weights = jnp.exp(below)
-        rise, shrink = m - new_m, jnp.exp(m - new_m)
-        # A column of probability 0 adds nothing, even if its logit is minus infinity.
-        added = jnp.where(weights > 0, weights * below, 0.0)
+        p = jnp.exp(below)
+        rise, alpha = m - new_m, jnp.exp(m - new_m)
+        # A column of probability 0 adds 0, even if its logit is minus infinity.
+        s1_terms = jnp.where(p > 0, p * below, 0.0)
         if s4 is not None:
-            s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
-        if place is not None:
+            s4 = alpha * alpha * s4 + (p * p).sum(axis=1)
+        if target_rank is not None:
             assert target is not None
-            place = _update_rank(place, target, z, start, fresh)
-        before = s0, s1
-        s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
-        s0 = shrink * s0 + weights.sum(axis=1)
+            target_rank = _update_rank(target_rank, target, z, start, fresh)
+        previous = s0, s1
+        s1 = alpha * (s1 + rise * s0) + s1_terms.sum(axis=1)
+        s0 = alpha * s0 + p.sum(axis=1)
         if s3 is not None:
             mean = mean_below(s0, s1)
-            more = squares(below, mean[:, None]).sum(axis=1)
-            s3 = rescale_squares(s3, before[1], before[0], rise, mean) + more
+            square_terms = squares(below, mean[:, None]).sum(axis=1)
+            s3 = rescale_squares(s3, previous[1], previous[0], rise, mean) + square_terms
         s2 = s2 + first.astype(jnp.float32) * rise + only_fresh(below, 0.0).sum(axis=1)
         if ranked is None:
             block_best = _lowest_column(z == block_max[:, None], columns, V)
             best = jnp.where(block_max > m, block_best, best)
         else:
             best = ranked.id[:, 0]
-        sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place)
+        sums = Sums(new_m, s0, s1, s2, best, ranked, s3, s4, target_rank)
         return sums, computed if keep_logits else None
 
     start = vary_like(empty_sums(Q, head, top, measures), (hidden_QD, head.weight))
@@ -167,17 +174,17 @@ def _pass(
 def _lowest_column(
     is_largest: Bool[Array, "Q C"], columns: Int[Array, " C"], n_columns: int
 ) -> Int[Array, " Q"]:
-    """The lowest column with the maximum, as torch.argmax.
+    """Return the lowest column with the maximum, like torch.argmax.
 
-    jnp.argmax, a variadic reduction, costs as much as all the other elementwise work, and on the
-    CPU a minimum of integers more than one of floats, which are exact up to 2^24.
+    jnp.argmax is a variadic reduction and costs as much as all other elementwise work. On the CPU a
+    minimum of integers costs more than one of floats, which are exact up to 2^24.
     """
-    numbers = columns.astype(jnp.float32) if n_columns <= 1 << 24 else columns
-    return jnp.where(is_largest, numbers[None, :], n_columns).min(axis=1).astype(jnp.int32)
+    column_numbers = columns.astype(jnp.float32) if n_columns <= 1 << 24 else columns
+    return jnp.where(is_largest, column_numbers[None, :], n_columns).min(axis=1).astype(jnp.int32)
 
 
 def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
-    """Sums before the first column."""
+    """Return the sums before the first column."""
     zero, none = jnp.zeros(n_positions, jnp.float32), jnp.zeros(n_positions, jnp.int32)
     lowest = jnp.full(n_positions, LOWEST, jnp.float32)
     return Sums(
@@ -194,22 +201,23 @@ def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collecti
 
 
 def _update_rank(
-    place: TargetRank, target: Target, z: Array, start: Array, fresh: Array
+    rank: TargetRank, target: Target, z: Array, start: Array, fresh: Array
 ) -> TargetRank:
-    """The rank after a block of columns, whose z is minus infinity where they are not fresh."""
+    """Add a block of columns to the rank; z is minus infinity in columns that are not fresh."""
     block = z.shape[1]
-    at = target.column - start
-    here = (at >= 0) & (at < block)
-    at = jnp.where(here, at, 0)
-    # Columns that a moved-back block shares with an earlier one count once.
-    here &= jnp.broadcast_to(fresh, (1, block))[0, at]
-    found = jnp.where(here, jnp.take_along_axis(z, at[:, None], axis=1)[:, 0], place.found)
+    index = target.column - start
+    in_block = (index >= 0) & (index < block)
+    index = jnp.where(in_block, index, 0)
+    # Columns that the shifted last block shares with an earlier one count once.
+    in_block &= jnp.broadcast_to(fresh, (1, block))[0, index]
+    block_logit = jnp.take_along_axis(z, index[:, None], axis=1)[:, 0]
+    target_logit = jnp.where(in_block, block_logit, rank.target_logit)
     above = (z > target.z[:, None]).sum(axis=1, dtype=jnp.int32)
-    return TargetRank(place.above + above, found)
+    return TargetRank(rank.above + above, target_logit)
 
 
 def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array, "B V"]:
-    """All logits [B, V] of a few hidden states."""
+    """Compute all logits [B, V] of a few hidden states."""
     B, V = hidden_BD.shape[0], head.weight.shape[0]
     block = min(V, head.backend.lm_head_columns)
 
@@ -218,23 +226,27 @@ def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array
         z = block_logits(hidden_BD, head, start, block)
         return lax.dynamic_update_slice_in_dim(out, z, start, 1), None
 
-    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), block_starts(head))[0]
-    return own if head.split is None else lax.all_gather(own, head.split, axis=1, tiled=True)
+    shard_logits = lax.scan(step, jnp.zeros((B, V), jnp.float32), block_starts(head))[0]
+    return (
+        shard_logits
+        if head.split is None
+        else lax.all_gather(shard_logits, head.split, axis=1, tiled=True)
+    )
 
 
 def block_logits(
     hidden_QD: Float[Array, "Q D"], head: Unembedding, start: Int[Array, ""], block: int
 ) -> Float[Array, "Q C"]:
-    """Logits of `block` columns from `start` on."""
-    part = from_storage(lax.dynamic_slice_in_dim(head.weight, start, block))
+    """Compute the logits of `block` columns, beginning with column `start`."""
+    weight = from_storage(lax.dynamic_slice_in_dim(head.weight, start, block))
     bias = None if head.bias is None else lax.dynamic_slice_in_dim(head.bias, start, block)
-    return transform(dot_last(hidden_QD, part), bias, head.scale, head.softcap)
+    return transform(dot_last(hidden_QD, weight), bias, head.scale, head.softcap)
 
 
-# The second pass compares with the logits of the first, which agree wherever a product gives the
-# same bits each time. On the CPU the guess already agrees, and there is one pass.
-PASSES = 4
-GUESSED = 512  # positions whose targets' logits are guessed at a time, each by as many products
+# Maximum passes of the measure "rank". The second pass compares with the logits of the first, which
+# are the same if products are deterministic. On the CPU the guess agrees, and there is one pass.
+MAX_PASSES = 4
+GUESS_BLOCK = 512  # positions per product that guesses the logits of their targets
 
 
 def sums_with_rank(
@@ -244,11 +256,11 @@ def sums_with_rank(
     top: int,
     measures: tuple[str, ...],
 ) -> Sums:
-    """`sum_columns` with the measure "rank".
+    """Compute `sum_columns` with the measure "rank".
 
     Args:
-        token_Q: target of each position, an id of the whole vocabulary.
         hidden_QD, head, top, measures: see `sum_columns`.
+        token_Q: target of each position, an id of the full vocabulary.
     """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     column = token_Q if head.split is None else token_Q - lax.axis_index(head.split) * V
@@ -256,26 +268,27 @@ def sums_with_rank(
     def step(state: Any) -> Any:
         n, _, z, _ = state
         sums = sum_columns(hidden_QD, head, top, measures, Target(column, z))
-        assert sums.place is not None
-        found = sums.place.found if head.split is None else lax.psum(sums.place.found, head.split)
-        settled = jnp.all((found == z) | jnp.isnan(found))
-        return n + 1, settled, found, sums
+        assert sums.target_rank is not None
+        computed = sums.target_rank.target_logit
+        computed = computed if head.split is None else lax.psum(computed, head.split)
+        settled = jnp.all((computed == z) | jnp.isnan(computed))
+        return n + 1, settled, computed, sums
 
     def unsettled(state: Any) -> Array:
         n, settled, _, _ = state
-        return (n < PASSES) & ~settled
+        return (n < MAX_PASSES) & ~settled
 
-    first = _guess(hidden_QD, column, head)
+    first = _guess_target_logits(hidden_QD, column, head)
     state = jnp.int32(0), jnp.zeros((), bool), first, empty_sums(Q, head, top, measures)
     return lax.while_loop(unsettled, step, state)[3]
 
 
-def _guess(hidden_QD: Array, column_Q: Array, head: Unembedding) -> Array:
-    """Logit of each position's target: the diagonal of products of some targets and positions."""
+def _guess_target_logits(hidden_QD: Array, column_Q: Array, head: Unembedding) -> Array:
+    """Guess the logit of each position's target from the diagonals of block products."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
-    here = (column_Q >= 0) & (column_Q < V)
-    row_Q = jnp.where(here, column_Q, 0)
-    block = next(n for n in range(min(Q, GUESSED), 0, -1) if Q % n == 0)
+    on_shard = (column_Q >= 0) & (column_Q < V)
+    row_Q = jnp.where(on_shard, column_Q, 0)
+    block = next(n for n in range(min(Q, GUESS_BLOCK), 0, -1) if Q % n == 0)
 
     def products(block: tuple[Array, Array]) -> Array:
         hidden_BD, row_B = block
@@ -284,4 +297,4 @@ def _guess(hidden_QD: Array, column_Q: Array, head: Unembedding) -> Array:
     blocks = hidden_QD.reshape(-1, block, hidden_QD.shape[1]), row_Q.reshape(-1, block)
     bias = None if head.bias is None else head.bias[row_Q]
     z = transform(lax.map(products, blocks).reshape(-1), bias, head.scale, head.softcap)
-    return z if head.split is None else lax.psum(jnp.where(here, z, 0.0), head.split)
+    return z if head.split is None else lax.psum(jnp.where(on_shard, z, 0.0), head.split)

@@ -300,7 +300,7 @@ def test_blocks_of_queries(monkeypatch, n):
     V = RAGGED + 1  # programs of this size are compiled here alone, with these blocks
     monkeypatch.setattr(module, "MIN_POSITIONS", 2)
     monkeypatch.setattr(module, "MAX_LOGIT_BYTES", 2 * 4 * V * 4)
-    assert module._block(V) == 4
+    assert module._block_size(V) == 4
     p, q, states = head(V), head(V, seed=3), hidden()
     got = divergence(states, states, p, q, asked(V, n))
     want = definition(logprobs(states, p), logprobs(states, q))
@@ -309,6 +309,6 @@ def test_blocks_of_queries(monkeypatch, n):
 
 
 def test_held_logits_are_bounded():
-    assert [module._block(V) for V in (2, 1000, 50257, 151936, 262144, 10**6)] == [
+    assert [module._block_size(V) for V in (2, 1000, 50257, 151936, 262144, 10**6)] == [
         512, 512, 512, 128, 128, 128,
     ]  # fmt: skip

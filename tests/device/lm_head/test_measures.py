@@ -156,21 +156,31 @@ def test_another_guess_costs_a_pass_and_no_rank(monkeypatch):
     """Where a product of the same form has other bits than the pass."""
     of, asked = head(1013), asked_of(1013)
     hidden, token = HIDDEN[:6], jnp.asarray(asked.target[:6])
-    want = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).place)(hidden)
-    guess = column_blocks._guess
-    monkeypatch.setattr(column_blocks, "_guess", lambda *args: guess(*args) * (1 + 2e-7))
-    got = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).place)(hidden)
+    want = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).target_rank)(
+        hidden
+    )
+    guess = column_blocks._guess_target_logits
+    monkeypatch.setattr(
+        column_blocks, "_guess_target_logits", lambda *args: guess(*args) * (1 + 2e-7)
+    )
+    got = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).target_rank)(
+        hidden
+    )
     np.testing.assert_array_equal(got.above, want.above)
-    np.testing.assert_array_equal(got.found, want.found)
-    once = sum_columns(jnp.asarray(hidden), of, 0, ("rank",), Target(token, 9 + want.found))
-    assert (once.place.above < want.above).any()  # so that the repetition is what mends it
+    np.testing.assert_array_equal(got.target_logit, want.target_logit)
+    once = sum_columns(jnp.asarray(hidden), of, 0, ("rank",), Target(token, 9 + want.target_logit))
+    assert (once.target_rank.above < want.above).any()  # so that the repetition is what mends it
 
 
 def test_guesses_of_many_queries_hold_few_products():
     """The form of a GPU takes all queries of a batch at once: their squares would not fit."""
     n, of = 4096, head(150)
     args = jnp.zeros((n, D)), jnp.zeros(n, jnp.int32)
-    program = jax.jit(lambda h, token: column_blocks._guess(h, token, of)).lower(*args).compile()
+    program = (
+        jax.jit(lambda h, token: column_blocks._guess_target_logits(h, token, of))
+        .lower(*args)
+        .compile()
+    )
     assert program.memory_analysis().temp_size_in_bytes < 4 * n * n / 4
     draw = np.random.default_rng(4)
     hidden = draw.normal(size=(n, D)).astype(np.float32)

@@ -175,7 +175,7 @@ def test_wide_integers_and_floats():
     with jax.enable_x64(True):
         wide = jnp.asarray(np.asarray(targets, np.int64) + 2**32)
         assert np.isnan(token_scores(hidden, wide, weight)["logprob"]).all()
-        with pytest.raises(ValueError, match="unembed is of float64, expected float32"):
+        with pytest.raises(ValueError, match="unembed has dtype float64, expected float32"):
             token_scores(hidden, targets, weight.astype(jnp.float64))
 
 
@@ -315,13 +315,13 @@ def test_memory_is_a_tenth_of_autodiffs():
     [
         ({"targets": jnp.zeros((3,), int)}, r"targets \(3,\)"),
         ({"mask": jnp.zeros((3, 2), bool)}, r"mask is \(3, 2\) of bool, expected \(2, 3\)"),
-        ({"terms": ("perplexity",)}, "no term 'perplexity'; there are logprob, entropy"),
+        ({"terms": ("perplexity",)}, "unknown term 'perplexity', expected logprob, entropy"),
         ({"terms": "logprob"}, r"terms is 'logprob', expected a sequence such as \('logprob',\)"),
-        ({"unembed": jnp.zeros((10, 4), jnp.int8)}, "unembed is of int8, expected float32"),
-        ({"unembed": jnp.zeros((10, 4), jnp.uint16)}, "unembed is of uint16"),
-        ({"unembed": jnp.zeros((0, 4))}, "unembed has no row"),
-        ({"hidden": jnp.zeros((2, 3, 4), int)}, "hidden is of int32"),
-        ({"bias": jnp.zeros(10, int)}, "bias is of int32"),
+        ({"unembed": jnp.zeros((10, 4), jnp.int8)}, "unembed has dtype int8, expected float32"),
+        ({"unembed": jnp.zeros((10, 4), jnp.uint16)}, "unembed has dtype uint16"),
+        ({"unembed": jnp.zeros((0, 4))}, "unembed has 0 rows"),
+        ({"hidden": jnp.zeros((2, 3, 4), int)}, "hidden has dtype int32"),
+        ({"bias": jnp.zeros(10, int)}, "bias has dtype int32"),
         ({"targets": jnp.zeros((2, 3))}, "targets are float32, expected integers"),
         ({"scale": None}, "scale is None, expected a finite number"),
         ({"softcap": float("inf")}, "softcap is inf, expected a finite number"),
