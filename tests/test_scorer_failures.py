@@ -236,7 +236,7 @@ def test_options_that_mean_nothing_are_refused(scorers):
     ("ids", "start", "words"),
     [
         ([5, -1], 1, "token id -1 is negative"),
-        ([5, 6.0], 1, "expected a line of integers"),
+        ([5, 6.0], 1, "expected a flat list of integers"),
         ([5, 6], -1, "starts at -1"),
         ([5, 6], 3, "starts at 3"),
     ],

@@ -282,7 +282,7 @@ def batch_shapes(
     """
     full = max(1, batch_tokens // length)
     counts = {1}  # a row that is alone in its plan
-    for tail in tails(dear=recurrent):
+    for tail in tails(expensive=recurrent):
         counts |= {*batch_rows(full + 1, length, batch_tokens, tail)}
     return [(rows, length) for rows in sorted(counts)]
 

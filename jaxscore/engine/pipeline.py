@@ -25,7 +25,7 @@ from jaxscore.journal import Journal, pack_scores, unpack_scores
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.tries import Part
+from jaxscore.plan.tries import Subforest
 
 AHEAD = 2  # windows in progress behind the one whose scores are taken next
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
@@ -39,7 +39,7 @@ class _Sent(NamedTuple):
 
     window: Window
     forest_scores: ForestScores
-    part: Part
+    subforest: Subforest
     in_flight: InFlight
 
 
@@ -225,20 +225,20 @@ class Pipeline:
                     fetch()
                     writer.flush()
                 self._restore(window)
-                for forest_scores, part, plan in window.planned_parts():
+                for forest_scores, subforest, plan in window.planned_subforests():
                     caches: tuple[KVCache, ...] | None = None
-                    for batches in self._together(forest_scores, part, plan, progress):
+                    for batches in self._together(forest_scores, subforest, plan, progress):
                         yield from stop_if_interrupted()
                         if stopped.is_set():  # no consumer of the scores is left
                             return
                         variant = forest_scores.variant
                         if caches is None:
-                            caches = self.dispatch.prefix(variant, part.prefix, progress)
+                            caches = self.dispatch.prefix(variant, subforest.prefix, progress)
                         window.n_in_flight += 1
                         sent = self.dispatch.send(
                             variant, batches, caches, progress, forest_scores.options
                         )
-                        in_flight.append(_Sent(window, forest_scores, part, sent))
+                        in_flight.append(_Sent(window, forest_scores, subforest, sent))
                         if len(in_flight) > IN_FLIGHT:
                             fetch(IN_FLIGHT)
                             yield from finished()
@@ -274,7 +274,7 @@ class Pipeline:
             forest_scores.restore(found)
 
     def _together(
-        self, forest_scores: ForestScores, part: Part, plan: Planned, progress: Progress
+        self, forest_scores: ForestScores, subforest: Subforest, plan: Planned, progress: Progress
     ) -> Iterator[list[PlannedBatch]]:
         """Batches that are sent at once, without journaled ones.
 
@@ -284,7 +284,7 @@ class Pipeline:
 
         def missing() -> Iterator[RowBatch]:
             for batch in plan.batches():
-                if self.active_journal is not None and forest_scores.has_scores(part, batch):
+                if self.active_journal is not None and forest_scores.has_scores(subforest, batch):
                     progress.advance(batch.n_tokens)
                 else:
                     yield batch
@@ -292,9 +292,9 @@ class Pipeline:
         return self.dispatch.together(forest_scores.variant, missing())
 
     def _fetch(self, sent: _Sent, progress: Progress, writer: JournalWriter | None) -> None:
-        window, forest_scores, part, in_flight = sent
+        window, forest_scores, subforest, in_flight = sent
         for batch, scores in self.dispatch.fetched(in_flight, progress):
-            edges = forest_scores.add_scores(part, batch, scores)
+            edges = forest_scores.add_scores(subforest, batch, scores)
             if writer is not None:
                 writer.add_scored(window, forest_scores, edges)
             progress.advance(batch.n_tokens)

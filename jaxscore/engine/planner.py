@@ -13,7 +13,14 @@ from jaxscore.plan import packing
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Window
 from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
-from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest, split_at_prefixes
+from jaxscore.plan.tries import (
+    Forest,
+    Share,
+    Subforest,
+    as_subforest,
+    build_forest,
+    split_at_prefixes,
+)
 
 # A prefix cache needs programs of its own, seconds each, and must save more: in multiplications,
 # what a CPU and an accelerator do in ten seconds, and as a share of all work.
@@ -108,17 +115,20 @@ class Planner:
         if self.reproducible:
             forest = build_forest(sequences, share=Share.WHOLE)
             rows = OnePerRow(forest)
-            return ForestScores(variant, index, forest, [(as_one_part(forest), rows)], options)
+            return ForestScores(variant, index, forest, [(as_subforest(forest), rows)], options)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
         forest = build_forest(sequences, share=share)
         plain = self._packed(forest)
-        plans = [(as_one_part(forest), plain)]
+        plans = [(as_subforest(forest), plain)]
         least = LEAST_SAVED_CPU if self.facts.on_cpu else LEAST_SAVED_ACCELERATOR
         least = max(least / self.facts.n_parameters, LEAST_SHARE * plain.cost)
         if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least:
-            parts = split_at_prefixes(forest)
-            with_prefixes = [(part, self._packed(part.forest, len(part.prefix))) for part in parts]
-            cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
+            subforests = split_at_prefixes(forest)
+            with_prefixes = [
+                (subforest, self._packed(subforest.forest, len(subforest.prefix)))
+                for subforest in subforests
+            ]
+            cost = sum(self._cost(subforest, plan) for subforest, plan in with_prefixes)
             if plain.cost - cost > least:
                 plans = with_prefixes
         return ForestScores(variant, index, forest, [*plans], options)
@@ -139,7 +149,7 @@ class Planner:
             program_cost=multiplications / self.facts.n_parameters,
         )
 
-    def _cost(self, part: Part, plan: packing.PackedRows) -> float:
+    def _cost(self, subforest: Subforest, plan: packing.PackedRows) -> float:
         """Cost in tokens of linear work, including the prefix."""
-        n = len(part.prefix)
+        n = len(subforest.prefix)
         return plan.cost + n * attention_cost(n, self.facts.width)

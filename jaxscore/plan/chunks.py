@@ -3,16 +3,17 @@
 All tokens of a chunk start from one recurrent state: each token's parent is in the chunk, or is
 the chunk's *entry*, a token of an earlier chunk; roots start from the initial state. Siblings and
 unrelated texts share a chunk, in which the ancestor mask replaces the triangular mask of the
-chunked form. A token that is the entry of a chunk is an *exit* of its own chunk. Only exits need
-their state, and they are computed level by level.
+chunked form. A token that is the entry of another chunk is an *exit* of the chunk that contains it.
+Only the states of exits are needed; they are computed level by level.
 
     The ─ cat ─┬─ sat ─ down      chunks of 4    [The cat A dog]       from the initial state
                └─ ran ─ off                      [sat down ran off]    from `cat`, the one exit
     A ─ dog
 
 Chunks are cut from the leaves up: a node takes the open pieces of its children. If these exceed a
-chunk, they are packed into chunks with that node as entry, and the emptiest goes on up. What is
-left over is then at the top, where many pieces share an entry and fill chunks together.
+chunk, they are packed into chunks with that node as entry, and the emptiest chunk is passed on to
+the node's parent. The remaining pieces therefore end up at the roots, where many pieces share an
+entry and fill chunks together.
 """
 
 import itertools
@@ -31,7 +32,7 @@ class Chunk(NamedTuple):
     """Tokens that start from one state.
 
     Attributes:
-        entry: token whose state they start from, or NO_TOKEN for the initial state.
+        entry: the token whose state they start from, or NO_TOKEN for the initial state.
         ranges: the tokens, as disjoint ranges in ascending order.
     """
 
@@ -43,8 +44,8 @@ class ChunkShape(NamedTuple):
     """Static sizes of a `ChunkPlan`.
 
     Attributes:
-        n_chunks: empty ones included.
-        size: slots of a chunk.
+        n_chunks: number of chunks, including empty ones.
+        size: slots per chunk.
         width: exits per step.
     """
 
@@ -54,10 +55,10 @@ class ChunkShape(NamedTuple):
 
 
 class PathNeeds(NamedTuple):
-    """What the recurrent layers of a model take of a batch beside its rows.
+    """Inputs that a model's recurrent layers need in addition to a batch's rows.
 
     Attributes:
-        size: slots of a chunk, a power of two; 0 if parents suffice.
+        size: slots per chunk, a power of two; 0 if the layers only need each token's parent.
         width: exits per step.
     """
 
@@ -65,18 +66,18 @@ class PathNeeds(NamedTuple):
     width: int
 
     def shape(self, n_tokens: int, needed: int = 0) -> ChunkShape:
-        """Static sizes for a batch with this many tokens, padding included.
+        """Return the static sizes for a batch of `n_tokens` tokens, including padding.
 
         Args:
-            needed: chunks of `cut_chunks`.
+            needed: number of chunks that `cut_chunks` returned.
         """
         n_chunks = chunk_count(needed, n_tokens, self.size) if self.size else 0
         return ChunkShape(n_chunks, self.size, self.width)
 
     def usual_shape(self, n_tokens: int) -> ChunkShape:
-        """`shape` of a batch whose tries leave some slots empty, as memory is planned."""
-        least = -(-n_tokens // max(1, self.size))
-        return self.shape(n_tokens, least + (least > 1))
+        """Return the shape for which memory is planned: some slots are left empty."""
+        minimum = -(-n_tokens // max(1, self.size))
+        return self.shape(n_tokens, minimum + (minimum > 1))
 
 
 class ChunkPlan(NamedTuple):
@@ -84,11 +85,11 @@ class ChunkPlan(NamedTuple):
 
     Attributes:
         token: [N, C], index of each slot's token in the T flattened tokens of the rows, ascending;
-            T in empty slots.
+            T for empty slots.
         entry: [N], start state of each chunk: 0 is the initial state, 1 + e the state of exit e.
-        exit: [N + W], slot of each exit among all N * C, by level.
-        step: [N], first exit of each step. A step computes W exits; those of the next level among
-            them are computed again.
+        exit: [N + W], slot of each exit among all N * C slots, sorted by level.
+        step: [N], first exit of each step. A step computes W exits; if some of them belong to the
+            next level, they are computed again.
         n_steps: number of steps.
     """
 
@@ -103,8 +104,8 @@ class PathPlan(NamedTuple):
     """Host arrays of `device.rows.Paths`, and their sizes.
 
     Attributes:
-        parent: int32 [T].
-        chunks: None if no layer has a state.
+        parent: int32 [T], each token's parent, see `parents`.
+        chunks: the chunks, or None if no layer has a state.
     """
 
     parent: np.ndarray
@@ -113,12 +114,12 @@ class PathPlan(NamedTuple):
 
 
 def plan_paths(batch: RowBatch, needs: PathNeeds) -> PathPlan:
-    """Plan of a batch, which depends on that batch alone, so that the bits of its scores do."""
+    """Plan a batch. The plan depends on this batch alone, and so do the bits of its scores."""
     return _plan(batch.subtree_end, batch.scored.query[: batch.scored.n_queries], needs)
 
 
 def plan_path(length: int, needs: PathNeeds) -> PathPlan:
-    """Plan of one row that is one path of tokens."""
+    """Plan a single row that holds one path of tokens."""
     return _plan(np.full((1, length), length, np.int32), np.arange(length), needs)
 
 
@@ -132,11 +133,11 @@ def _plan(end: np.ndarray, scored: np.ndarray, needs: PathNeeds) -> PathPlan:
 
 
 class _Chains(NamedTuple):
-    """Stretches of tokens in which each is the only child of the one before.
+    """Maximal runs of tokens in which each token is the only child of the previous one.
 
     Attributes:
-        start, stop: token ranges.
-        above: index of the chain that each continues, or NO_TOKEN.
+        start, stop: the token range of each chain.
+        above: the index of the chain that each chain continues, or NO_TOKEN.
     """
 
     start: list[int]
@@ -161,13 +162,13 @@ def _chains(subtree_end: np.ndarray) -> _Chains:
 
 
 def parents(subtree_end: np.ndarray) -> np.ndarray:
-    """Parent of every token.
+    """Compute the parent of every token.
 
     Args:
         subtree_end: int [R, L], see `device.rows.Rows`.
 
     Returns:
-        int32 [T], indices of the T = R * L flattened tokens; T at roots.
+        int32 [T], indices into the T = R * L flattened tokens; T for roots.
     """
     n_tokens = subtree_end.size
     chains = _chains(subtree_end)
@@ -178,50 +179,50 @@ def parents(subtree_end: np.ndarray) -> np.ndarray:
 
 
 def padding(subtree_end: np.ndarray, scored: np.ndarray) -> np.ndarray:
-    """Which tokens are padding: trees of one token at which nothing is scored.
+    """Return a mask of the padding tokens: tries of one token at which nothing is scored.
 
     Args:
         subtree_end: int [R, L].
-        scored: int [Q], scored positions as indices of the flattened tokens.
+        scored: int [Q], scored positions as indices into the flattened tokens.
 
     Returns:
         bool [T].
     """
-    alone = (subtree_end == np.arange(1, subtree_end.shape[1] + 1)).ravel()
-    alone &= parents(subtree_end) == subtree_end.size
-    alone[scored] = False
-    return alone
+    is_padding = (subtree_end == np.arange(1, subtree_end.shape[1] + 1)).ravel()
+    is_padding &= parents(subtree_end) == subtree_end.size
+    is_padding[scored] = False
+    return is_padding
 
 
 def cut_chunks(subtree_end: np.ndarray, is_padding: np.ndarray, size: int) -> list[Chunk]:
     """Cut the tries of some rows into chunks of at most `size` tokens.
 
-    At most 2 T / size + 1 chunks: at most one of those with one entry is half empty, and it goes
-    on up.
+    There are at most 2 T / size + 1 chunks: of the chunks with the same entry, at most one is less
+    than half full, and it is passed on to the entry's parent.
 
     Args:
         subtree_end: int [R, L].
-        is_padding: bool [T]; these tokens are in no chunk.
+        is_padding: bool [T]; padding is in no chunk.
 
     Returns:
-        The chunks, each after the one that holds its entry; those without entry come first.
+        The chunks, each after the chunk that contains its entry; chunks without an entry first.
     """
     chains = _chains(subtree_end)
-    # Open pieces below each chain; the last entry has those at the roots.
-    below: list[list[list[tuple[int, int]]]] = [[] for _ in range(len(chains.start) + 1)]
+    # Open pieces below each chain; the last element holds those at the roots.
+    pieces_below: list[list[list[tuple[int, int]]]] = [[] for _ in range(len(chains.start) + 1)]
     chunks: list[Chunk] = []
     for chain in reversed(range(len(chains.start))):
         start, stop = chains.start[chain], chains.stop[chain]
         if is_padding[start]:
             continue
-        full, piece = _merge(below[chain], size)
+        full, piece = _merge(pieces_below[chain], size)
         chunks += [Chunk(stop - 1, ranges) for ranges in full]
         room = size - _n_tokens(piece)
         while stop - start > room:
             chunks.append(Chunk(stop - room - 1, [*piece, (stop - room, stop)]))
             stop, room, piece = stop - room, size, []
-        below[chains.above[chain]].append([*piece, (start, stop)])
-    full, piece = _merge(below[NO_TOKEN], size)
+        pieces_below[chains.above[chain]].append([*piece, (start, stop)])
+    full, piece = _merge(pieces_below[NO_TOKEN], size)
     chunks += [Chunk(NO_TOKEN, ranges) for ranges in ([piece] if piece else []) + full]
     return [Chunk(entry, sorted(ranges)) for entry, ranges in reversed(chunks)]
 
@@ -233,7 +234,11 @@ def _n_tokens(ranges: Sequence[tuple[int, int]]) -> int:
 def _merge(
     pieces: list[list[tuple[int, int]]], size: int
 ) -> tuple[list[list[tuple[int, int]]], list[tuple[int, int]]]:
-    """Chunks of pieces with one entry, and the emptiest one, which has room for that entry."""
+    """Pack pieces with the same entry into chunks.
+
+    Returns:
+        The full chunks, and the emptiest chunk, which has room for the entry.
+    """
     sizes = [_n_tokens(piece) for piece in pieces]
     if sum(sizes) < size:
         return [], [*itertools.chain(*pieces)]
@@ -245,25 +250,25 @@ def _merge(
 
 
 def chunk_count(needed: int, n_tokens: int, size: int) -> int:
-    """Number of chunks, empty ones included, of a batch: one of three per batch shape.
+    """Round up a number of chunks to one of three values per batch shape, to compile few programs.
 
-    Full rows fill the least number or a few more; rare tries take up to twice as many.
+    Full rows need the minimum or a few chunks more; rare tries need up to twice the minimum.
 
     Args:
-        needed: chunks of `cut_chunks`.
-        n_tokens: of the batch, padding included.
+        needed: number of chunks that `cut_chunks` returned.
+        n_tokens: number of tokens of the batch, including padding.
     """
-    least = -(-n_tokens // size)
-    usual = least if least == 1 else least + max(1, least // 8)
-    return next((n for n in (least, usual) if needed <= n), 2 * least + 2)
+    minimum = -(-n_tokens // size)
+    usual = minimum if minimum == 1 else minimum + max(1, minimum // 8)
+    return next((n for n in (minimum, usual) if needed <= n), 2 * minimum + 2)
 
 
 def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> ChunkPlan:
-    """Arrays of chunks for the device.
+    """Convert chunks to arrays for the device.
 
     Args:
-        chunks: of `cut_chunks`.
-        n_tokens: of the batch, padding included.
+        chunks: the chunks that `cut_chunks` returned.
+        n_tokens: number of tokens of the batch, including padding.
     """
     n_chunks, size, width = shape
     token = np.full((n_chunks, size), n_tokens, np.int32)
@@ -279,15 +284,15 @@ def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> Chu
         slot_of[members] = chunk_of * size + np.arange(len(members)) - first[chunk_of]
         token.ravel()[slot_of[members]] = members
 
-    levels: list[int] = []  # of each chunk; an exit has its chunk's level
+    levels: list[int] = []  # level of each chunk; an exit has the level of its chunk
     for chunk in chunks:
-        is_first = chunk.entry == NO_TOKEN
-        levels.append(0 if is_first else levels[slot_of[chunk.entry] // size] + 1)
+        starts_at_root = chunk.entry == NO_TOKEN
+        levels.append(0 if starts_at_root else levels[slot_of[chunk.entry] // size] + 1)
     exits = sorted(
         {chunk.entry for chunk in chunks} - {NO_TOKEN},
         key=lambda entry: (levels[slot_of[entry] // size], slot_of[entry]),
     )
-    number = {NO_TOKEN: 0} | {entry: 1 + e for e, entry in enumerate(exits)}
+    state_index = {NO_TOKEN: 0} | {entry: 1 + e for e, entry in enumerate(exits)}
     steps: list[int] = []
     e = 0
     for _, level in itertools.groupby(exits, key=lambda entry: levels[slot_of[entry] // size]):
@@ -302,7 +307,7 @@ def chunk_plan(chunks: Sequence[Chunk], n_tokens: int, shape: ChunkShape) -> Chu
 
     return ChunkPlan(
         token,
-        padded([number[chunk.entry] for chunk in chunks], n_chunks),
+        padded([state_index[chunk.entry] for chunk in chunks], n_chunks),
         padded(slot_of[exits], n_chunks + width),
         padded(steps, n_chunks),
         len(steps),

@@ -1,4 +1,4 @@
-"""Requests in token ids, their results, and the checks before they are planned."""
+"""Requests in token ids, their results, and checks of requests before planning."""
 
 import dataclasses
 import hashlib
@@ -11,24 +11,24 @@ import numpy as np
 
 NO_CHOICES = np.zeros(0, np.int32)
 NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
-# Measures that depend on the scored token; the others depend on its position alone.
+# Measures that depend on the scored token; all others depend on its position alone.
 PER_TARGET_MEASURES = frozenset({"rank", "reference_logprob"})
 NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of one request, and which of them are scored.
+    """Token ids of one request, with the range to score.
 
     Attributes:
         ids: int32 [n], context and continuation.
-        start: index of the continuation's first token, 0 to n. The token at index 0 follows
-            no token and is never scored.
-        choices: int32 [c], ids that are each scored as the token after all of `ids`; then
-            no token of `ids` is scored. Empty for a continuation.
+        start: index of the continuation's first token, 0 to n. The token at index 0 has no
+            preceding token and is never scored.
+        choices: int32 [c], ids that are each scored as the next token after all of `ids`; no token
+            of `ids` is then scored. Empty for a continuation.
 
     Raises:
-        ValueError: `choices` without a token before them, or with a `start` other than n.
+        ValueError: `ids` is empty although there are `choices`, or their `start` is not n.
     """
 
     ids: np.ndarray
@@ -38,23 +38,23 @@ class TokenSequence:
     def __post_init__(self) -> None:
         if len(self.choices) and not 0 < len(self.ids) == self.start:
             raise ValueError(
-                f"start is {self.start} of {len(self.ids)} ids, expected all of at least one id "
-                "before choices"
+                f"start is {self.start} of {len(self.ids)} ids, expected the number of ids, at "
+                "least 1, with choices"
             )
 
     @property
     def input_ids(self) -> np.ndarray:
-        """Ids that the model reads. It only predicts a continuation's last token."""
+        """The ids that the model reads: all but a continuation's last token, which is predicted."""
         return self.ids if len(self.choices) else self.ids[:-1]
 
     @property
     def first_scored(self) -> int:
-        """Index of the first token that has a probability."""
+        """Index of the first scored token."""
         return max(self.start, 1)
 
     @property
     def targets(self) -> np.ndarray:
-        """Ids that are scored."""
+        """The ids that are scored."""
         return self.choices if len(self.choices) else self.ids[self.first_scored :]
 
     @property
@@ -63,11 +63,11 @@ class TokenSequence:
 
     @property
     def n_input_tokens(self) -> int:
-        """Tokens of the request, choices included."""
+        """Number of tokens of the request, including choices."""
         return len(self.ids) + len(self.choices)
 
     def digest(self, key: bytes = b"") -> bytes:
-        """Identity of the request in a journal: ids, start of scoring, choices.
+        """Return the key of the request in a journal: a digest of ids, `start` and choices.
 
         Args:
             key: `ScoreOptions.key` of the run.
@@ -80,7 +80,7 @@ class TokenSequence:
 
 
 class ScoreOptions(NamedTuple):
-    """What a run computes for each scored token in addition to the base scores.
+    """Scores that a run computes for each token in addition to the base scores.
 
     Attributes:
         top: number of most probable tokens, see `SequenceScores`.
@@ -91,12 +91,12 @@ class ScoreOptions(NamedTuple):
     measures: tuple[str, ...] = ()
 
     def name(self) -> str:
-        """Description for messages and digests; empty for the base scores."""
-        parts = [f"top {self.top}"] if self.top else []
-        return " ".join([*parts, *self.measures])
+        """Return a description for messages and digests; empty for the base scores."""
+        top = [f"top {self.top}"] if self.top else []
+        return " ".join([*top, *self.measures])
 
     def key(self) -> bytes:
-        """Key of the digests of sequences; empty for the base scores."""
+        """Return the key for the digests of sequences; empty for the base scores."""
         name = self.name().encode()
         return hashlib.blake2b(name, digest_size=32).digest() if name else b""
 
@@ -109,11 +109,11 @@ class SequenceScores(NamedTuple):
 
     Attributes:
         top_id, top_logprob: int32 and float32 [n_scored, k], the k most probable tokens at the
-            position of each scored token, and their log-probabilities: by falling probability,
-            among equal logits by rising id. k is the run's `top`. All choices have the same
-            row. If a token is `greedy`, its `logprob` is the first one of its row, bit for bit.
-            A token of probability 0 has minus infinity.
-        measures: float32 [n_scored] for each requested measure, by name.
+            position of each scored token and their log-probabilities, by descending probability;
+            equal logits by ascending id. k is the run's `top`. All choices have the same row. If a
+            token is `greedy`, its `logprob` equals the first value of its row bit for bit. The
+            log-probability of probability 0 is minus infinity.
+        measures: name of each requested measure -> float32 [n_scored].
     """
 
     logprob: np.ndarray
@@ -130,9 +130,9 @@ class TokenRequest(NamedTuple):
 
     Attributes:
         ids: int32 [n], the prompt.
-        n_new: most tokens to generate.
-        temperature, top_p, stop, top_k, repetition_penalty: as in `GenerationRequest`.
-        seed: of the draws, 0 to 2^32 - 1.
+        n_new: maximum number of tokens to generate.
+        temperature, top_p, stop, top_k, repetition_penalty: see `GenerationRequest`.
+        seed: the seed of the random draws, 0 to 2^32 - 1.
         eos_ids: tokens that finish the text.
     """
 
@@ -147,7 +147,7 @@ class TokenRequest(NamedTuple):
     repetition_penalty: float = 1.0
 
     def digest(self) -> bytes:
-        """Identity of the request in a journal: all fields, and the lengths of the lists."""
+        """Return the key of the request in a journal: a digest of all fields and list lengths."""
         sizes = len(self.ids), len(self.eos_ids), len(self.stop)
         digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
         digest.update(struct.pack("<qddq", self.n_new, self.temperature, self.top_p, self.seed))
@@ -161,7 +161,7 @@ class TokenRequest(NamedTuple):
 
 
 class GeneratedTokens(NamedTuple):
-    """Finished generation.
+    """Finished generated text.
 
     Attributes:
         ids: int32 [n], without the EOS token.
@@ -177,31 +177,31 @@ class GeneratedTokens(NamedTuple):
 def rolling_windows(
     ids: np.ndarray, first: int, max_length: int, stride: int
 ) -> list[TokenSequence]:
-    """Cut a text that is longer than the model's context so that each token is scored once.
+    """Cut a text that is longer than the model's context into windows that score each token once.
 
         max_length 4, stride 2        index   0 1 2 3 4 5 6 7 8
         window 1                              r s s s s           r is read, s is scored; the
         window 2                                  r r r s s       last token of a window is
         window 3                                      r r r s s   scored and not read
 
-    With a stride of `max_length` the windows overlap in one token, and the last one reads as
-    much as it can: lm-evaluation-harness' `loglikelihood_rolling`. A smaller stride gives every
-    token more context, at proportionally higher cost.
+    With a stride of `max_length` the windows overlap by one token, and the last one has the
+    longest possible context, as in lm-evaluation-harness' `loglikelihood_rolling`. A smaller stride
+    gives every token more context, at proportionally higher cost.
 
     Args:
         ids: int32 [n], including the token before the text.
         first: index of the first scored token, at least 1.
-        max_length: most tokens that a window reads.
-        stride: most tokens that a window scores, 1 to `max_length`. The first window scores up
-            to `max_length`.
+        max_length: maximum number of tokens that a window reads.
+        stride: maximum number of tokens that a window scores, 1 to `max_length`. The first window
+            scores up to `max_length`.
     """
     windows = []
-    at, n_scored = first, max_length - first + 1
-    while at < len(ids):
-        end = min(len(ids), at + n_scored)
+    position, n_scored = first, max_length - first + 1
+    while position < len(ids):
+        end = min(len(ids), position + n_scored)
         begin = max(0, end - 1 - max_length)
-        windows.append(TokenSequence(ids[begin:end], at - begin))
-        at, n_scored = end, stride
+        windows.append(TokenSequence(ids[begin:end], position - begin))
+        position, n_scored = end, stride
     return windows
 
 
@@ -215,53 +215,53 @@ def check_sequences(
 ) -> dict[int, str]:
     """Find the sequences of a window that the model cannot score.
 
-    A negative id would be looked up from the end of the embedding table and give another
-    token's probability.
+    A negative id would index the embedding table from its end and return another token's
+    probability, so it is refused here.
 
     Args:
-        vocab_size: ids must be integers from 0 to this, excluded.
-        max_positions: most tokens that the model reads.
-        placeholders: ids that stand for an image, a video or a sound, with the config key that
-            says so. They may be scored, but not read.
+        vocab_size: upper bound of the ids, exclusive; ids must be integers from 0 on.
+        max_positions: maximum number of tokens that the model reads.
+        placeholders: placeholder ids of images, videos or audio -> the config key that defines
+            them. They may be scored, but not read.
         limit_reason: see `Model`.
 
     Returns:
         Index of each such sequence -> the reason.
     """
-    found: dict[int, str] = {}
+    problems: dict[int, str] = {}
     arrays = [_as_array(ids) for sequence in sequences for ids in (sequence.ids, sequence.choices)]
     for k, ids in enumerate(arrays):
         if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
             text = str(ids.tolist())
-            found[k // 2] = (
+            problems[k // 2] = (
                 f"its token ids are {text if len(text) <= 60 else f'{text[:60]}...'}, expected a "
-                f"line of integers from 0 to {vocab_size - 1}"
+                f"flat list of integers from 0 to {vocab_size - 1}"
             )
-    arrays = [ids[:0].reshape(-1) if k // 2 in found else ids for k, ids in enumerate(arrays)]
+    arrays = [ids[:0].reshape(-1) if k // 2 in problems else ids for k, ids in enumerate(arrays)]
     bounds = np.cumsum([len(ids) for ids in arrays])
-    # Empty arrays may have any type, which would decide the type of all.
+    # Empty arrays may have any dtype, which would determine the dtype of `flat`.
     filled = [ids for ids in arrays if len(ids)]
     flat = np.concatenate(filled) if filled else np.zeros(0, np.int32)
-    for at in np.flatnonzero((flat < 0) | (flat >= vocab_size)).tolist():
-        k, id = int(np.searchsorted(bounds, at, side="right")) // 2, int(flat[at])
-        found.setdefault(k, _unknown_id(id, vocab_size))
+    for index in np.flatnonzero((flat < 0) | (flat >= vocab_size)).tolist():
+        k, id = int(np.searchsorted(bounds, index, side="right")) // 2, int(flat[index])
+        problems.setdefault(k, _unknown_id(id, vocab_size))
     reserved = np.fromiter(placeholders, np.int64)
     for k, sequence in enumerate(sequences):
         ids, start = arrays[2 * k], sequence.start
         n = len(ids)
-        if k not in found and placeholders and (read := ids[np.isin(ids, reserved)]).size:
-            found[k] = (
+        if k not in problems and placeholders and (read := ids[np.isin(ids, reserved)]).size:
+            problems[k] = (
                 f"token id {read[0]} is the model's {placeholders[int(read[0])]}: it stands for "
                 "an image, a video or a sound, which the scores would ignore; leave it "
                 "out of the text"
             )
         is_index = isinstance(start, int | np.integer) and not isinstance(start, bool)
-        if k not in found and not (is_index and 0 <= start <= n):
-            found[k] = f"its continuation starts at {start!r}, expected an index from 0 to {n}"
+        if k not in problems and not (is_index and 0 <= start <= n):
+            problems[k] = f"its continuation starts at {start!r}, expected an index from 0 to {n}"
         n_read = n if len(sequence.choices) else n - 1
-        if k not in found and n_read > max_positions:
-            found[k] = _too_long(sequence, max_positions, limit_reason)
-    return found
+        if k not in problems and n_read > max_positions:
+            problems[k] = _too_long(sequence, max_positions, limit_reason)
+    return problems
 
 
 def _unknown_id(id: int, vocab_size: int) -> str:
@@ -276,19 +276,19 @@ def _unknown_id(id: int, vocab_size: int) -> str:
 def _as_array(ids: object) -> np.ndarray:
     try:
         return np.asarray(ids)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # nested lists of different lengths
         return np.zeros((1, 1), object)
 
 
 def _too_long(sequence: TokenSequence, max_positions: int, limit_reason: str) -> str:
     n = len(sequence.ids)
     n_continuation = n - sequence.start
-    found, remedy = f"{n} tokens ({n_continuation} of them continuation)", "shorten it"
+    size, remedy = f"{n} tokens ({n_continuation} of them continuation)", "shorten it"
     if len(sequence.choices):
-        found, remedy = f"its prompt has {n} tokens", "shorten the prompt"
+        size, remedy = f"its prompt has {n} tokens", "shorten the prompt"
     elif n_continuation <= max_positions:
         remedy = "shorten the context"
     if remedy != "shorten it":
         remedy += ", or drop its oldest tokens with --truncate left"
     limit = f"{max_positions} positions" + (f" ({limit_reason})" if limit_reason else "")
-    return f"{found}, the model takes {limit}; {remedy}"
+    return f"{size}, the model takes {limit}; {remedy}"

@@ -1,4 +1,4 @@
-"""Windows of sequences that are planned together, and the scores that return for them."""
+"""Windows of sequences that are planned together, and their scores, collected from batches."""
 
 import dataclasses
 import functools
@@ -19,10 +19,10 @@ from jaxscore.plan.requests import (
     TokenSequence,
 )
 from jaxscore.plan.row_batches import OnePerRow, RowBatch
-from jaxscore.plan.tries import Forest, Part
+from jaxscore.plan.tries import Forest, Subforest
 
-Planned = PackedRows | OnePerRow  # the rows of a part
-N_FIELDS = 6  # of `SequenceScores`, before its measures
+Planned = PackedRows | OnePerRow  # the rows of a subforest
+N_FIELDS = 6  # number of fields of `SequenceScores` before `measures`
 
 
 class ForestScores:
@@ -30,9 +30,9 @@ class ForestScores:
 
     Attributes:
         variant: index of the model's variant.
-        index: each sequence's place in the window.
-        forest: of all these sequences.
-        plans: the forest's parts, and the rows of each.
+        index: each sequence's index in the window.
+        forest: the forest of these sequences.
+        plans: the subforests of the forest, each with its rows.
         options: scores of each edge in addition to the base scores.
     """
 
@@ -41,7 +41,7 @@ class ForestScores:
         variant: int,
         index: Sequence[int],
         forest: Forest,
-        plans: list[tuple[Part, Planned]],
+        plans: list[tuple[Subforest, Planned]],
         options: ScoreOptions = BASE_SCORES,
     ) -> None:
         self.variant, self.index, self.forest, self.plans = variant, index, forest, plans
@@ -63,30 +63,30 @@ class ForestScores:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in rows, with prefixes and without padding."""
-        return sum(plan.n_tokens + len(part.prefix) for part, plan in self.plans)
+        """Number of tokens in rows and prefixes, without padding."""
+        return sum(plan.n_tokens + len(subforest.prefix) for subforest, plan in self.plans)
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the batches and their programs, whatever the order of the requests."""
+        """SHA-256 of the batches and their programs, independent of the order of the requests."""
         out = hashlib.sha256(self.options.name().encode())
-        for part, plan in self.plans:
-            forest = part.forest
-            for array in (part.prefix, forest.ids, forest.depth, forest.edge_node):
+        for subforest, plan in self.plans:
+            forest = subforest.forest
+            for array in (subforest.prefix, forest.ids, forest.depth, forest.edge_node):
                 out.update(np.int64(len(array)).tobytes() + array.tobytes())
             out.update(forest.edge_target.tobytes() + plan.layout())
         return out.digest()
 
-    def add_scores(self, part: Part, batch: RowBatch, scores: Any) -> np.ndarray:
-        """Store the scores of a batch. Edges that have scores keep them.
+    def add_scores(self, subforest: Subforest, batch: RowBatch, scores: Any) -> np.ndarray:
+        """Store the scores of a batch. Edges that already have scores keep them.
 
         Args:
-            scores: `device.rows.Scores` with arrays of the host.
+            scores: `device.rows.Scores` with host arrays.
 
         Returns:
-            The edges that had no scores.
+            The edges that had no scores before.
         """
-        edges = part.edges[batch.edge]
+        edges = subforest.edges[batch.edge]
         is_missing = ~np.isfinite(self._edges.logprob[edges])
         edge, target = edges[is_missing], np.flatnonzero(is_missing)
         per_target = not PER_TARGET_MEASURES.isdisjoint(self.options.measures)
@@ -103,34 +103,39 @@ class ForestScores:
         return edge
 
     def restore(self, journaled: Mapping[int, SequenceScores]) -> None:
-        """Store scores of earlier runs, by place in the window; NaN is missing."""
-        for k, place in enumerate(self.index):
-            if place in journaled:
-                edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
-                is_known = np.isfinite(journaled[place].logprob)
-                columns = zip(_columns(self._edges), _columns(journaled[place]), strict=True)
-                for values, known in columns:
-                    values[edge[is_known]] = known[is_known]
+        """Store scores of earlier runs.
 
-    def has_scores(self, part: Part, batch: RowBatch) -> bool:
-        """Whether all edges of a batch have scores."""
-        edge = part.edges[batch.edge]
+        Args:
+            journaled: index of a sequence in the window -> its scores, NaN where missing.
+        """
+        for k, index in enumerate(self.index):
+            if index in journaled:
+                edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
+                has_score = np.isfinite(journaled[index].logprob)
+                columns = zip(_columns(self._edges), _columns(journaled[index]), strict=True)
+                for values, restored in columns:
+                    values[edge[has_score]] = restored[has_score]
+
+    def has_scores(self, subforest: Subforest, batch: RowBatch) -> bool:
+        """Return True if all edges of a batch have scores."""
+        edge = subforest.edges[batch.edge]
         columns = self._edges.logprob, self._edges.entropy, self._edges.self_certainty
         return all(np.isfinite(values[edge]).all() for values in columns)
 
     def count_scored(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Find the sequences of edges that have just been scored.
+        """Find the sequences whose edges have just been scored.
 
         Args:
-            edges: as `add_scores` returns them; each edge is passed once.
+            edges: the result of `add_scores`; each edge is passed once.
 
         Returns:
-            Indices of the sequences in `index`, ascending, and whether each is complete.
+            Positions of the sequences in `index`, ascending, and a bool array: True for each
+            sequence whose scores are complete.
         """
         forest, n = self.forest, len(self.index)
         if self._n_missing is None:
-            # The sequences of each edge, edge after edge; where each edge's begin; and how many
-            # tokens without a score each sequence has.
+            # The sequences of each edge, sorted by edge; the offset of each edge in them; and the
+            # number of tokens without a score in each sequence.
             order = np.argsort(forest.edge_of, kind="stable")
             sequence = np.repeat(np.arange(n), np.diff(forest.offsets))[order]
             first = np.searchsorted(forest.edge_of[order], np.arange(forest.n_edges + 1))
@@ -139,22 +144,22 @@ class ForestScores:
             missing = np.bincount(sequence, is_missing[forest.edge_of[order]], n)
             self._n_missing = sequence, first, missing.astype(np.int64)
         sequence, first, missing = self._n_missing
-        found = np.bincount(sequence[_ranges(first[edges], first[edges + 1])], minlength=n)
-        missing -= found
-        touched = np.flatnonzero(found)
+        n_scored = np.bincount(sequence[_ranges(first[edges], first[edges + 1])], minlength=n)
+        missing -= n_scored
+        touched = np.flatnonzero(n_scored)
         return touched, missing[touched] == 0
 
     def scores_of(self, indices: np.ndarray) -> list[SequenceScores]:
-        """Scores of the sequences at these indices of `index`; NaN if missing."""
+        """Return the scores of the sequences at these positions of `index`; NaN where missing."""
         first, stop = self.forest.offsets[indices], self.forest.offsets[indices + 1]
         edge = self.forest.edge_of[_ranges(first, stop)]
         columns = [values[edge] for values in _columns(self._edges)]
         names, scores = self.options.measures, []
         bounds = np.concatenate([[0], np.cumsum(stop - first)]).tolist()
         for a, b in itertools.pairwise(bounds):
-            own = [values[a:b] for values in columns]
-            measures = dict(zip(names, own[N_FIELDS:], strict=True)) if names else NO_MEASURES
-            scores.append(SequenceScores._make([*own[:N_FIELDS], measures]))
+            fields = [values[a:b] for values in columns]
+            measures = dict(zip(names, fields[N_FIELDS:], strict=True)) if names else NO_MEASURES
+            scores.append(SequenceScores._make([*fields[:N_FIELDS], measures]))
         return scores
 
 
@@ -163,9 +168,9 @@ class Window:
     """Sequences that are planned together, and the progress of their batches.
 
     Attributes:
-        forests: one for each variant of the model that scores some of the sequences.
-        n_in_flight: dispatched batches whose scores have not returned.
-        all_sent: whether all batches have been dispatched.
+        forests: one forest for each variant of the model that scores some of the sequences.
+        n_in_flight: number of dispatched batches whose scores have not been fetched.
+        all_sent: True once all batches have been dispatched.
     """
 
     forests: list[ForestScores]
@@ -176,7 +181,7 @@ class Window:
 
     @functools.cached_property
     def keys(self) -> set[bytes]:
-        """Digests of its sequences."""
+        """Digests of the sequences."""
         return {sequence.digest() for sequence in self.sequences}
 
     @property
@@ -187,27 +192,27 @@ class Window:
     def n_tokens(self) -> int:
         return sum(forest.n_tokens for forest in self.forests)
 
-    def planned_parts(self) -> Iterator[tuple[ForestScores, Part, Planned]]:
-        """Everything to compute, forest after forest."""
+    def planned_subforests(self) -> Iterator[tuple[ForestScores, Subforest, Planned]]:
+        """Yield all subforests with their rows, forest by forest."""
         for forest in self.forests:
-            for part, plan in forest.plans:
-                yield forest, part, plan
+            for subforest, plan in forest.plans:
+                yield forest, subforest, plan
 
     def scores(self) -> list[SequenceScores]:
-        """Scores of each sequence, in the order of `sequences`."""
-        found: dict[int, SequenceScores] = {}
+        """Return the scores of each sequence, in the order of `sequences`."""
+        by_index: dict[int, SequenceScores] = {}
         for forest in self.forests:
             scores = forest.scores_of(np.arange(len(forest.index)))
-            found |= zip(forest.index, scores, strict=True)
-        return [found[k] for k in range(len(self.sequences))]
+            by_index |= zip(forest.index, scores, strict=True)
+        return [by_index[k] for k in range(len(self.sequences))]
 
 
 def _ranges(first: np.ndarray, stop: np.ndarray) -> np.ndarray:
-    """The integers of all ranges [first, stop), one range after the other."""
+    """Concatenate the integers of all ranges [first, stop)."""
     count = stop - first
     return np.repeat(stop - np.cumsum(count), count) + np.arange(int(count.sum()))
 
 
 def _columns(scores: SequenceScores) -> list[Any]:
-    """All arrays: the `N_FIELDS` fields, then the measures."""
+    """Return all arrays: the `N_FIELDS` fields, then the measures."""
     return [*scores[:N_FIELDS], *scores.measures.values()]

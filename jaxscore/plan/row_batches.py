@@ -1,7 +1,7 @@
 """Batches: rows of one length as host arrays, with their scored positions.
 
-A batch has the shape [rows, row length]. Row lengths are the powers of two from 64 tokens and
-the lengths half-way between, so that a run compiles few programs.
+A batch has the shape [rows, row length]. Row lengths are the powers of two from 64 tokens on and
+the lengths halfway between them, so that a run compiles few programs.
 """
 
 import dataclasses
@@ -15,16 +15,16 @@ import numpy as np
 from jaxscore.plan.tries import Forest, range_within
 
 SHORTEST_ROW = 64  # tokens
-TAIL = 8  # the last rows of a length go in batches of an eighth
-SMALL_BATCH_COST = 1.1  # of a token in such a batch, relative to one in a full batch
-TARGETS_PER_TOKEN = 4  # capacity for targets, per token of a batch
+TAIL = 8  # the last rows of a length go into batches of an eighth of the full size
+SMALL_BATCH_COST = 1.1  # cost of a token in such a batch, relative to a full batch
+TARGETS_PER_TOKEN = 4  # maximum number of targets per token of a batch
 
 
 def row_lengths(max_positions: int) -> list[int]:
-    """Powers of two and the lengths half-way between, up to one that holds the longest path.
+    """Return powers of two and the lengths halfway between, up to one that holds the longest path.
 
-    Tries of similar size, such as one question with its answers, pad a row by up to half with
-    powers of two alone, and by up to a third with these.
+    With powers of two alone, up to half of a row is padding if tries have similar sizes, such as
+    one question with its answers. With the lengths between them it is up to a third.
     """
     lengths = [SHORTEST_ROW]
     while lengths[-1] < max_positions:
@@ -34,21 +34,28 @@ def row_lengths(max_positions: int) -> list[int]:
 
 
 def power_of_two(n: int) -> int:
-    """The shortest power of two that holds n tokens, from `SHORTEST_ROW` on."""
+    """Round n tokens up to a power of two, at least `SHORTEST_ROW`."""
     return max(SHORTEST_ROW, 1 << (max(n, 1) - 1).bit_length())
 
 
-def tails(*, dear: bool) -> tuple[int, ...]:
-    """What a plan may cut a batch into for the last rows of a length: eighths, and quarters if each
-    batch is dear, as those of recurrent models are."""
-    return (TAIL, TAIL // 2) if dear else (TAIL,)
+def tails(*, expensive: bool) -> tuple[int, ...]:
+    """Return the allowed sizes of batches for the last rows of a length, as divisors of a full one.
+
+    Args:
+        expensive: if True, each batch has a high fixed cost, as with recurrent models; quarters
+            are then allowed in addition to eighths.
+    """
+    return (TAIL, TAIL // 2) if expensive else (TAIL,)
 
 
 def batch_rows(n_rows: int, length: int, batch_tokens: int, tail: int = TAIL) -> list[int]:
-    """Rows of each batch: full batches, then `tail`-ths of one if these pad less.
+    """Return the number of rows of each batch: full batches, then smaller ones if these pad less.
 
-    At most two shapes per row length: a run compiles few programs, and a few short requests do
-    not pay for a full batch. A tail of 1 makes one shape.
+    There are at most two shapes per row length, so that a run compiles few programs and a few
+    short requests do not cost a full batch.
+
+    Args:
+        tail: a full batch divided by this is a small one; 1 for a single shape.
     """
     full = max(1, batch_tokens // length)
     small = max(1, full // tail)
@@ -58,19 +65,19 @@ def batch_rows(n_rows: int, length: int, batch_tokens: int, tail: int = TAIL) ->
 
 
 def attention_cost(n: int, width: int) -> float:
-    """Cost of a token in a row of n, in tokens of linear work: attention adds n / (6 width)."""
+    """Return a token's cost in a row of n, in tokens of linear work; attention: n / (6 width)."""
     return 1 + n / (6 * width)
 
 
 class ScoredPositions(NamedTuple):
-    """Scored positions of a batch and their targets: host arrays of the same name in `device.rows`.
+    """Scored positions of a batch and their targets: host arrays of `device.rows.ScoredPositions`.
 
     Attributes:
-        query: int32 [batch tokens], the scored positions as indices of the flattened rows,
+        query: int32 [batch tokens], scored positions as indices into the flattened rows,
             ascending, then zeros.
         n_queries: number of scored positions.
         slot: int32 [TARGETS_PER_TOKEN * batch tokens], each target's index in `query`.
-        answer: int32, likewise, the token id of each target.
+        answer: int32 [TARGETS_PER_TOKEN * batch tokens], the token id of each target.
         edge: int32 [n_targets], each target's edge in the forest.
     """
 
@@ -87,7 +94,7 @@ class RowBatch:
 
     Attributes:
         ids, position, subtree_end: int32 [rows, row length].
-        n_tokens: tokens without padding; 0 if the rows were in the batch before.
+        n_tokens: number of tokens without padding; 0 if the previous batch had the same rows.
     """
 
     ids: np.ndarray
@@ -103,7 +110,7 @@ class RowBatch:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and row length: the shape that a program is compiled for."""
+        """Number of rows and row length: the shape that a program is compiled for."""
         rows, length = self.ids.shape
         return rows, length
 
@@ -111,37 +118,39 @@ class RowBatch:
 def split_scored(
     token: np.ndarray, target: np.ndarray, edge: np.ndarray, n_tokens: int
 ) -> Iterator[ScoredPositions]:
-    """Scored positions of a batch, in parts of at most TARGETS_PER_TOKEN targets per token.
+    """Split a batch's targets into groups of at most TARGETS_PER_TOKEN targets per token.
 
-    Every part has all queries: fewer would change the sizes of the products that scores come
-    from, and with them last bits.
+    Every group has all queries: fewer queries would change the shapes of the matrix products, and
+    with them the last bits of scores.
 
     Args:
-        token: int [n], index of the flattened rows that each target follows, ascending.
-        target, edge: int [n], token id of each target, and its edge.
-        n_tokens: of the batch, padding included.
+        token: int [n], the token that each target follows, as an index into the flattened rows,
+            ascending.
+        target, edge: int [n], the token id and the edge of each target.
+        n_tokens: number of tokens of the batch, including padding.
     """
     room = TARGETS_PER_TOKEN * n_tokens
     positions, slot = np.unique(token, return_inverse=True)
     query = np.zeros(n_tokens, np.int32)
     query[: len(positions)] = positions
     for low in range(0, len(token), room):
-        part = slice(low, low + room)
-        n_targets = len(token[part])
+        group = slice(low, low + room)
+        n_targets = len(token[group])
         slots, answers = np.zeros((2, room), np.int32)
-        slots[:n_targets], answers[:n_targets] = slot[part], target[part]
-        yield ScoredPositions(query, len(positions), slots, answers, edge[part].astype(np.int32))
+        slots[:n_targets], answers[:n_targets] = slot[group], target[group]
+        yield ScoredPositions(query, len(positions), slots, answers, edge[group].astype(np.int32))
 
 
 @dataclasses.dataclass(frozen=True)
 class OnePerRow:
-    """Rows of `--reproducible`: a batch for each path of a forest built with `Share.WHOLE`.
+    """Rows of `--reproducible`: one batch for each path of a forest built with `Share.WHOLE`.
 
-    The input of a program then depends on the sequence alone: its row is the shortest power of
-    two that holds it, its queries are its scored tokens in order, and the batch holds nothing
-    else. Equal inputs to one program give equal bits, whatever the order of the hardware's sums.
+    The input of a program then depends on the sequence alone: the row length is the smallest
+    power of two that holds the sequence, the queries are its scored tokens in order, and the batch
+    holds nothing else. Equal inputs to one program give equal bits, in whatever order the hardware
+    sums.
 
-    Same interface as `packing.PackedRows`.
+    Has the same interface as `packing.PackedRows`.
     """
 
     forest: Forest
@@ -151,7 +160,7 @@ class OnePerRow:
         return self.forest.n_nodes
 
     def layout(self) -> bytes:
-        """Everything but the forest that determines the batches, for digests."""
+        """Return bytes that, together with the forest, determine the batches, for digests."""
         return repr((SHORTEST_ROW, TARGETS_PER_TOKEN)).encode()
 
     @functools.cached_property
@@ -161,9 +170,9 @@ class OnePerRow:
         return sorted(itertools.pairwise(bounds), key=lambda path: power_of_two(path[1] - path[0]))
 
     def batches(self) -> Iterator[RowBatch]:
-        """Make the batches in order. Every edge of the forest is in exactly one of them.
+        """Yield the batches in order. Every edge of the forest is in exactly one of them.
 
-        A row with more edges than TARGETS_PER_TOKEN allows comes again in a further batch.
+        A row with more edges than TARGETS_PER_TOKEN allows is repeated in further batches.
         """
         forest = self.forest
         for start, stop in self.rows:

@@ -1,25 +1,25 @@
-"""Token sequences to tries in depth-first order, and the parts of them that are planned alone.
+"""Tries of token sequences in depth-first order, and subforests that are planned separately.
 
-Sorted sequences are the tries: a sequence adds the tokens by which it differs from the one
-before it, so depth-first order is the order of the sort and no node object is ever made.
+Sorting the sequences builds the tries: each sequence adds the tokens after its common prefix with
+the previous sequence. Depth-first order is then the sorted order, and no node objects are needed.
 
     sorted          shared   adds           nodes        0   1   2    3    4
     The cat ran        0     The cat ran    token      The cat ran  sat down
     The cat sat down   2     sat down       depth        0   1   2    2    3
                                             subtree_end  5   5   3    5    5
 
-Takes time in proportion to the tokens, after the sort.
+After the sort, this takes time proportional to the number of tokens.
 
 Long prefixes that many requests share are computed once instead of once per row. A trie that
 overflows a row is cut, and each piece repeats the path from the root. Where that path is long, the
-subtrees at its end become a forest of their own: its rows omit the path and attend to its prefix
+subtrees at its end become a separate subforest: its rows omit the path and attend to its prefix
 cache (`device.attention.kv_cache`).
 
-    1500 prompt tokens -+- question 1      prefix: 1499 tokens, once
-                        +- question 2      part:  a forest of the last one and the questions,
-                        +- ...                    its root at depth 1499
+    1500 prompt tokens -+- question 1      prefix:     1499 tokens, computed once
+                        +- question 2      subforest:  the last prompt token and the questions,
+                        +- ...                         with its root at depth 1499
 
-The path's last token stays with its subtrees, since the first token of each continuation is
+The path's last token belongs to the subforest, since the first token of each continuation is
 scored there.
 """
 
@@ -32,24 +32,24 @@ import numpy as np
 
 from jaxscore.plan.requests import TokenSequence
 
-SHORTEST_PREFIX = 128  # tokens of a prefix that is worth a program of its own
+SHORTEST_PREFIX = 128  # tokens; a shorter prefix saves less than its program costs
 
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
     """Tries of M nodes in depth-first order, and their E distinct requested edges.
 
-    An edge is one requested probability: the node of a prefix, and the token after it. The last
-    token of a continuation is a target and not a node. A sequence without scored tokens adds
-    nothing. The choices of a sequence are edges of its last node.
+    An edge is one requested probability: a node and the token that follows it. The last token of
+    a continuation is a target and not a node. A sequence without scored tokens adds nothing. The
+    choices of a sequence are edges of its last node.
 
     Attributes:
-        ids, depth, subtree_end, reach: int32 [M]; `reach` is the length of the longest path, in
-            nodes, from the root through the node to any node below it.
+        ids, depth, subtree_end, reach: int32 [M]; `reach` is the length in nodes of the longest
+            path from the root through the node to one of its descendants.
         edge_node, edge_target: int32 [E], sorted by node.
-        edge_of: int32 [scored tokens], the edge of each scored token, sequence after sequence.
-        offsets: int64 [sequences + 1], where each sequence's part of `edge_of` starts.
-        n_input_tokens: tokens of all sequences, shared or not.
+        edge_of: int32 [scored tokens], the edge of each scored token, concatenated over sequences.
+        offsets: int64 [sequences + 1], the offset of each sequence in `edge_of`, and the end.
+        n_input_tokens: number of tokens of all sequences, before sharing.
     """
 
     ids: np.ndarray
@@ -72,14 +72,14 @@ class Forest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
-    """A forest that is planned by itself: a whole one, or what continues one prefix.
+class Subforest:
+    """A forest that is planned separately: a complete one, or the continuations of one prefix.
 
     Attributes:
         prefix: int32 [p], token ids of the prefix cache that all tries of the forest continue;
-            empty if there is none. The forest's `depth` counts it, its `reach` does not.
-        forest: without `edge_of` and `offsets` if it is not the whole one.
-        edges: int32 [E], the whole forest's index of each edge.
+            empty if there is none. The forest's `depth` includes the prefix, its `reach` does not.
+        forest: the tries; `edge_of` and `offsets` are empty unless the forest is complete.
+        edges: int32 [E], the index of each edge in the complete forest.
     """
 
     prefix: np.ndarray
@@ -87,17 +87,18 @@ class Part:
     edges: np.ndarray
 
 
-def as_one_part(forest: Forest) -> Part:
-    """A whole forest as one part."""
-    return Part(np.zeros(0, np.int32), forest, np.arange(forest.n_edges, dtype=np.int32))
+def as_subforest(forest: Forest) -> Subforest:
+    """Return a complete forest as a single subforest without a prefix."""
+    return Subforest(np.zeros(0, np.int32), forest, np.arange(forest.n_edges, dtype=np.int32))
 
 
 class Share(enum.Enum):
-    """Which computation sequences may share.
+    """Rule for the nodes that sequences may share.
 
-    TRIES: every common prefix. PATHS: tries without branches, for models that take one request
-    per row; a sequence shares only with its own extensions. WHOLE: a sequence shares only with
-    sequences of the same input and first scored token, so its layout depends on it alone.
+    TRIES: sequences share every common prefix. PATHS: tries have no branches, for models that take
+    one request per row; a sequence shares nodes only with its own extensions. WHOLE: a sequence
+    shares nodes only with sequences of the same input and first scored token, so that its layout
+    depends on it alone.
     """
 
     TRIES = enum.auto()
@@ -108,7 +109,7 @@ class Share(enum.Enum):
 def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
     """Merge sequences, in any order and with duplicates, into tries."""
     # Over 60 lines: four steps that share most of their arrays.
-    # 1. The input ids of all sequences, sorted; sequences without scored tokens left out.
+    # 1. Sort the input ids of all sequences; leave out sequences without scored tokens.
     n_ids = np.array([len(sequence.ids) for sequence in sequences], np.int64)
     n_choices = np.array([len(sequence.choices) for sequence in sequences], np.int64)
     first = np.maximum(np.array([sequence.start for sequence in sequences], np.int64), 1)
@@ -129,7 +130,7 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     column = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
     flat = ids[np.repeat(start[order], lengths) + column]
 
-    # 2. Each sequence adds the nodes beyond the prefix that it shares with the one before it.
+    # 2. Each sequence adds the nodes after its common prefix with the previous sequence.
     shared = _shared_with_previous(flat, starts, lengths)
     if share is not Share.TRIES and len(order):
         may_share = shared[1:] == lengths[:-1]
@@ -141,7 +142,7 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     first_node = _starts(lengths - shared)
     subtree_end, reach = _subtrees(shared, lengths, first_node)
 
-    # 3. The node of every token: within the shared prefix, the previous sequence's node.
+    # 3. Find the node of every token: in the common prefix, the previous sequence's node.
     node_of = np.zeros(len(flat), np.int64)
     node_of[is_new] = np.arange(int(first_node[-1]))
     sharing = np.flatnonzero(shared)
@@ -150,8 +151,8 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
     ):
         node_of[a : a + n] = node_of[before : before + n]
 
-    # 4. The distinct edges. All choices of a sequence hang on its last node.
-    path_start = np.zeros(len(sequences), np.int64)  # of each sequence in `node_of`
+    # 4. Find the distinct edges. All choices of a sequence are edges of its last node.
+    path_start = np.zeros(len(sequences), np.int64)  # offset of each sequence in `node_of`
     path_start[order] = starts[:-1]
     offsets = _starts(n_scored)
     nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], n_scored)
@@ -178,12 +179,12 @@ def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRI
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
-    """Where each of n consecutive parts of these sizes starts, and the end, int64 [n + 1]."""
+    """Return the start offsets of n consecutive segments of these sizes, and the end: [n + 1]."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _shared_with_previous(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Length of the common prefix of each sequence with the one before it; 0 for the first."""
+    """Compute the length of each sequence's common prefix with the previous one; first: 0."""
     shared = np.zeros(len(lengths), np.int64)
     if len(lengths) < 2:
         return shared
@@ -199,15 +200,15 @@ def _shared_with_previous(flat: np.ndarray, starts: np.ndarray, lengths: np.ndar
 def _subtrees(
     shared: np.ndarray, lengths: np.ndarray, first_node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each node's subtree ends, and its `reach`, int64 [M] each.
+    """Compute `subtree_end` and `reach` of each node, int64 [M] each.
 
     A stack holds the branches of the current path as [depth, first node, nodes, reach]. A
-    sequence that shares s tokens closes everything at depth s or deeper.
+    sequence that shares s tokens closes all branches at depth s or deeper.
     """
     n_nodes = int(first_node[-1])
     end, reach = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int64)
     stack: list[list[int]] = []
-    # After the last sequence, everything is closed.
+    # A final sequence of length 0 closes all branches.
     for depth, length, node in zip(
         [*shared.tolist(), 0], [*lengths.tolist(), 0], first_node.tolist(), strict=True
     ):
@@ -229,10 +230,10 @@ def _subtrees(
 
 
 def _distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted distinct keys, and the index of each key in them as int32.
+    """Return the sorted distinct keys, and the index of each key in them as int32.
 
-    As `np.unique`, in a third of its time: the nodes of a sequence rise, and a stable sort
-    merges ascending runs.
+    Same result as `np.unique(return_inverse=True)` in a third of the time: the nodes of a sequence
+    are ascending, and a stable sort merges ascending runs.
     """
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -244,14 +245,14 @@ def _distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def range_within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
-    """Range of indices of ascending values that are at least `first` and below `stop`."""
-    bounds = np.array([first, stop], values.dtype)  # of another type, all values are converted
+    """Return the index range of the ascending values that are at least `first` and below `stop`."""
+    bounds = np.array([first, stop], values.dtype)  # another dtype would convert all values
     a, b = np.searchsorted(values, bounds).tolist()
     return a, b
 
 
 class _Path(NamedTuple):
-    """Nodes [first, stop), each the only child of the one before, below the path `above`."""
+    """Nodes [first, stop), each the only child of the previous one, below the path `above`."""
 
     first: int
     stop: int
@@ -265,26 +266,26 @@ class _Prefix(NamedTuple):
     stop: int
     length: int
     above: int  # index of the prefix that this one continues, or -1
-    path: _Path | None  # above `first`; None if there are no nodes
+    path: _Path | None  # the path above `first`, or None if it is empty
 
 
-def split_at_prefixes(forest: Forest) -> list[Part]:
-    """Split a forest into one part without a prefix, then one part for each prefix.
+def split_at_prefixes(forest: Forest) -> list[Subforest]:
+    """Split a forest into a subforest without a prefix, then one subforest for each prefix.
 
     From the root down, a path becomes a prefix if it adds at least `SHORTEST_PREFIX` tokens to the
-    prefix above and if more tokens than these follow it. A prefix that deeper ones have left
-    with fewer returns them to the one above. Takes time in proportion to the nodes, times the
-    depth to which prefixes are nested.
+    prefix above it and if more tokens than it adds follow it. If too few of these remain after
+    deeper prefixes have taken theirs, the prefix is dropped and its nodes go to the prefix above.
+    Takes time proportional to the number of nodes times the nesting depth of prefixes.
     """
     prefixes = _find_prefixes(forest)
-    owner = np.full(forest.n_nodes, -1, np.int64)  # of each node: index of its prefix, or -1
-    size = np.zeros(len(prefixes) + 1, np.int64)  # nodes of each; the last entry is for -1
-    for k, prefix in enumerate(prefixes):  # those above come first
+    owner = np.full(forest.n_nodes, -1, np.int64)  # index of each node's prefix, or -1
+    size = np.zeros(len(prefixes) + 1, np.int64)  # nodes of each prefix; the last element is for -1
+    for k, prefix in enumerate(prefixes):  # a prefix comes after the one above it
         n_nodes = prefix.stop - prefix.first
         owner[prefix.first : prefix.stop] = k
         size[k] += n_nodes
         size[prefix.above] -= n_nodes
-    new_owner = np.arange(-1, len(prefixes))  # [k + 1]: the prefix that gets the nodes of k
+    new_owner = np.arange(-1, len(prefixes))  # [k + 1]: prefix that gets the nodes of k
     chosen = []
     for k in reversed(range(len(prefixes))):
         above = prefixes[k].above
@@ -295,42 +296,43 @@ def split_at_prefixes(forest: Forest) -> list[Part]:
             chosen.append(k)
     for k, prefix in enumerate(prefixes):
         if new_owner[k + 1] != k:
-            new_owner[k + 1] = new_owner[prefix.above + 1]  # final, since those above come first
+            new_owner[k + 1] = new_owner[prefix.above + 1]  # final: the prefix above came first
     owner = new_owner[owner + 1]
-    parts = [_part(forest, owner, -1, _Prefix(0, forest.n_nodes, 0, -1, None))]
-    parts += [_part(forest, owner, k, prefixes[k]) for k in reversed(chosen)]
-    return [part for part in parts if part.forest.n_edges]
+    subforests = [_subforest(forest, owner, -1, _Prefix(0, forest.n_nodes, 0, -1, None))]
+    subforests += [_subforest(forest, owner, k, prefixes[k]) for k in reversed(chosen)]
+    return [subforest for subforest in subforests if subforest.forest.n_edges]
 
 
 def _find_prefixes(forest: Forest) -> list[_Prefix]:
-    """All paths that are long enough, each after the one that it continues."""
+    """Find all paths that are long enough, each after the one that it continues."""
     end, depth = forest.subtree_end, forest.depth
-    # A node has one child if that ends where it ends. For each node the last node of its chain.
+    # A node has a single child if the child's subtree ends where its own does. `last` is the last
+    # node of each node's chain.
     nodes = np.arange(forest.n_nodes)
     goes_on = np.append(end[1:] == end[:-1], False)
     last = np.minimum.accumulate(np.where(goes_on, forest.n_nodes, nodes)[::-1])[::-1]
-    found: list[_Prefix] = []
+    prefixes: list[_Prefix] = []
     pending: list[tuple[int, int, _Path | None]] = [
         (node, -1, None) for node in _siblings(end, 0, forest.n_nodes)
     ]
     while pending:
         node, above, path_above = pending.pop()
-        stop, length_above = int(end[node]), found[above].length if above >= 0 else 0
+        stop, length_above = int(end[node]), prefixes[above].length if above >= 0 else 0
         if stop - node <= 2 * SHORTEST_PREFIX:
             continue
         fork = int(last[node]) + 1
         length = int(depth[node]) + fork - node - 1
         if length - length_above >= SHORTEST_PREFIX and stop - fork > length - length_above:
             path = _Path(node, fork - 1, path_above) if fork - 1 > node else path_above
-            found.append(_Prefix(fork - 1, stop, length, above, path))
-            above = len(found) - 1
+            prefixes.append(_Prefix(fork - 1, stop, length, above, path))
+            above = len(prefixes) - 1
         chain = _Path(node, fork, path_above)
         pending += [(child, above, chain) for child in _siblings(end, fork, stop)]
-    return found
+    return prefixes
 
 
 def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
-    """Roots of the consecutive subtrees in [first, stop)."""
+    """Return the roots of the consecutive subtrees in [first, stop)."""
     nodes = []
     while first < stop:
         nodes.append(first)
@@ -338,17 +340,17 @@ def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
     return nodes
 
 
-def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
-    """Part of a prefix: the nodes that it owns and that an edge needs, as a forest.
+def _subforest(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Subforest:
+    """Build the subforest of a prefix from the nodes that it owns and that an edge needs.
 
     Args:
-        owner: int [M], index of the prefix of each node.
+        owner: int [M], index of each node's prefix.
         k: index of the prefix.
     """
     first, stop = prefix.first, prefix.stop
     edges = np.arange(*range_within(forest.edge_node, first, stop), dtype=np.int32)
     edges = edges[owner[forest.edge_node[edges]] == k]
-    edge_node = forest.edge_node[edges] - first  # sorted, as all edges are
+    edge_node = forest.edge_node[edges] - first  # ascending, like `forest.edge_node`
     end = forest.subtree_end[first:stop] - first
     n_edges = np.concatenate([[0], np.cumsum(np.bincount(edge_node, minlength=stop - first))])
     is_needed = (owner[first:stop] == k) & (n_edges[end] > n_edges[:-1])
@@ -360,7 +362,7 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
         ids.append(forest.ids[path.first : path.stop])
         path = path.above
     prefix_ids = np.concatenate(ids[::-1]).astype(np.int32)
-    return Part(
+    return Subforest(
         prefix_ids,
         Forest(
             ids=forest.ids[first:stop][is_needed],
@@ -378,16 +380,16 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
 
 
 def _reach(depth: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Length of the longest path through each node to a node below it, int32 [M].
+    """Compute the length of the longest path through each node to a descendant, int32 [M].
 
-    All nodes of a chain, in which each is the only child of the one before, reach equally far:
-    to the deepest end of a chain in its subtree.
+    All nodes of a chain, in which each is the only child of the previous one, have the same reach:
+    the depth of the deepest end of a chain in the subtree.
     """
     begins = np.ones(len(end), bool)
     begins[1:] = end[1:] != end[:-1]
     start = np.flatnonzero(begins)
     stop = np.append(start[1:], len(end))[: len(start)]
     subtrees = np.stack([np.arange(len(start)), np.searchsorted(start, end[start])], axis=1)
-    lengths = np.append(depth[stop - 1] + 1, 0)  # the last subtree ends behind the last chain
+    lengths = np.append(depth[stop - 1] + 1, 0)  # the last subtree ends after the last chain
     reach = np.maximum.reduceat(lengths, subtrees.ravel())[::2]
     return np.repeat(reach, stop - start).astype(np.int32)

@@ -47,7 +47,7 @@ def texts(n, first=1):
 
 def scored(window):
     """(work, edges) of each batch, with its answers put in place."""
-    for work, part, plan in window.planned_parts():
+    for work, part, plan in window.planned_subforests():
         for batch in plan.batches():
             yield work, work.add_scores(part, batch, answers(batch))
 

@@ -14,10 +14,10 @@ BAD = {
     "negative": (sequence([1, -1, 2], 1), "token id -1 is negative, expected 0 to 49"),
     "too large": (sequence([1, 50], 1), "token id 50 is beyond the model's vocabulary of 50"),
     "far too large": (TokenSequence(np.array([1, 2**40]), 1), f"token id {2**40} is beyond"),
-    "no integers": (TokenSequence(np.array([1.0, 2.0]), 1), "expected a line of integers"),
-    "truth values": (TokenSequence(np.array([True, False]), 1), "expected a line of integers"),
-    "text": (TokenSequence(np.array(["a", "b"]), 1), "expected a line of integers"),
-    "a table": (TokenSequence(np.zeros((2, 2), int), 1), "expected a line of integers"),
+    "no integers": (TokenSequence(np.array([1.0, 2.0]), 1), "expected a flat list of integers"),
+    "truth values": (TokenSequence(np.array([True, False]), 1), "expected a flat list of integers"),
+    "text": (TokenSequence(np.array(["a", "b"]), 1), "expected a flat list of integers"),
+    "a table": (TokenSequence(np.zeros((2, 2), int), 1), "expected a flat list of integers"),
     "before the start": (sequence([1, 2], -1), "starts at -1, expected an index from 0 to 2"),
     "after the end": (sequence([1, 2], 3), "starts at 3, expected an index from 0 to 2"),
     "half an index": (sequence([1, 2], 1.0), "starts at 1.0, expected an index from 0 to 2"),
@@ -29,7 +29,7 @@ BAD = {
     "a choice too large": (TokenSequence(np.array([1]), 1, np.array([50])), "beyond the model's"),
     "a choice of no integer": (
         TokenSequence(np.array([1]), 1, np.array([0.5])),
-        "expected a line of integers",
+        "expected a flat list of integers",
     ),
     "an image": (sequence([1, 7], 1), "token id 7 is the model's image_token_id: it stands for"),
     "too long a prompt": (

@@ -12,7 +12,7 @@ from jaxscore.plan import row_batches
 from jaxscore.plan.packing import pack_rows
 from jaxscore.plan.requests import ScoreOptions
 from jaxscore.plan.result_assembly import ForestScores
-from jaxscore.plan.tries import as_one_part, build_forest
+from jaxscore.plan.tries import as_subforest, build_forest
 from tests.sequences import sequence, sequence_lists
 
 
@@ -44,7 +44,7 @@ def test_sequences_touched_and_completed_by_a_batch(sequences, batch_tokens):
         forest = build_forest(sequences)
         made = pack_rows(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = list(made.batches())
-    part = as_one_part(forest)
+    part = as_subforest(forest)
     work = ForestScores(0, range(len(sequences)), forest, [(part, made)], ScoreOptions(2))
     own = [
         set(forest.edge_of[a:b].tolist())
@@ -80,7 +80,7 @@ def test_digest_depends_on_requests_and_batches_alone():
         forest = build_forest(sequences)
         made = pack_rows(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
         return ForestScores(
-            0, range(9), forest, [(as_one_part(forest), made)], ScoreOptions(**wanted)
+            0, range(9), forest, [(as_subforest(forest), made)], ScoreOptions(**wanted)
         ).digest
 
     assert digest(asked) == digest(asked[::-1])

@@ -16,7 +16,7 @@ from jaxscore.engine import planner
 from jaxscore.plan import row_batches, tries
 from jaxscore.plan.packing import pack_rows
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.tries import Share, as_one_part, build_forest, split_at_prefixes
+from jaxscore.plan.tries import Share, as_subforest, build_forest, split_at_prefixes
 from tests.sequences import asked_for, laid_out, paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 
@@ -215,9 +215,9 @@ def test_a_chain_without_branches_is_no_prefix():
     assert checked(build_forest([])) == []
 
 
-def test_as_one_part_is_the_whole_forest():
+def test_as_subforest_is_the_complete_forest():
     forest = build_forest([sequence([1, 2, 3], 1), sequence([1, 4], 1)])
-    part = as_one_part(forest)
+    part = as_subforest(forest)
     assert part.forest is forest
     assert part.edges.tolist() == [0, 1, 2]
     assert not len(part.prefix)

@@ -234,7 +234,7 @@ def plan(folder: Path, n: int) -> tuple[float, int]:
     )
     started = time.perf_counter()
     window = planner.window(asked)
-    n_batches = sum(1 for _, _, planned in window.planned_parts() for _ in planned.batches())
+    n_batches = sum(1 for _, _, planned in window.planned_subforests() for _ in planned.batches())
     took = time.perf_counter() - started
     assert n_batches
     return took, sum(work.forest.n_nodes for work in window.forests)

@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_named(scorers):
         "token ids are [[1, 2]]": {"prompt": [[1, 2]]},
         "token ids are [1.0]": {"prompt": [1.0]},
         "token ids are ['1']": {"prompt": ["1"]},
-        "expected a line of integers": {"prompt": [1, [2]]},
+        "expected a flat list of integers": {"prompt": [1, [2]]},
         "token ids are [100000": {"prompt": [10**40]},
         "expected a string or token ids": {"prompt": {1: 2}},
         "shorten it": {"prompt": [1] * 9999},
