@@ -1,10 +1,10 @@
 """Finished scores and generated texts on disk, so that an interrupted run can resume.
 
-One SQLite file with a write-ahead log. A row of `scores` holds the scores of one token sequence,
-with NaN for missing tokens; its key is the digest of the ids, the start of scoring and the score
-options. A row of `texts` holds the generated ids of one prompt; its key is the digest of the
-prompt and its generation options. Rows belong to the fingerprint of everything else that
-determines them, so another model, dtype or version of JAX never reads them.
+The journal is one SQLite file with a write-ahead log. A row of `scores` holds the scores of one
+token sequence, with NaN for missing tokens; its key is the digest of the ids, the start of scoring
+and the score options. A row of `texts` holds the generated ids of one prompt; its key is the digest
+of the prompt and its generation options. Rows belong to a fingerprint of everything else that
+determines the numbers, so a run with another model, dtype or JAX version never reads them.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from jaxscore.plan.requests import (
     TokenSequence,
 )
 
-TOGETHER = 400  # rows per statement; SQLite takes 999 values, and a row has two
-FINISHES = ("eos", "stop", "length")  # each by its index as a byte
+TOGETHER = 400  # rows per statement; SQLite allows 999 values, and a row has two
+FINISHES = ("eos", "stop", "length")  # stored as the index, one byte
 NO_EOS = -1
 
 
@@ -45,19 +45,19 @@ class Journal:
     share a journal.
 
     Raises:
-        InputError: on first read or write, if another run holds the file, if it is damaged or
-            not a journal, or if its folder cannot be written.
+        InputError: on the first read or write: another run holds the file, it is damaged or not a
+            jaxscore journal, or its folder is not writable.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         """Describe a journal without opening it.
 
         Args:
-            about: JSON object of what determines the numbers, apart from the requests.
+            about: JSON object of everything that determines the numbers, except the requests.
         """
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
-        self._file: os.stat_result | None = None  # once opened
+        self._file: os.stat_result | None = None  # of the opened file
         self._stack = contextlib.ExitStack()
         self._writing = threading.RLock()  # one transaction at a time
         # One statement at a time: readers wait for a statement, not for a whole transaction.
@@ -65,7 +65,7 @@ class Journal:
 
     @functools.cached_property
     def _open(self) -> tuple[sqlite3.Connection, int]:
-        """The database, and the id of this fingerprint in it."""
+        """The open database, and the id of this fingerprint's row in `models`."""
         fingerprint = hashlib.sha256(self._about.encode()).hexdigest()
         with contextlib.ExitStack() as stack:
             database = stack.enter_context(
@@ -82,18 +82,18 @@ class Journal:
                     "SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)
                 ).fetchone()
                 if row is None:  # an index contradicts its table
-                    raise sqlite3.DatabaseError("damaged: what was written cannot be found")
+                    raise sqlite3.DatabaseError("damaged: cannot read back a row just written")
             self._file = self.path.stat()
             self._stack = stack.pop_all()
         return database, row[0]
 
     def has_scores_of(self, about: dict[str, Any]) -> bool:
-        """Whether it holds the results of a run that is described so."""
+        """Return True if the journal's fingerprint is that of `about`."""
         return self._about == json.dumps(about, sort_keys=True)
 
     @property
     def is_lost(self) -> bool:
-        """Whether the opened file was removed or replaced, so that no run can resume from it."""
+        """True if the opened file was removed or replaced, so that no run can resume from it."""
         if self._file is None:
             return False
         try:
@@ -104,15 +104,15 @@ class Journal:
     def read_scores(
         self, sequences: Sequence[TokenSequence], options: ScoreOptions = BASE_SCORES
     ) -> dict[int, SequenceScores]:
-        """Journaled scores, by index in `sequences`. Damaged rows are left out."""
+        """Read journaled scores, by index in `sequences`; damaged rows are left out."""
         key = options.key()
         rows = self._read("scores", [sequence.digest(key) for sequence in sequences])
-        found = {}
+        scores_by_index = {}
         for k, value in rows.items():
             scores = unpack_scores(value, options)
             if scores is not None and len(scores.logprob) == sequences[k].n_scored:
-                found[k] = scores
-        return found
+                scores_by_index[k] = scores
+        return scores_by_index
 
     def write_scores(
         self,
@@ -125,7 +125,7 @@ class Journal:
         self._write("scores", rows)
 
     def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
-        """Journaled texts, by index in `requests`. Damaged rows are left out."""
+        """Read journaled texts, by index in `requests`; damaged rows are left out."""
         rows = self._read("texts", [request.digest() for request in requests])
         texts = {k: unpack_text(value) for k, value in rows.items()}
         return {k: text for k, text in texts.items() if text is not None}
@@ -135,11 +135,11 @@ class Journal:
         self._write("texts", [(request.digest(), pack_text(text)) for request, text in finished])
 
     def _read(self, table: str, keys: Sequence[bytes]) -> dict[int, bytes]:
-        """Values of the table, by index in `keys`."""
+        """Read the values of a table, by index in `keys`."""
         values: dict[bytes, bytes] = {}
         with explain_errors(self.path, REMEDY):
             with self._lock:
-                _ = self._open  # an unusable file is an error even without keys
+                _ = self._open  # so that an unusable file is an error even without keys
             for first in range(0, len(keys), TOGETHER):
                 chunk = keys[first : first + TOGETHER]
                 marks = ",".join("?" * len(chunk))
@@ -156,12 +156,12 @@ class Journal:
             with self._lock:
                 database, model = self._open
             try:
-                # Many rows per statement: each statement hands over the interpreter lock and
-                # waits to get it back.
+                # Many rows per statement: each statement releases the interpreter lock and has to
+                # wait to reacquire it.
                 for first in range(0, len(rows), TOGETHER):
                     chunk = rows[first : first + TOGETHER]
                     marks = ",".join([f"({model},?,?)"] * len(chunk))
-                    # An existing row lacked some tokens, or its checksum failed.
+                    # REPLACE: an existing row may lack some tokens, or have a wrong checksum.
                     with self._lock:
                         database.execute(
                             f"INSERT OR REPLACE INTO {table} VALUES {marks}",
@@ -176,15 +176,15 @@ class Journal:
 
     @property
     def n_written(self) -> int:
-        """Rows written since the file was opened; 0 before."""
+        """Number of rows written since the file was opened; 0 before."""
         with self._lock:
             return self._open[0].total_changes if "_open" in self.__dict__ else 0
 
     def copy(self, path: Path) -> None:
-        """Write what is committed to a new file, which no run holds.
+        """Copy all committed rows to a new file, which no run holds.
 
         Raises:
-            InputError: either file cannot be used.
+            InputError: one of the files cannot be used.
         """
         with (
             self._writing,
@@ -202,7 +202,7 @@ class Journal:
 
 
 def pack_scores(scores: SequenceScores) -> bytes:
-    """Row of `scores`: the columns one after the other, and a CRC-32."""
+    """Serialize scores as a row of `scores`: the columns concatenated, then a CRC-32."""
     floats = (scores.logprob, scores.entropy, scores.self_certainty, *scores.measures.values())
     columns = [
         *(np.ascontiguousarray(column, "<f4") for column in (*floats, scores.top_logprob)),
@@ -214,10 +214,10 @@ def pack_scores(scores: SequenceScores) -> bytes:
 
 
 def unpack_scores(value: bytes, options: ScoreOptions = BASE_SCORES) -> SequenceScores | None:
-    """Scores that `pack_scores` packed, or None if a bit has changed since.
+    """Deserialize a row of `pack_scores`; return None if it is damaged.
 
     Args:
-        options: of the run that wrote the scores.
+        options: the score options of the run that wrote the row.
     """
     body = _checked(value)
     n_columns, k = 3 + len(options.measures), options.top
@@ -233,7 +233,7 @@ def unpack_scores(value: bytes, options: ScoreOptions = BASE_SCORES) -> Sequence
 
 
 def pack_text(text: GeneratedTokens) -> bytes:
-    """Row of `texts`: finish reason, EOS id, token ids, and a CRC-32."""
+    """Serialize a text as a row of `texts`: finish reason, EOS id, token ids, then a CRC-32."""
     eos = NO_EOS if text.eos_id is None else text.eos_id
     ids = np.ascontiguousarray(text.ids, "<i4").tobytes()
     body = struct.pack("<Bi", FINISHES.index(text.finish), eos) + ids
@@ -241,7 +241,7 @@ def pack_text(text: GeneratedTokens) -> bytes:
 
 
 def unpack_text(value: bytes) -> GeneratedTokens | None:
-    """Text that `pack_text` packed, or None if a bit has changed since."""
+    """Deserialize a row of `pack_text`; return None if it is damaged."""
     body = _checked(value)
     if body is None or len(body) % 4 != 1 or len(body) < 5 or body[0] >= len(FINISHES):
         return None
@@ -253,7 +253,7 @@ def unpack_text(value: bytes) -> GeneratedTokens | None:
 
 
 def _checked(value: bytes) -> bytes | None:
-    """A row without its checksum, or None if that fails."""
+    """Return a row without its checksum, or None if the checksum is wrong."""
     if not isinstance(value, bytes):  # SQLite stores any type in any column
         return None
     body, checksum = value[:-4], value[-4:]

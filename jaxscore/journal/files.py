@@ -1,8 +1,8 @@
-"""Journal files: where they lie, how one run opens and locks one; `journal info` and `prune`.
+"""Journal files: paths, opening and locking; `journal info` and `journal prune`.
 
-The lock is SQLite's own: in exclusive locking mode a connection to a database with a write-ahead
-log holds the lock from its first read until it is closed, and needs no `-shm` file. The lock ends
-with its process, however that ends, so no lock file can be left behind.
+The lock is SQLite's: in exclusive locking mode a connection to a database with a write-ahead log
+holds the lock from its first read until it is closed, and needs no `-shm` file. The lock ends with
+its process, however the process ends, so no stale lock file can remain.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ FOLDER = ".jaxscore"
 OF_A_FOLDER = "jaxscore"  # name of the journal if the output is a folder
 SUFFIX = ".journal"
 
-APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is used
-LAYOUT = 4  # of the tables and of the contents of their rows
-TRIES, PAUSE = 20, 0.05  # for a lock that `journal info` holds for a moment; mean seconds
+APPLICATION = 0x6A787363  # `jxsc`, the application id in the header of every journal
+LAYOUT = 4  # version of the tables and of the format of their rows
+TRIES, PAUSE = 20, 0.05  # attempts to lock, mean seconds between; `journal info` locks briefly
 
 # Errors of SQLite about a damaged file; its messages may quote bytes that are not UTF-8.
 DAMAGES = (sqlite3.Error, UnicodeDecodeError)
-# With row ids, rows lie in the order in which they come, and only their keys are sorted.
+# Tables with row ids: rows are appended in the order of writing, and only their keys are sorted.
 TABLES = """
 CREATE TABLE models (
     id INTEGER PRIMARY KEY, fingerprint TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
@@ -50,13 +50,13 @@ CREATE TABLE texts (
 );
 """
 REMEDY = (  # for a run, which can choose its journal
-    "; what was finished before is kept if the file is sound; make room or give another place with "
-    "--journal PATH, or --journal off"
+    "; finished results are kept if the file is intact; make room, or give --journal PATH, or "
+    "--journal off"
 )
 
 
 def default_path(output: Path) -> Path:
-    """Journal of an output, which is a file or a folder of files."""
+    """Return the path of the journal of an output, a file or a folder of files."""
     if output.is_dir():
         return output / FOLDER / f"{OF_A_FOLDER}{SUFFIX}"
     return output.parent / FOLDER / f"{output.name}{SUFFIX}"
@@ -66,22 +66,22 @@ def check_path(path: Path, *others: Path | None) -> None:
     """Refuse a path that cannot be a journal, before anything is loaded.
 
     Args:
-        others: files of the same run that the journal may not be.
+        others: other files of the same run; the journal must be a different file.
 
     Raises:
-        InputError: `path` has no file name, or is a folder, one of the others, a file of another
-            kind, or below a file.
+        InputError: `path` lacks a file name, is a folder, is one of `others`, is a file but not a
+            journal, or its parent is a file.
     """
     problem = None
     try:
         if not path.name or path.is_dir():
             problem = "found a folder, expected the name of a file"
         elif any(other is not None and path.resolve() == other.resolve() for other in others):
-            problem = "is a file of this run, expected one of its own"
+            problem = "another file of this run has this name, expected a separate file"
         elif path.parent.exists() and not path.parent.is_dir():
             problem = f"{path.parent} is a file, expected a folder"
         elif path.is_file() and not _is_sqlite(path):
-            problem = "is no journal, and it is left as it is"
+            problem = "not a jaxscore journal; it was not changed"
     except OSError as error:  # a name that is too long, a loop of links
         problem = error.strerror or str(error)
     if problem is not None:
@@ -89,44 +89,47 @@ def check_path(path: Path, *others: Path | None) -> None:
 
 
 def find_journal(path: Path) -> Path:
-    """Find a journal by its own name, its output's name or its output's folder.
+    """Find a journal by its path, its output's path or its output's folder.
 
     Raises:
         InputError: there is none; the message names the journals in that folder.
     """
     try:
         if path.is_dir() and path.name == FOLDER:
-            near, expected = path, "the name of a journal"
+            folder, expected = path, "the name of a journal"
         else:
-            if (found := default_path(path)).is_file():
-                return found
+            if (journal := default_path(path)).is_file():
+                return journal
             if path.is_file() and _is_sqlite(path):
                 return path
-            near, expected = found.parent, f"a journal, or an output whose journal is {found}"
-        kind = "a folder" if path.is_dir() else "no journal" if path.exists() else "no such file"
-        journals = sorted(near.glob(f"*{SUFFIX}"))
+            folder, expected = journal.parent, f"a journal, or an output whose journal is {journal}"
+        if path.is_dir():
+            problem = "a folder"
+        else:
+            problem = "not a jaxscore journal" if path.exists() else "no such file"
+        journals = sorted(folder.glob(f"*{SUFFIX}"))
     except OSError as error:
         raise InputError(f"journal {path}: {error.strerror or error}") from None
     hint = f"; give one of {', '.join(map(str, journals[:5]))}" if journals else ""
-    raise InputError(f"journal {path}: {kind}, expected {expected}{hint}")
+    raise InputError(f"journal {path}: {problem}, expected {expected}{hint}")
 
 
 def remove_emptied(folder: Path) -> None:
-    """Remove a `.jaxscore` folder if it is empty; every other folder stays."""
+    """Remove a `.jaxscore` folder if it is empty; keep any other folder."""
     if folder.name == FOLDER:
-        with contextlib.suppress(OSError):  # not empty, or another run has begun to use it
+        with contextlib.suppress(OSError):  # not empty, or another run has started to use it
             folder.rmdir()
 
 
 def _is_sqlite(path: Path) -> bool:
-    """Whether SQLite accepts a file as a database; it accepts an empty one.
+    """Return True if SQLite accepts a file as a database, also if it is empty.
 
-    Opens the file with SQLite, since closing a file that was opened otherwise drops the locks
-    of other connections of this process. `immutable` takes no lock and writes nothing.
+    The file is opened with SQLite: closing it after a plain `open` would drop the locks of other
+    connections of this process. `immutable` takes no lock and writes nothing.
     """
-    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
-        with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
             database.execute("PRAGMA schema_version").fetchone()
     except sqlite3.DatabaseError as error:
         return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB
@@ -134,7 +137,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 class JournalHeld(InputError):
-    """Another run holds the journal."""
+    """Error: another run holds the journal."""
 
 
 @contextlib.contextmanager
@@ -150,12 +153,13 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """Connect to a journal and lock it until the connection is closed.
 
     Args:
-        create: make the file, its folder and the tables if they do not exist.
+        create: if True, create the file, its folder and the tables if they do not exist.
 
     Raises:
         JournalHeld: another run holds the file for longer than a second.
-        InputError: its file system has no locks; it is not a journal, is damaged or has another
-            layout; its folder cannot be written, or others can write to its `.jaxscore`.
+        InputError: the file system does not support locks; the file is not a journal, is damaged
+            or has another layout; its folder is not writable, or other users can write to its
+            `.jaxscore`.
     """
     refuse_planted_link(path)
     with explain_errors(path, REMEDY if create else ""):
@@ -171,24 +175,26 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
                 return database
             time.sleep(PAUSE * random.uniform(0.5, 1.5))
         _check_locks(path.parent)
-    own = ", or give this one a journal of its own with --journal PATH, or --journal off"
-    remedy = f"wait for that one{own}" if create else "look again when that one has ended"
+    remedy = "try again when that run has ended"
+    if create:
+        remedy = "wait for that run, or give this run its own journal with --journal PATH, "
+        remedy += "or --journal off"
     raise JournalHeld(f"journal {path}: another run holds it; {remedy}")
 
 
 def _lock_database(path: Path, create: bool) -> sqlite3.Connection | None:
-    """Connect and lock, or return None if another connection holds the file."""
+    """Connect and lock; return None if another connection holds the file."""
     before = path.stat()
-    # `Journal` serializes the use by threads.
+    # `Journal` serializes access from several threads.
     database = sqlite3.connect(path, timeout=0, check_same_thread=False)
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")  # before anything is read
         _check_or_create(database, create)
-        # Another process may have removed or replaced the file before we locked it.
+        # Another process may have removed or replaced the file before it was locked.
         if path.exists() and os.path.samestat(before, path.stat()):
             return database
     except BaseException as error:
-        # Python's own errors of this kind have no code; the low byte is SQLite's primary code.
+        # Errors that Python itself raises have no code; the low byte is SQLite's primary code.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if not (isinstance(error, sqlite3.Error) and code == sqlite3.SQLITE_BUSY):
             database.close()
@@ -203,16 +209,19 @@ def _check_or_create(database: sqlite3.Connection, create: bool) -> None:
     entries = database.execute("SELECT type, name FROM sqlite_master").fetchall()
     is_new = create and not entries and not application
     if not is_new and application != APPLICATION:  # another program's file is never changed
-        raise sqlite3.DatabaseError(f"no journal (application {application:#x})")
+        raise sqlite3.DatabaseError(f"not a jaxscore journal (application {application:#x})")
     if not is_new and layout != LAYOUT:
         raise sqlite3.DatabaseError(
-            f"found a journal of layout {layout}, as another version of jaxscore makes it, "
-            f"expected layout {LAYOUT}; remove it if that version no longer needs it"
+            f"found layout {layout}, written by another version of jaxscore, expected layout "
+            f"{LAYOUT}; remove the file if that version no longer needs it"
         )
-    for kind, name in entries:  # a view or a trigger could run for ever
-        if kind != "index" and (kind != "table" or name not in ("models", "scores", "texts")):
-            raise sqlite3.DatabaseError(f"damaged, or made by others: it holds {name!r}")
-    # A commit survives the end of this process; a power cut may take the last ones.
+    for entry_type, name in entries:  # a view or a trigger could run forever
+        is_ours = entry_type == "table" and name in ("models", "scores", "texts")
+        if entry_type != "index" and not is_ours:
+            raise sqlite3.DatabaseError(
+                f"damaged, or written by another program: it contains {name!r}"
+            )
+    # Commits survive the end of this process; a power cut may lose the last ones.
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     if is_new:
@@ -224,35 +233,36 @@ def _check_or_create(database: sqlite3.Connection, create: bool) -> None:
 
 
 def _check_locks(folder: Path) -> None:
-    """Check that the file system supports locks; without them SQLite reports `busy` too.
+    """Check that the file system supports locks; if it does not, SQLite reports `busy` too.
 
     Raises:
-        sqlite3.OperationalError: it has none.
+        sqlite3.OperationalError: it does not support locks.
     """
     if fcntl is None:
         return
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other process can hold one on it
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # no other process can lock it
         except OSError as error:
             raise sqlite3.OperationalError(
-                f"its file system supports no locks ({error.strerror}), expected one that does, "
-                "such as a local disk"
+                f"its file system does not support locks ({error.strerror}); use another one, such "
+                "as a local disk"
             ) from None
 
 
 def add_rows(path: Path, other: Path) -> None:
-    """Add the rows of another journal that a journal lacks, which need not exist.
+    """Add the rows of another journal to a journal, which is created if it does not exist.
 
     Args:
-        other: of the same folder; no run holds it.
+        path: the journal to extend; rows that it already has stay.
+        other: a journal in the same folder, which no run holds.
 
     Raises:
-        JournalHeld: a run holds the first one.
-        InputError: one of them is damaged, no journal, or has another layout.
+        JournalHeld: a run holds `path`.
+        InputError: one of the files is damaged, not a journal, or has another layout.
     """
-    open_database(other).close()  # checks it
-    with contextlib.suppress(OSError):  # there is a journal, or the file system has no links
+    open_database(other).close()  # checks the file
+    with contextlib.suppress(OSError):  # `path` exists, or the file system does not support links
         os.link(other, path)
         return
     with (
@@ -267,14 +277,20 @@ def add_rows(path: Path, other: Path) -> None:
             )
             for table in ("scores", "texts"):
                 database.execute(
-                    f"INSERT OR IGNORE INTO {table} SELECT own.id, key, value FROM other.{table} "
-                    "JOIN other.models AS theirs ON model = theirs.id "
-                    "JOIN main.models AS own ON own.fingerprint = theirs.fingerprint"
+                    f"INSERT OR IGNORE INTO {table} "
+                    f"SELECT target.id, key, value FROM other.{table} "
+                    "JOIN other.models AS source ON model = source.id "
+                    "JOIN main.models AS target ON target.fingerprint = source.fingerprint"
                 )
 
 
 class JournaledModel(NamedTuple):
-    """Rows of one fingerprint; `used` is when a run last opened it, in UTC."""
+    """Number and size of the rows of one fingerprint.
+
+    Attributes:
+        about: everything that determines the numbers, except the requests.
+        used: the time in UTC at which a run last opened the journal with this fingerprint.
+    """
 
     about: dict[str, Any]
     used: str
@@ -284,10 +300,10 @@ class JournaledModel(NamedTuple):
 
 
 def list_models(path: Path) -> list[JournaledModel]:
-    """List the models of a journal, the last used first.
+    """List the models of a journal, the most recently used first.
 
     Raises:
-        InputError: no such file, no journal, a damaged one, or one that another run holds.
+        InputError: the file does not exist, is not a journal, is damaged, or another run holds it.
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
@@ -307,25 +323,28 @@ def _rows(database: sqlite3.Connection) -> list[JournaledModel]:
 
 
 def _facts(about: object) -> dict[str, Any]:
-    """The JSON object that describes a model.
+    """Parse the JSON object that describes a model.
 
     Raises:
-        sqlite3.DatabaseError: `Journal` did not write it.
+        sqlite3.DatabaseError: it is not a JSON object.
     """
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(about, str) and isinstance(facts := json.loads(about), dict):
             return facts
-    raise sqlite3.DatabaseError("damaged: what a model is described by is no JSON object")
+    raise sqlite3.DatabaseError("damaged: a model's description is not a JSON object")
 
 
 def prune(path: Path, keep: int) -> tuple[int, int]:
-    """Drop all but the last used models. Without any left, remove the file and its `.jaxscore`.
+    """Delete all but the most recently used models; if none is left, remove file and `.jaxscore`.
+
+    Args:
+        keep: number of models to keep.
 
     Returns:
-        Number of dropped models, and freed bytes.
+        Number of deleted models, and freed bytes.
 
     Raises:
-        InputError: as `list_models`.
+        InputError: see `list_models`.
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
@@ -351,12 +370,12 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
 
 
 def _unlink(database: sqlite3.Connection, path: Path) -> None:
-    """Remove the file while it is locked, so that no other run has begun to write to it.
+    """Remove the file while it is locked, so that no other run has started to write to it.
 
-    Its write-ahead log goes first: SQLite removes a log by name when it closes, and by then the
-    name may be that of another run's log.
+    The write-ahead log is removed first: SQLite removes a log by name when it closes, and by then
+    another run's log may have that name.
     """
     database.execute("PRAGMA journal_mode = MEMORY")
-    if os.name == "nt":  # which removes no open file, and none that another run has open
+    if os.name == "nt":  # cannot remove an open file; fails if another run has opened it
         database.close()
     path.unlink()

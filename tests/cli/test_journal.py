@@ -220,7 +220,8 @@ def test_no_file_of_a_run_is_its_journal(run, tmp_path, name):
     words = ("paths", "--model", QWEN, "--input", source, "--output", tmp_path / "y.json")
     code, out, err = run(*words, "--journal", tmp_path / name)
     assert (code, out) == (2, "")
-    assert f"--journal {tmp_path / name}: is a file of this run, expected one of its own" in err
+    problem = "another file of this run has this name, expected a separate file"
+    assert f"--journal {tmp_path / name}: {problem}" in err
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 

@@ -339,9 +339,9 @@ def test_resume_with_additional_requests(journal, scorers):
         ("", "found a folder"),
         (".", "found a folder"),
         ("folder", "found a folder"),
-        ("out.jsonl", "is a file of this run"),
-        ("in.jsonl", "is a file of this run"),
-        ("notes.txt", "is no journal, and it is left as it is"),
+        ("out.jsonl", "another file of this run has this name"),
+        ("in.jsonl", "another file of this run has this name"),
+        ("notes.txt", "not a jaxscore journal; it was not changed"),
     ],
 )
 def test_impossible_journal_paths_are_refused(

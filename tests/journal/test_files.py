@@ -57,7 +57,7 @@ def test_an_open_journal_is_locked(path, how):
         path.unlink()
     with another_process(path, how):
         for read in (lambda: files.list_models(path), lambda: files.prune(path, 0)):
-            with pytest.raises(InputError, match="another run holds it; look again"):
+            with pytest.raises(InputError, match="another run holds it; try again"):
                 read()
         with pytest.raises(InputError, match=r"another run holds it; wait .* --journal PATH"):
             Journal(path, ABOUT).read_scores([])
@@ -85,7 +85,7 @@ def test_checking_the_path_drops_no_lock(path):
         command = [sys.executable, "-m", "jaxscore", "journal", "info", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
-        assert "another run holds it; look again when that one has ended" in done.stderr
+        assert "another run holds it; try again when that run has ended" in done.stderr
 
 
 def test_a_file_replaced_before_it_is_locked_is_not_used(path, monkeypatch):
@@ -163,10 +163,10 @@ def test_a_file_system_without_locks_is_refused_as_such(path, monkeypatch):
         monkeypatch.setattr(files.fcntl, "lockf", unsupported)
         with pytest.raises(InputError) as problem:
             Journal(path, ABOUT).read_scores([])
-        with pytest.raises(InputError, match="its file system supports no locks"):
+        with pytest.raises(InputError, match="its file system does not support locks"):
             files.list_models(path)
     said = str(problem.value)
-    assert "its file system supports no locks (No locks available)" in said
+    assert "its file system does not support locks (No locks available)" in said
     assert "--journal PATH, or --journal off" in said
     assert "another run" not in said
 
