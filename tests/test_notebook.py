@@ -23,7 +23,7 @@ def test_a_wrong_item_keeps_its_id_and_says_why(scorers):
 
 @pytest.mark.parametrize("one", [{"continuation": "x"}, ("The cat", " sat"), "The cat"])
 def test_one_item_is_no_list_of_items(scorers, one):
-    with pytest.raises(TypeError, match=r"found one \w+, expected a list of requests"):
+    with pytest.raises(TypeError, match=r"got a single \w+, expected a list of requests"):
         scorers("tiny-gpt2").score(one)
 
 

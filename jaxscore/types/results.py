@@ -1,4 +1,4 @@
-"""Results of requests: values, dicts, data frames, and coloured tokens in notebooks."""
+"""Results of requests: classes, conversion to dicts and data frames, display in notebooks."""
 
 import dataclasses
 import html
@@ -18,12 +18,12 @@ ARRAYS = ("token_ids", "tokens", *PER_TOKEN, "top_id", "top_logprob", "top_token
 
 
 class Result:
-    """Result of one request, compared by value, including arrays."""
+    """Result of one request. Results are compared by value, including arrays."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal. NaN, of tokens without a probability, equals NaN."""
+        """Return True if all fields are equal. NaN, as in unscored tokens, equals NaN."""
         if type(other) is not type(self):
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in _fields(self))
@@ -31,7 +31,7 @@ class Result:
     __hash__ = None  # type: ignore[assignment]  # arrays can change
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain Python values; NaN stays NaN."""
+        """Convert all fields to plain Python values; NaN stays NaN."""
         values = ((name, getattr(self, name)) for name in _fields(self))
         return {
             name: value.tolist() if isinstance(value, np.ndarray) else value
@@ -55,7 +55,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def data_frame(columns: Any) -> Any:
-    """Make a pandas DataFrame of columns or of rows.
+    """Create a pandas DataFrame from columns or rows.
 
     Raises:
         InputError: pandas is not installed.
@@ -64,7 +64,7 @@ def data_frame(columns: Any) -> Any:
         import pandas
     except ImportError:
         raise InputError(
-            "to_frame makes a pandas DataFrame, and pandas is not installed; pip install pandas"
+            "to_frame returns a pandas DataFrame, but pandas is not installed; pip install pandas"
         ) from None
     return pandas.DataFrame(columns)
 
@@ -75,12 +75,12 @@ def _mean(values: np.ndarray) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TopTokens(Result):
-    """The k most probable tokens at each position, by falling logit, then by rising id.
+    """The k most probable tokens at each position, by descending logit, then by ascending id.
 
     Attributes:
-        id: int32 [n, k]; -1 at a token without a probability.
-        logprob: float32 [n, k], nats; NaN there.
-        token: names in the vocabulary; empty there.
+        id: int32 [n, k]; -1 for an unscored token.
+        logprob: float32 [n, k], nats; NaN for an unscored token.
+        token: names in the vocabulary; empty for an unscored token.
     """
 
     id: np.ndarray
@@ -93,17 +93,17 @@ class ScoredRequest(Result):
     """Per-token results of one request, aligned with its continuation's tokens.
 
     Attributes:
-        id: of the request.
+        id: the request's id.
         token_ids: int32 [n].
         tokens: names in the vocabulary.
-        logprob, entropy, self_certainty: float32 [n], nats; NaN for a token with nothing before
-            it, which has no probability and is left out of every sum.
-        greedy: bool [n], whether the token is the most probable one; object [n] with None for
-            unknown ones if an endpoint does not report it for every token.
+        logprob, entropy, self_certainty: float32 [n], nats; NaN for an unscored token: one without
+            a preceding token. Every sum leaves it out.
+        greedy: bool [n], True if the token is the most probable one; object [n] with None for
+            unknown values if an endpoint does not report it for every token.
         truncated: number of context tokens dropped at the left; 0 without `truncate`.
-        error: why the request could not be scored, or None. The arrays are then empty.
-        measures: name of each requested measure -> float32 [n], NaN as above.
-        top: most probable tokens at each position, or None if not requested.
+        error: the reason why the request could not be scored (the arrays are then empty), or None.
+        measures: name of each requested measure -> float32 [n], NaN for an unscored token.
+        top: the most probable tokens at each position, or None if not requested.
     """
 
     id: str | int
@@ -120,7 +120,7 @@ class ScoredRequest(Result):
 
     @property
     def scored(self) -> np.ndarray:
-        """bool [n]: which tokens have a probability."""
+        """Mask of the tokens that have a probability, bool [n]."""
         return ~np.isnan(self.logprob)
 
     @property
@@ -139,7 +139,7 @@ class ScoredRequest(Result):
 
     @property
     def mean_logprob(self) -> float | None:
-        """Nats per token, or None if no token was scored."""
+        """Mean log-probability in nats per token, or None if no token was scored."""
         return _mean(self._values(self.logprob))
 
     @property
@@ -158,12 +158,13 @@ class ScoredRequest(Result):
         return _mean(self._values(self.self_certainty))
 
     def sums(self) -> dict[str, Any]:
-        """Sums, means and counts over the scored tokens, by name, computed in one pass."""
+        """Compute sums, means and counts over the scored tokens, by name, in one pass."""
         values = np.array([self.logprob, self.entropy, self.self_certainty], np.float64)
         total = values.sum(axis=1).tolist()
         if math.isnan(total[0]):
-            known = ~np.isnan(values[0])
-            values = np.ascontiguousarray(values[:, known])  # the order of summing of one column
+            is_scored = ~np.isnan(values[0])
+            # Contiguous, so that each row is summed in the same order as a single array.
+            values = np.ascontiguousarray(values[:, is_scored])
             total = values.sum(axis=1).tolist()
         n = values.shape[1]
         total = total if n else [None] * 3
@@ -179,10 +180,10 @@ class ScoredRequest(Result):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and sums as plain Python values; NaN stays NaN.
+        """Convert all fields and sums to plain Python values; NaN stays NaN.
 
-        Measures are fields of their own, and the most probable tokens are `top_id`, `top_logprob`
-        and `top_token`.
+        Each measure is a separate field; the most probable tokens are `top_id`, `top_logprob` and
+        `top_token`.
         """
         out = Result.to_dict(self) | self.sums()
         del out["measures"], out["top"]
@@ -192,7 +193,7 @@ class ScoredRequest(Result):
         return out
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per token of the continuation.
+        """Return a pandas DataFrame with one row per token of the continuation.
 
         Raises:
             InputError: pandas is not installed.
@@ -215,17 +216,17 @@ class ScoredRequest(Result):
         return f'<div title="{LEGEND}">{title}{line} <small>{total}</small></div>'
 
     def _values(self, array: np.ndarray) -> np.ndarray:
-        known = self.scored
-        return (array if known.all() else array[known]).astype(np.float64)
+        is_scored = self.scored
+        return (array if is_scored.all() else array[is_scored]).astype(np.float64)
 
 
 class Strip(NamedTuple):
-    """A scored text of an item, for pages that display its tokens.
+    """Scored text of an item, for pages that display its tokens.
 
     Attributes:
-        title: role of the text in the item, such as "with the path"; may be empty.
-        context: text before it.
-        scored: its tokens and their numbers.
+        title: the role of the text in the item, such as "with the path"; may be empty.
+        context: the text before it.
+        scored: its tokens and their scores.
     """
 
     title: str
@@ -240,9 +241,9 @@ class LabelScores(Result):
     Attributes:
         logprob: float64 [labels], nats, under the whole vocabulary.
         probability: float64 [labels], softmax over the labels alone: sums to 1.
-        outside: probability of the rest of the vocabulary, 0 to 1. Near 1 means that the model
-            would not answer with a label.
-        error: why the request could not be scored, or None. The arrays are then empty.
+        outside: probability of the rest of the vocabulary, 0 to 1. Near 1, the model would not
+            answer with a label.
+        error: the reason why the request could not be scored (the arrays are then empty), or None.
         truncated: number of prompt tokens dropped at the left; 0 without `truncate`.
     """
 
@@ -259,12 +260,13 @@ class Choice(Result):
     """Probabilities of a few texts after a prompt.
 
     Attributes:
-        prompt: text before the options.
+        prompt: the text before the options.
         options: the texts.
-        logprob: float64 [options], nats, summed over an option's tokens: longer options tend to
+        logprob: float64 [options], nats, summed over an option's tokens; longer options tend to
             have lower values.
         probability: float64 [options], softmax over the options alone: sums to 1.
-        error: why the options could not be compared, or None. The arrays are then empty.
+        error: the reason why the options could not be compared (the arrays are then empty), or
+            None.
     """
 
     prompt: str
@@ -275,11 +277,11 @@ class Choice(Result):
 
     @property
     def best(self) -> str | None:
-        """The most probable option, the first of equal ones, or None after an error."""
+        """The most probable option, the first of several equal ones; None after an error."""
         return None if self.error is not None else self.options[int(self.logprob.argmax())]
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per option.
+        """Return a pandas DataFrame with one row per option.
 
         Raises:
             InputError: pandas is not installed, or the options could not be compared.
@@ -299,16 +301,16 @@ class Choice(Result):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ListedLabelScores(Result):
-    """Labels of one request in an endpoint's list of most probable next tokens.
+    """Probabilities of labels from an endpoint's list of the most probable next tokens.
 
     Attributes:
         logprob: float64 [labels], nats; NaN for a label that is not listed.
-        probability: float64 [labels], softmax over the listed labels, NaN for the others. Upper
+        probability: float64 [labels], softmax over the listed labels, NaN for the others; upper
             bounds if a label is missing.
-        missing: labels that are not listed.
-        missing_at_most: upper bound of the probability of each missing label: the last
-            listed token; 0 if none is missing.
-        error: why there is no list, or None. The arrays are then empty.
+        missing: the labels that are not listed.
+        missing_at_most: upper bound of the probability of each missing label, the probability of
+            the last listed token; 0 if no label is missing.
+        error: the reason why the list is missing (the arrays are then empty), or None.
     """
 
     id: str | int
@@ -324,10 +326,10 @@ class Generated(Result):
     """Text that a model generated after a prompt.
 
     Attributes:
-        text: without special tokens, truncated before the stop string that starts first in it.
+        text: the text without special tokens, cut before the first stop string in it.
         token_ids: int32 [generated], up to the token that completed a stop string, without EOS.
         finish: "eos", "stop" or "length", or None after an error.
-        error: why nothing could be generated, or None.
+        error: the reason why the text could not be generated, or None.
         eos_id: the EOS that ended the text, or None if it ended otherwise.
     """
 
@@ -340,7 +342,7 @@ class Generated(Result):
 
 
 def failed(id: str | int, error: str) -> ScoredRequest:
-    """Make the result of a request that could not be scored."""
+    """Create the result of a request that could not be scored."""
     empty = np.zeros(0, np.float32)
     return ScoredRequest(
         id, np.zeros(0, np.int32), [], empty, empty, empty, np.zeros(0, bool), error=error
@@ -348,12 +350,12 @@ def failed(id: str | int, error: str) -> ScoredRequest:
 
 
 class Results(list[Any]):
-    """Results of one call, in the order of its requests, as a list that notebooks display."""
+    """Results of one call, in the order of its requests: a list with a display for notebooks."""
 
-    DISPLAYED = 20  # results in a notebook's cell
+    DISPLAYED = 20  # maximum number of results in a notebook's cell
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per request, without arrays.
+        """Return a pandas DataFrame with one row per request, without arrays.
 
         Raises:
             InputError: pandas is not installed.
@@ -371,8 +373,8 @@ class Results(list[Any]):
     def __repr__(self) -> str:
         n_failed = sum(result.error is not None for result in self)
         failed = f", {n_failed} failed" if n_failed else ""
-        kinds = {type(result).__name__ for result in self}
-        return f"<{len(self)} results{failed}: {', '.join(sorted(kinds)) or 'none'}>"
+        names = {type(result).__name__ for result in self}
+        return f"<{len(self)} results{failed}: {', '.join(sorted(names)) or 'none'}>"
 
     def _repr_html_(self) -> str:
         lines = [

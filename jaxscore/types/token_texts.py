@@ -1,4 +1,4 @@
-"""Text and HTML of tokens, from their names in the vocabulary."""
+"""Conversion of tokens' names in the vocabulary to text and HTML."""
 
 import functools
 import html
@@ -13,10 +13,10 @@ LEGEND = "darker: less probable; hover for numbers"
 
 
 def token_texts(names: Sequence[str]) -> list[str]:
-    """Text of each token, from its name in the vocabulary.
+    """Convert the name of each token in the vocabulary to its text.
 
-    Byte-level tokenizers name bytes by printable characters (`Ġ` is a blank), and sentencepiece
-    names a blank `▁`. A token that is part of a character becomes `�`.
+    Byte-level tokenizers write bytes as printable characters (a space is `Ġ`), and sentencepiece
+    writes a space as `▁`. A token that is an incomplete character becomes `�`.
     """
     table = byte_of()
     if any("Ġ" in name or "Ċ" in name for name in names):
@@ -31,9 +31,9 @@ def token_texts(names: Sequence[str]) -> list[str]:
 
 @functools.cache
 def byte_of() -> dict[str, int]:
-    """Byte of each character in a byte-level vocabulary (GPT-2's table).
+    """Return the byte of each character in a byte-level vocabulary (GPT-2's table).
 
-    Printable Latin-1 characters stand for themselves. The remaining bytes, in order, have the
+    Printable Latin-1 characters map to their own code. The remaining bytes, in order, are the
     characters from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -49,28 +49,27 @@ def tokens_html(
     entropy: Iterable[float],
     greedy: Iterable[bool],
 ) -> str:
-    """Coloured tokens in one line, with their numbers in tooltips.
+    """Render tokens as one line of HTML, coloured by surprisal, with their scores in tooltips.
 
     Args:
         tokens: names in the vocabulary.
-        logprob, entropy: nats per token; NaN for a token without a probability, which gets a
-            border.
-        greedy: whether each token is the most probable one.
+        logprob, entropy: nats per token; NaN for an unscored token, which gets a border.
+        greedy: True for each token that is the most probable one at its position.
     """
     spans = []
-    for text, p, h, best in zip(token_texts(tokens), logprob, entropy, greedy, strict=True):
+    for text, p, h, is_greedy in zip(token_texts(tokens), logprob, entropy, greedy, strict=True):
         if math.isnan(p):
-            style, title = "outline:1px dotted #888", "no probability: nothing stands before it"
+            style, title = "outline:1px dotted #888", "no probability: no token before it"
         else:
             share = min(1.0, max(0.0, -p / DARKEST))
             style = f"background:rgba(214,96,32,{0.85 * share:.2f})"
             title = f"log-probability {p:.3f} nats, entropy {h:.3f} nats"
-            title += ", the most probable token" if best else ""
+            title += ", the most probable token" if is_greedy else ""
         shown = html.escape(_visible(text))
         spans.append(f'<span style="{style};{STYLE}" title="{html.escape(title)}">{shown}</span>')
     return "".join(spans)
 
 
 def _visible(text: str) -> str:
-    """The text with `↵` for line ends and codes for unprintable characters."""
+    """Return the text with newlines as `↵` and unprintable characters as codes."""
     return one_line(text.replace("\n", "↵")) or "∅"

@@ -31,5 +31,5 @@ def test_a_token_without_a_probability_and_markup():
     page = tokens_html(["<script>", "a\n"], [math.nan, -1.0], [math.nan, 0.5], [False, False])
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert "no probability: nothing stands before it" in page
+    assert "no probability: no token before it" in page
     assert "a↵" in page
