@@ -22,17 +22,17 @@ INSTALL = {"gpu": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def choose_device(device: str | None) -> None:
-    """Restrict JAX to this kind of device before it initializes; None takes the best."""
+    """Restrict JAX to this kind of device before it initializes; None is JAX's choice."""
     if device is not None:
         jax.config.update("jax_platforms", "cuda" if device == "gpu" else device)
 
 
 def use_device(device: str | None) -> None:
-    """Run on this kind of device; with None, JAX takes the best.
+    """Run on this kind of device; with None, JAX chooses.
 
     Raises:
-        InputError: this machine, or this installation of JAX, has none; JAX's own choice then
-            stays.
+        InputError: this machine, or this installation of JAX, lacks such a device; JAX's choice is
+            then kept.
     """
     if device is None:
         return
@@ -40,27 +40,27 @@ def use_device(device: str | None) -> None:
     choose_device(device)
     backend = "gpu" if device == "cuda" else device
     try:
-        found, reason = jax.default_backend(), "it runs on another device already"
-    except (RuntimeError, AssertionError) as problem:
+        actual, reason = jax.default_backend(), "it runs on another device already"
+    except (RuntimeError, AssertionError) as error:
         # JAX ignores "cuda" if it finds no card, and then asserts that it has a device.
-        found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
-    if found != backend:
-        jax.config.update("jax_platforms", before)  # the next call may choose another one
+        actual, reason = None, (str(error).splitlines() or ["no such card is visible"])[0]
+    if actual != backend:
+        jax.config.update("jax_platforms", before)  # the next call may choose another device
         install = f", or {INSTALL[backend]}" if backend in INSTALL else ""
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
-            f"leave --device out to use what there is{install}"
+            f"omit --device to use an available device{install}"
         )
 
 
 def use_compilation_cache() -> None:
     """Cache compiled programs in the user's cache folder, so that a second run compiles nothing.
 
-    A folder that JAX already uses stays. JAXSCORE_CACHE names another one, and JAXSCORE_CACHE=off
-    disables the cache.
+    A folder that JAX already uses is kept. JAXSCORE_CACHE names another folder, and
+    JAXSCORE_CACHE=off disables the cache.
 
     Raises:
-        InputError: somebody else can write to the folder: its programs run in this process.
+        InputError: another user can write to the folder, whose programs run in this process.
     """
     in_use = jax.config.values["jax_compilation_cache_dir"]
     try:
@@ -69,7 +69,7 @@ def use_compilation_cache() -> None:
             create_private_folder(Path(in_use), Path(in_use), remedy)
         folder = None if in_use else create_cache_folder("xla")
     except OSError:
-        return  # with a read-only home every run compiles, which is slower but correct
+        return  # with a read-only home directory every run compiles, which is slower but correct
     if folder is None:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -94,9 +94,12 @@ def parse_mesh(text: str) -> MeshShape | None:
 def mesh_choice(
     text: str | None, n_models: int = 1, *, generates: bool = True
 ) -> MeshChoice | None:
-    """Choice of devices once the model is known, see `choose_mesh`; None is the first device.
+    """Return a function that chooses the devices for a model, see `choose_mesh`.
+
+    Without a mesh the result is None, for the first device.
 
     Args:
+        text: the value of `--mesh`, or None.
         n_models: number of models that share the devices' memory equally.
         generates: see `auto_mesh.mesh_estimates`.
 
@@ -120,16 +123,16 @@ def choose_mesh(
     n_models: int = 1,
     generates: bool = True,
 ) -> DeviceMesh | None:
-    """Devices of this shape, or None for a single device.
+    """Create a mesh of this shape; return None for a single device.
 
     Args:
-        shape: result of `parse_mesh`; None chooses automatically.
-        config, shapes: of our decoder, its parameters as `jax.ShapeDtypeStruct`; with None for
-            both, "auto" puts the whole model on every device.
-        n_models, generates: as in `mesh_choice`.
+        shape: the result of `parse_mesh`; None to choose automatically.
+        config, shapes: config and parameters (`jax.ShapeDtypeStruct`) of a native decoder. If both
+            are None, "auto" puts a copy of the model on every device.
+        n_models, generates: see `mesh_choice`.
 
     Raises:
-        InputError: too few devices, or no mesh on which the parameters fit.
+        InputError: there are too few devices, or the parameters do not fit on any mesh.
     """
     if shape is None:
         shape = _auto(config, shapes, n_models, generates=generates)
@@ -144,12 +147,12 @@ def choose_mesh(
 def _auto(
     config: DecoderConfig | None, shapes: Any, n_models: int, *, generates: bool
 ) -> MeshShape:
-    """The fastest mesh that fits, by an estimate; `model` is 1 if memory is unknown (CPU)."""
+    """Choose the fastest mesh that fits, by an estimate; on a CPU, `model` is 1."""
     n_devices = jax.device_count()
-    memory = limit_bytes()
+    memory = limit_bytes()  # unknown on a CPU
     if memory is None or config is None or n_devices == 1:
         return MeshShape(data=n_devices)
-    # Deferred: a single device, and a CPU, need no estimate
+    # Deferred: a single device and a CPU need no estimate.
     from jaxscore.engine.auto_mesh import auto_mesh, mesh_estimates, rates_of
 
     memory //= n_models
@@ -159,18 +162,18 @@ def _auto(
         shapes, config, n_devices, memory, rates, generates=generates, spans_hosts=spans_hosts
     )
     chosen = auto_mesh(estimates, memory)
-    # Memory that programs may use differs by some bytes between hosts.
+    # The usable memory differs by some bytes between hosts.
     return MeshShape.parse(processes.broadcast_from_first(str(chosen).encode()).decode())
 
 
 def limit_bytes() -> int | None:
-    """Memory of the first device that programs may use, or None if it does not report it (CPU)."""
+    """Return the memory of the first device that programs may use; None if unreported (CPU)."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return int(stats["bytes_limit"]) if "bytes_limit" in stats else None
 
 
 def placed_bytes(params: Any) -> int:
-    """Bytes on each device of a tree of arrays, or of shapes with shardings."""
+    """Return the bytes on each device of a tree of arrays, or of shapes with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(params)
@@ -178,12 +181,12 @@ def placed_bytes(params: Any) -> int:
 
 
 def is_out_of_memory(problem: JaxRuntimeError) -> bool:
-    """Whether memory ran out, in compilation or execution."""
+    """Return True if memory ran out, in compilation or execution."""
     return "RESOURCE_EXHAUSTED" in str(problem)
 
 
 def free_bytes() -> int:
-    """Free memory of the first device, or of the machine if it is a CPU."""
+    """Return the free bytes of the first device, or of the machine if it is a CPU."""
     if (limit := limit_bytes()) is not None:
         stats = jax.local_devices()[0].memory_stats() or {}
         return limit - int(stats.get("bytes_in_use", 0))

@@ -24,11 +24,11 @@ Result = TypeVar("Result")
 
 
 class Engine(Pipeline):
-    """Scores token ids under one model.
+    """Scores token ids with one model.
 
     Attributes:
-        model: on one device, or on all devices of its mesh.
-        variants: the model for short and for long requests.
+        model: the model, on one device or on all devices of its mesh.
+        variants: the variants of the model for short and for long requests.
     """
 
     def __init__(
@@ -40,15 +40,16 @@ class Engine(Pipeline):
         journal: Journal | None = None,
         reproducible: bool = False,
     ) -> None:
-        """Nothing is compiled yet.
+        """Create an engine without compiling anything yet.
 
         Args:
-            batch_tokens: tokens in each batch, padding included; decides speed and memory.
-            progress: display a bar on stderr with tokens per second and the time left.
+            batch_tokens: number of tokens in each batch, including padding; determines speed and
+                memory.
+            progress: if True, a bar on stderr shows tokens per second and the time left.
             journal: see `Pipeline`.
-            reproducible: every sequence is computed in a batch of its own
-                (`jaxscore.plan.row_batches.OnePerRow`), so the bits of its scores depend on it
-                alone; `batch_tokens` then has no effect.
+            reproducible: if True, every sequence is computed in a separate batch
+                (`jaxscore.plan.row_batches.OnePerRow`), so that the bits of its scores depend on it
+                alone; `batch_tokens` is then ignored.
 
         Raises:
             ValueError: `batch_tokens` is below the shortest row.
@@ -63,11 +64,11 @@ class Engine(Pipeline):
 
     @property
     def programs(self) -> Programs:
-        """Programs of the variant for short requests."""
+        """The programs of the variant for short requests."""
         return self.variants[0].programs
 
     def variant(self, n_read: int) -> Variant:
-        """The variant for a request of which the model reads this many tokens."""
+        """Return the variant for a request of which the model reads `n_read` tokens."""
         return self.variants[self.planner.variant(n_read)]
 
     def run(
@@ -80,10 +81,9 @@ class Engine(Pipeline):
         windows: Windows | None = None,
         chunks_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, see `score_windows`, also for `chunks`, `windows` and
-        `chunks_ahead`.
+        """Yield the scores of each window; see `score_windows` for the remaining arguments.
 
-        Each combination of `top` and `measures` has programs of its own.
+        Each combination of `top` and `measures` compiles separate programs.
 
         Args:
             top: number of most probable tokens to return for each scored token, see
@@ -91,19 +91,19 @@ class Engine(Pipeline):
             measures: names of `Model.measures` to return for each scored token.
 
         Raises:
-            ValueError: `top` is below 0 or above the vocabulary, or a measure is not the model's.
+            ValueError: `top` is below 0 or above the vocabulary size, or the model lacks a measure.
         """
         top = operator.index(top)
         if not 0 <= top <= self.model.vocab_size:
             raise ValueError(
                 f"top is {top}, expected 0 to {self.model.vocab_size}, the model's vocabulary"
             )
-        known, measures = self.model.measures, [*measures]
-        if unknown := [name for name in measures if name not in known]:
+        available, measures = self.model.measures, [*measures]
+        if unknown := [name for name in measures if name not in available]:
             raise ValueError(
-                f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
+                f"measures hold {unknown[0]!r}, expected some of {', '.join(available) or 'none'}"
             )
-        options = ScoreOptions(top, tuple(name for name in known if name in measures))
+        options = ScoreOptions(top, tuple(name for name in available if name in measures))
         return self.in_use(self.score_windows(chunks, n_expected, options, windows, chunks_ahead))
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Engine(Pipeline):
             journal.close()
 
     def in_use(self, results: Iterable[Result]) -> Iterator[Result]:
-        """Yield results of a run, and refuse other parameters meanwhile.
+        """Yield the results of a run; until its end, `replace_params` is refused.
 
         Raises:
             InputError: see `processes.check_not_forked`.
@@ -130,20 +130,21 @@ class Engine(Pipeline):
 
     @jax_settings.isolated()
     def replace_params(self, values: Any) -> None:
-        """Compute with other parameters, by the same programs.
+        """Replace the model's parameters; the compiled programs are kept.
 
-        The journal, whose scores are of the present ones, is closed.
+        The journal is closed, since its scores belong to the previous parameters.
 
         Args:
             values: see `Model.replace_params`.
 
         Raises:
-            InputError: they do not fit, the model takes no others, or a run has not ended.
+            InputError: `values` do not match the model's parameters, the model's parameters cannot
+                be replaced, or a run has not ended.
         """
         processes.check_not_forked()
         model = self.model
         if model.replace_params is None:
-            raise InputError(f"a {model.model_type} of this kind takes no other parameters")
+            raise InputError(f"the parameters of this {model.model_type} cannot be replaced")
         params = model.replace_params(values)
         with self._lock:
             if self._n_runs:
@@ -155,9 +156,9 @@ class Engine(Pipeline):
             longer = model.longer and (model.longer[0], _with_params(model.longer[1], params))
             self.model = dataclasses.replace(_with_params(model, params), longer=longer)
             models = [self.model] if longer is None else [self.model, longer[1]]
-            for k, (variant, own) in enumerate(zip(self.variants, models, strict=True)):
+            for k, (variant, updated) in enumerate(zip(self.variants, models, strict=True)):
                 variant.programs.forget_parameters()
-                self.variants[k] = variant._replace(model=own)
+                self.variants[k] = variant._replace(model=updated)
 
     def score_sequences(
         self,
@@ -166,23 +167,23 @@ class Engine(Pipeline):
         top: int = 0,
         measures: Collection[str] = (),
     ) -> list[SequenceScores]:
-        """Score sequences that are planned together; one result for each, in order.
+        """Score sequences that are planned together; return one result for each, in order.
 
         Args:
-            top, measures: as of `run`.
+            top, measures: see `run`.
 
         Raises:
-            ValueError: a sequence is longer than the model's positions, starts outside its ids,
-                or has an id that is no integer of the model's vocabulary; or as `run`.
+            ValueError: a sequence is longer than the model's positions, its `start` is outside its
+                ids, or an id is not an integer of the model's vocabulary; see also `run`.
         """
-        if found := self.complaints(sequences):
-            first = min(found)
-            raise ValueError(f"sequence {first}: {found[first]}")
+        if problems := self.complaints(sequences):
+            first = min(problems)
+            raise ValueError(f"sequence {first}: {problems[first]}")
         [scores] = self.run(iter([list(sequences)]), top=top, measures=measures)
         return scores
 
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:
-        """Error messages of the sequences that the model cannot score, by their place."""
+        """Return an error message for each sequence that the model cannot score, by its index."""
         vocab_size, positions = self.model.vocab_size, self.model.max_positions
         return check_sequences(
             sequences,
@@ -193,11 +194,11 @@ class Engine(Pipeline):
         )
 
     def facts(self) -> dict[str, Any]:
-        """Plan, counts and programs of the current output, for its manifest."""
-        where, planner = self.model.mesh, self.planner
+        """Return plan, counts and programs of the current output, for its manifest."""
+        mesh, planner = self.model.mesh, self.planner
         return {
             "batch_tokens": None if planner.reproducible else planner.batch_tokens,
-            "mesh": None if where is None else str(where.shape),
+            "mesh": None if mesh is None else str(mesh.shape),
             "compiler_options": self.programs.options,
             **self.statistics.facts(),
             "batches_that_did_not_fit": sorted(self.dispatch.too_large),
@@ -210,5 +211,5 @@ class Engine(Pipeline):
 
 
 def _with_params(model: Model, params: Any) -> Model:
-    """The model with other parameters, which come from no quantized checkpoint."""
+    """Return the model with other parameters, which are not from a quantized checkpoint."""
     return dataclasses.replace(model, params=params, stored_as=None)

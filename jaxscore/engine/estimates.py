@@ -1,7 +1,8 @@
 """Time estimates of a layer and of the LM head, from the compiler's model of the chip.
 
-Nothing is measured. XLA's estimates count a loop's body once, so the compiled programs have no
-loop: a decoder of one layer, and the LM head. A Pallas kernel counts as it declares itself.
+Nothing is measured. XLA's estimates count a loop's body once, so the programs compiled here do not
+contain loops: a decoder of one layer, and the LM head. A Pallas kernel counts with its declared
+cost estimate.
 """
 
 import dataclasses
@@ -36,21 +37,24 @@ from jaxscore.models.model import Model
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.weights.params import shapes_of
 
-# Columns of a one-layer decoder's embedding, negligible beside the layer; a prime, so that no
-# mesh splits it and no sum over its shards counts for the layer.
+# Vocabulary size of a one-layer decoder, so small that its embedding is negligible. It is a prime:
+# no mesh can split it, so no sum over its shards is counted for the layer.
 FEW_COLUMNS = 257
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerEstimate:
-    """One layer for one batch, on each device.
+    """Estimate of one layer for one batch, on each device.
 
     Attributes:
-        is_recurrent: the layer has a recurrence, whose exits' states are left out.
-        seconds: None if the compiler has no estimate or rejects the program.
-        mfu: useful FLOPs over the device's FLOPs in that time at its bfloat16 peak. Useful are
-            all products with weights, and causal attention in rows of one text each.
-        operations_left_out: operations that the compiler has no model of and that move no data.
+        rows, length: the batch's shape.
+        is_recurrent: True if the layer has a recurrence; the states of its exits are left out.
+        seconds: estimated time, or None if the compiler lacks an estimate or rejects the program.
+        mfu: model FLOPs utilization: useful FLOPs divided by the device's FLOPs in that time at its
+            bfloat16 peak. All products with weights, and causal attention in rows of one text
+            each, are useful.
+        operations_left_out: number of operations that the compiler cannot estimate and that do not
+            move data.
         collectives, kernels: operations of the layer.
     """
 
@@ -66,10 +70,11 @@ class LayerEstimate:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyEstimate:
-    """The LM head for some scored positions, on each device.
+    """Estimate of the LM head for some scored positions, on each device.
 
     Attributes:
-        seconds: None if the compiler has no estimate.
+        queries: number of scored positions.
+        seconds: estimated time, or None if the compiler lacks an estimate.
         products_share: share of matrix products in that time, at the device's bfloat16 peak.
         operations_left_out: see `LayerEstimate`.
         kernels: Pallas kernels of the LM head.
@@ -93,44 +98,44 @@ def estimate_layer(
     *,
     recurrent: bool = False,
 ) -> LayerEstimate:
-    """Estimate the layer with the widest attention window, or a recurrent one.
+    """Estimate the layer with the widest attention window, or a recurrent layer.
 
     Args:
         where: a mesh or a device of the target.
         rows, length: shape of the batch of each share of `data`.
-        recurrent: a layer without attention.
+        recurrent: if True, estimate a layer without attention.
     """
-    one = one_layer(config, recurrent=recurrent)
-    of_layer = rows, length, one.recurrent is not None
+    layer = one_layer(config, recurrent=recurrent)
+    labels = rows, length, layer.recurrent is not None
     mesh = where if isinstance(where, DeviceMesh) else None
     backend = dataclasses.replace(BACKENDS[target.platform], mlp_tokens=None)  # no loop
-    model = abstract_model(one, dtype, model_type, where, backend)
+    model = abstract_model(layer, dtype, model_type, where, backend)
     batch = abstract_rows(rows, length)
     arrays: Any = (batch.ids, batch.position, batch.subtree_end)
-    if one.recurrent is not None:
+    if layer.recurrent is not None:
         arrays = *arrays, (), abstract_paths(model, rows * length)
-    given = side_by_side(arrays, where)
+    arrays = side_by_side(arrays, where)
     lowered = lower(
-        model.hidden_states, (model.params, *given), mesh, target.devices[0], outputs=ROWS
+        model.hidden_states, (model.params, *arrays), mesh, target.devices[0], outputs=ROWS
     )
     try:
         with compiling_for(target.devices[0]):
             program = lowered.compile()
-    except JaxRuntimeError as problem:
-        if refused(problem, rows, length) is None:
+    except JaxRuntimeError as error:
+        if refused(error, rows, length) is None:
             raise
-        return LayerEstimate(*of_layer, None, None, 0, [], [])
+        return LayerEstimate(*labels, None, None, 0, [], [])
     text = text_of(program)
-    moved = [] if mesh is None else collectives(text)
+    layer_collectives = [] if mesh is None else collectives(text)
     (seconds, left_out), mfu = seconds_of(program, text), None
     if seconds is not None and target.flops is not None:
         shards = 1 if mesh is None else mesh.shape.model
-        mfu = layer_flops(one, rows, length) / shards / target.flops / seconds
-    return LayerEstimate(*of_layer, seconds, mfu, left_out, moved, kernels(text))
+        mfu = layer_flops(layer, rows, length) / shards / target.flops / seconds
+    return LayerEstimate(*labels, seconds, mfu, left_out, layer_collectives, kernels(text))
 
 
 def abstract_paths(model: Model, n_tokens: int) -> Paths:
-    """Shapes of `Paths` without exits, whose states are computed in a loop."""
+    """Return the shapes of `Paths` without exits, whose states are computed in a loop."""
     assert model.paths is not None
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
@@ -146,10 +151,10 @@ def abstract_paths(model: Model, n_tokens: int) -> Paths:
 
 
 def seconds_of(program: Any, text: str) -> tuple[float | None, int]:
-    """XLA's estimate of a compiled program, and the number of operations that it leaves out.
+    """Return XLA's time estimate of a program, and the number of operations that it leaves out.
 
-    An operation without a model counts as -1 s in XLA. If all such operations are joined slices,
-    for which the device has no code, they are left out; otherwise there is no estimate.
+    XLA counts an operation that it cannot estimate as -1 s. If all of these are joined slices,
+    which generate no device code, they are left out; otherwise the estimate is None.
     """
     estimate = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
     joined = joined_slices(text)
@@ -159,7 +164,7 @@ def seconds_of(program: Any, text: str) -> tuple[float | None, int]:
 
 
 def layer_flops(config: DecoderConfig, rows: int, length: int) -> int:
-    """Useful FLOPs of a decoder without its LM head, for rows of one text each."""
+    """Compute the useful FLOPs of a decoder without its LM head, for rows of one text each."""
     shapes = shapes_of(config, native.NUMPY_DTYPES["bfloat16"])
     attention = sum(costs.attention_flops(config, depth) for depth in range(1, length + 1))
     return rows * (length * costs.linear_flops(shapes, config) + attention)
@@ -177,13 +182,14 @@ def estimate_vocabulary(
 
     Args:
         where: a mesh or a device of the target.
-        queries: of a batch.
+        queries: number of scored positions of a batch.
     """
     shards = where.shape.model if isinstance(where, DeviceMesh) else 1
-    own = config.vocab_size // shards if config.vocab_size % shards == 0 else config.vocab_size
+    is_split = config.vocab_size % shards == 0
+    n_columns = config.vocab_size // shards if is_split else config.vocab_size
     device, width = target.devices[0], config.embedding.width or config.width
-    one = dataclasses.replace(one_layer(config), vocab_size=own)
-    model = abstract_model(one, dtype, model_type, device)
+    decoder = dataclasses.replace(one_layer(config), vocab_size=n_columns)
+    model = abstract_model(decoder, dtype, model_type, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
     scored = side_by_side(abstract_rows(1, queries).scored, device)
 
@@ -197,24 +203,27 @@ def estimate_vocabulary(
     text = text_of(program)
     (seconds, left_out), share = seconds_of(program, text), None
     if seconds is not None and target.flops is not None:
-        share = 2 * queries * own * width / target.flops / seconds
+        share = 2 * queries * n_columns * width / target.flops / seconds
     return VocabularyEstimate(queries, seconds, share, left_out, kernels(text))
 
 
 def one_layer(config: DecoderConfig, *, recurrent: bool = False) -> DecoderConfig:
-    """The decoder with few columns and one layer: of those with the more frequent MLP the one with
-    the widest window, or one without attention if it is to be recurrent."""
+    """Reduce a decoder to one layer and a small vocabulary.
+
+    The layer is one with the more frequent MLP: the one with the widest attention window, or, if
+    `recurrent`, one without attention.
+    """
     plain = () if config.mlp.other is None else config.mlp.other.layers
     if len(plain) > config.n_layers / 2:
         plain = tuple(n for n in range(config.n_layers) if n not in plain)
     layers = [n for n in range(config.n_layers) if n not in plain]
     if recurrent:
-        every = [n for n in range(config.n_layers) if config.kind_of(n) == RECURRENT]
-        layers = [n for n in layers if n in every] or every
+        recurrent_layers = [n for n in range(config.n_layers) if config.kind_of(n) == RECURRENT]
+        layers = [n for n in layers if n in recurrent_layers] or recurrent_layers
     else:
         layers = [n for n in layers if config.has_attention(n)] or layers
-    k = max(layers, key=lambda n: config.attention.scores.windows[n] or config.max_positions)
-    return config.only(k).replace(long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
+    widest = max(layers, key=lambda n: config.attention.scores.windows[n] or config.max_positions)
+    return config.only(widest).replace(long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
 
 
 def abstract_model(
@@ -224,21 +233,21 @@ def abstract_model(
     where: Where = None,
     backend: Backend | None = None,
 ) -> Model:
-    """Our decoder as placed on the devices, its parameters as shapes.
+    """Create a native decoder placed on devices, with shapes as parameters.
 
     Args:
-        dtype: type of the matrices.
-        where: a mesh or a device, present or absent; None is JAX's own.
-        backend: None for the device's.
+        dtype: dtype of the matrices.
+        where: a mesh or a device, present or absent; None for JAX's default device.
+        backend: the backend, or None for that of the device.
 
     Raises:
         ValueError: the mesh does not split this decoder.
     """
     mesh = where if isinstance(where, DeviceMesh) else None
-    place: Any = mesh.placement(config) if mesh is not None else lambda *_: on(where)
+    placement: Any = mesh.placement(config) if mesh is not None else lambda *_: on(where)
     device = mesh.mesh.devices.flat[0] if mesh is not None else where
     integers = BACKENDS[current_platform(device)].integers
-    params = native.abstract_params(config, dtype, place, integers=integers)
+    params = native.abstract_params(config, dtype, placement, integers=integers)
     return native.from_params(
         config, params, dtype, model_type, mesh=mesh, device=device, backend=backend
     )

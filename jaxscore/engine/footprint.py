@@ -1,6 +1,6 @@
 """Memory, FLOPs, collectives and kernels of a scoring program, from the compiler.
 
-Neither weights nor an execution are needed. Collectives and kernels are read from XLA's optimised
+Neither weights nor an execution are needed. Collectives and kernels are parsed from XLA's optimised
 HLO: each operation is one line, and the body of a loop occurs once, however often it runs.
 """
 
@@ -33,11 +33,11 @@ from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows, tails
 # An asynchronous collective is two operations; `-done` has the result's shape.
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
-# A TPU's program has a reduce-scatter as a fusion, whose computation is written as an all-reduce.
+# In a TPU's program, a reduce-scatter is a fusion whose computation contains an all-reduce.
 FUSED_SCATTER = "%all-reduce-scatter"
 SCATTER = re.compile(rf"= (.*?) fusion\(.*calls={FUSED_SCATTER}")
-# A collective that a TPU runs beside other operations is written in the fusions of its start, its
-# end and all of these.
+# A collective that a TPU overlaps with other operations occurs several times: in the fusions of its
+# start, its end and each of these operations.
 CHAIN = re.compile(r'channel_id=([0-9]+).*chain_id="([0-9]+)"')
 SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
 JOINED = 'custom_call_target="ConcatBitcast"'
@@ -46,7 +46,13 @@ KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All operations of one kind in a program's text; bytes of their results."""
+    """Collectives of one kind in a program.
+
+    Attributes:
+        op: the HLO operation, such as "all-gather".
+        count: number of operations.
+        bytes: bytes of their results.
+    """
 
     op: str
     count: int
@@ -54,25 +60,25 @@ class Collective:
 
 
 def text_of(program: Any) -> str:
-    """A compiled program as HLO; empty if the compiler does not provide it.
+    """Return a compiled program as HLO text; empty if the compiler does not provide it.
 
     Raises:
-        InputError: JAX requires another version of the TPU compiler and cannot read its output.
+        InputError: the installed TPU compiler does not match JAX, which cannot read its output.
     """
     try:
         return program.as_text() or ""
-    except JaxRuntimeError as problem:
+    except JaxRuntimeError as error:
         if importlib.util.find_spec("libtpu") is None:
             raise
         jax, libtpu = (importlib.metadata.version(name) for name in ("jax", "libtpu"))
         raise InputError(
             f"JAX {jax} cannot read the program that libtpu {libtpu} has compiled; install the "
-            f"version that it names: pip install 'jax[tpu]=={jax}'"
-        ) from problem
+            f"version that JAX requires: pip install 'jax[tpu]=={jax}'"
+        ) from error
 
 
 def collectives(text: str) -> list[Collective]:
-    """Collective operations by kind; a loop's body counts once."""
+    """Count collective operations by kind; a loop's body counts once."""
     count: collections.Counter[str] = collections.Counter()
     size: collections.Counter[str] = collections.Counter()
     chains: set[tuple[str, ...]] = set()
@@ -96,39 +102,41 @@ def collectives(text: str) -> list[Collective]:
 
 
 def joined_slices(text: str) -> int:
-    """Operations that name slices, copied side by side, as one array; the TPU has no code for
-    them (`CreateBitcastConcat` of XLA's memory space assignment)."""
+    """Count operations that join adjacent slices into one array without generating TPU code.
+
+    See `CreateBitcastConcat` in XLA's memory space assignment.
+    """
     return text.count(JOINED)
 
 
 def shape_bytes(text: str) -> int:
-    """Bytes of an HLO shape, of all parts if it is a tuple."""
+    """Return the bytes of an HLO shape; the sum of all elements if it is a tuple."""
     bits = 0
-    for kind, width, dims in SHAPE.findall(text):
+    for dtype, width, dims in SHAPE.findall(text):
         n_numbers = math.prod(map(int, dims.split(","))) if dims else 1
-        bits += n_numbers * (8 if kind == "pred" else int(width))
+        bits += n_numbers * (8 if dtype == "pred" else int(width))
     return bits // 8
 
 
 def kernels(text: str) -> list[str]:
-    """Names of the Pallas kernels, each once."""
+    """Return the distinct names of the Pallas kernels, sorted."""
     return sorted(set(KERNEL.findall(text)))
 
 
-Where: TypeAlias = DeviceMesh | jax.Device | None  # None is the device that JAX takes
+Where: TypeAlias = DeviceMesh | jax.Device | None  # None is JAX's default device
 
 
 class Footprint(NamedTuple):
-    """One program that scores a batch.
+    """Memory and cost of one program that scores a batch.
 
     Attributes:
         rows, length: the batch's shape.
         temporary_bytes: working memory without parameters, rows and scores.
         batch_bytes: memory of the input rows and the resulting scores.
-        compile_seconds: tracing included.
-        xla_flops: XLA's count, with a loop's body counted once; None if the compiler does not
-            count.
-        collectives: operations between devices, with a loop's body counted once.
+        compile_seconds: compile time, including tracing.
+        xla_flops: XLA's count of FLOPs, in which a loop's body counts once; None if the compiler
+            does not report it.
+        collectives: operations between devices; a loop's body counts once.
     """
 
     rows: int
@@ -141,15 +149,16 @@ class Footprint(NamedTuple):
 
     @property
     def working_bytes(self) -> int:
-        """Memory beside the parameters."""
+        """Memory in addition to the parameters."""
         return self.temporary_bytes + self.batch_bytes
 
 
 class Refused(NamedTuple):
-    """A program that the compiler rejected because it does not fit the device.
+    """Program that the compiler rejected because it does not fit on the device.
 
     Attributes:
-        total_bytes: its memory according to the compiler, parameters included.
+        rows, length: the batch's shape.
+        total_bytes: the program's memory as the compiler reports it, including parameters.
     """
 
     rows: int
@@ -157,9 +166,9 @@ class Refused(NamedTuple):
     total_bytes: int
 
 
-# "the total memory required for HLO temporaries (144.87G) exceeds available HBM (95.74G)", where
-# parameters are counted among the temporaries; G are 2**30 bytes.
-NAMED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT])\)? (?:exceeds|of)\b")
+# Matches "the total memory required for HLO temporaries (144.87G) exceeds available HBM (95.74G)".
+# The temporaries include the parameters; G is 2**30 bytes.
+REQUIRED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT])\)? (?:exceeds|of)\b")
 POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -171,31 +180,31 @@ def measure(
     device: jax.Device | None = None,
     measures: tuple[str, ...] = (),
 ) -> Footprint:
-    """Compile the scorer's program for a batch of this shape; bytes are per device.
+    """Compile the scoring program for a batch of this shape; all bytes are per device.
 
     Args:
-        model: on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
+        model: the model, on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
         rows, length: shape of the batch of each share of `data`.
-        device: an absent device of the model; None for JAX's own devices.
+        device: an absent device of the model, or None for JAX's devices.
         measures: names of `Model.measures` that the program computes.
 
     Raises:
         InputError: the compiler of this device does not report memory.
-        JaxRuntimeError: the compiler rejects the program for its memory; see `refused`.
+        JaxRuntimeError: the compiler rejects the program since it needs too much memory; see
+            `refused`.
     """
     started = time.perf_counter()
     mesh, batch = model.mesh, abstract_batch(rows, length, _path_shape(model, rows * length))
-    scored, given = scoring(model, rows, length, device if mesh is None else mesh)
-    scored = functools.partial(scored, measures=measures)
-    args = model.params, given
-    lowered = lower(scored, args, mesh, device)
+    score, packed_batch = scoring(model, rows, length, device if mesh is None else mesh)
+    score = functools.partial(score, measures=measures)
+    lowered = lower(score, (model.params, packed_batch), mesh, device)
     with compiling_for(device):
         program = lowered.compile()
     seconds = time.perf_counter() - started
     memory, costs = program.memory_analysis(), program.cost_analysis()
     if memory is None:
         raise InputError(
-            f"the compiler for {jax.default_backend()} does not say what its programs take; "
+            f"the compiler for {jax.default_backend()} does not report the memory of its programs; "
             "give --device cpu"
         )
     batch_leaves = jax.tree.leaves((batch, lowered.out_info))
@@ -212,10 +221,10 @@ def measure(
 
 def refused(problem: JaxRuntimeError, rows: int, length: int) -> Refused | None:
     """Parse a compiler's out-of-memory error; return None for other errors."""
-    named = NAMED.search(str(problem)) if is_out_of_memory(problem) else None
-    if named is None:
+    match = REQUIRED.search(str(problem)) if is_out_of_memory(problem) else None
+    if match is None:
         return None
-    return Refused(rows, length, int(float(named[1]) * 2 ** POWERS[named[2]]))
+    return Refused(rows, length, int(float(match[1]) * 2 ** POWERS[match[2]]))
 
 
 def lower(
@@ -225,7 +234,7 @@ def lower(
     device: jax.Device | None,
     outputs: PartitionSpec = REPLICATED,
 ) -> jax.stages.Lowered:
-    """Lower a one-shard function for arguments that may be shapes.
+    """Lower a function of one shard for arguments that may be shapes.
 
     Args:
         device: an absent device, see `measure`.
@@ -238,7 +247,7 @@ def lower(
 
 
 def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, jax.ShapeDtypeStruct]:
-    """The scorer's function of (parameters, batch), and the shape of its batch.
+    """Return the scoring function of (parameters, batch), and the shape of its batch.
 
     On a mesh there is one batch for each share of `data`.
     """
@@ -247,41 +256,43 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
     path_shape = _path_shape(model, rows * length)
     if path_shape is not None:
         function = functools.partial(function, path_shape=path_shape)
-    one = abstract_batch(rows, length, path_shape)
+    batch = abstract_batch(rows, length, path_shape)
     if not isinstance(where, DeviceMesh):
-        return function, jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=on(where))
-    shape, sharding = (where.shape.data, *one.shape), NamedSharding(where.mesh, ROWS)
-    return function, jax.ShapeDtypeStruct(shape, one.dtype, sharding=sharding)
+        return function, jax.ShapeDtypeStruct(batch.shape, batch.dtype, sharding=on(where))
+    shape, sharding = (where.shape.data, *batch.shape), NamedSharding(where.mesh, ROWS)
+    return function, jax.ShapeDtypeStruct(shape, batch.dtype, sharding=sharding)
 
 
 def on(where: Where) -> SingleDeviceSharding | None:
-    """Sharding of an array on a single device."""
+    """Return the sharding of an array on a single device, or None without a device."""
     return SingleDeviceSharding(where) if isinstance(where, jax.Device) else None
 
 
 def side_by_side(arrays: Any, where: Where) -> Any:
-    """Shapes of arrays on a device, or on a mesh with one copy per share of `data`."""
+    """Place shapes of arrays on a device, or on a mesh with one copy per share of `data`."""
 
-    def one(leaf: Any) -> Any:
+    def place(leaf: Any) -> Any:
         if not isinstance(where, DeviceMesh):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on(where))
-        own = leaf.shape or (1,)
-        shape = where.shape.data * own[0], *own[1:]
+        shard_shape = leaf.shape or (1,)
+        shape = where.shape.data * shard_shape[0], *shard_shape[1:]
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(where.mesh, ROWS))
 
-    return jax.tree.map(one, arrays)
+    return jax.tree.map(place, arrays)
 
 
 def batch_shapes(
     length: int, batch_tokens: int, *, recurrent: bool = False
 ) -> list[tuple[int, int]]:
-    """Shapes (rows, row length) of the packer's batches of such rows, small ones first.
+    """Return the shapes (rows, row length) of the packer's batches of such rows, smallest first.
 
     Args:
-        recurrent: for a model whose layers carry a state.
+        length: the row length.
+        batch_tokens: number of tokens of a full batch.
+        recurrent: True for a model whose layers carry a state.
     """
     full = max(1, batch_tokens // length)
-    counts = {1}  # a row that is alone in its plan
+    counts = {1}  # a plan with a single row
     for tail in tails(expensive=recurrent):
         counts |= {*batch_rows(full + 1, length, batch_tokens, tail)}
     return [(rows, length) for rows in sorted(counts)]
@@ -290,18 +301,18 @@ def batch_shapes(
 def abstract_batch(
     rows: int, length: int, path_shape: PathShape | None = None
 ) -> jax.ShapeDtypeStruct:
-    """Shape of a batch as it is sent."""
+    """Return the shape of a batch as it is sent: packed into one int32 array."""
     n = rows * length
     return jax.ShapeDtypeStruct((packed_size(n, TARGETS_PER_TOKEN * n, path_shape),), jnp.int32)
 
 
 def _path_shape(model: Model, n_tokens: int) -> ChunkShape | None:
-    """Usual sizes for recurrent layers."""
+    """Return the usual chunk sizes for recurrent layers, or None if the model has none."""
     return None if model.paths is None else model.paths.usual_shape(n_tokens)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:
-    """Shapes of a batch as the packer makes it."""
+    """Return the shapes of a batch's arrays as the packer creates them."""
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)

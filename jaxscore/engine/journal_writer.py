@@ -1,4 +1,4 @@
-"""The journal of a run: what all processes read of it, and a thread that writes scores."""
+"""Journal of a run: reading in all processes, and writing of scores in a thread."""
 
 import contextlib
 import queue
@@ -19,8 +19,8 @@ from jaxscore.plan.result_assembly import ForestScores, Window
 
 T = TypeVar("T")
 
-TOGETHER = 4096  # most sequences of a transaction, and most that wait for one
-PARTS_AFTER = 5.0  # seconds until sequences that lack tokens are written incomplete
+TOGETHER = 4096  # maximum number of sequences in a transaction, and of sequences that wait for one
+PARTS_AFTER = 5.0  # seconds until incomplete sequences are written
 
 Rows = list[tuple[TokenSequence, SequenceScores]]
 
@@ -31,34 +31,39 @@ def read_journal(
     pack: Callable[[T], bytes],
     unpack: Callable[[bytes], T | None],
 ) -> dict[int, T]:
-    """What the first process reads, in every process; nothing without a journal.
+    """Read the journal in the first process, and return the results in every process.
 
     Args:
-        read: results by the index of their request.
-        pack, unpack: of one result, as bytes of a message.
+        journal: the journal, or None for an empty result.
+        read: reads results, by the index of their request.
+        pack, unpack: convert one result to and from the bytes of a message.
     """
     if journal is None:
         return {}
     processes.note_journal(journal.path)
-    found = read(journal) if processes.is_first() else {}
+    results = read(journal) if processes.is_first() else {}
     if not processes.is_distributed():
-        return found
-    rows = {index: pack(value) for index, value in found.items()}
+        return results
+    rows = {index: pack(value) for index, value in results.items()}
     message = processes.broadcast_from_first(
         b"".join(struct.pack("<QQ", index, len(row)) + row for index, row in rows.items())
     )
     received: dict[int, T] = {}
-    at = 0
-    while at < len(message):
-        index, size = struct.unpack_from("<QQ", message, at)
-        start, at = at + 16, at + 16 + size
-        if (value := unpack(message[start:at])) is not None:
+    offset = 0
+    while offset < len(message):
+        index, size = struct.unpack_from("<QQ", message, offset)
+        start, offset = offset + 16, offset + 16 + size
+        if (value := unpack(message[start:offset])) is not None:
             received[index] = value
     return received
 
 
 class _Incomplete(NamedTuple):
-    """Sequences of a forest that lack some scores: a flag for each."""
+    """Sequences of a forest that have some of their scores.
+
+    Attributes:
+        flags: bool [sequences of the forest], True for an incomplete one.
+    """
 
     window: Window
     work: ForestScores
@@ -68,30 +73,30 @@ class _Incomplete(NamedTuple):
 class JournalWriter:
     """Writes each sequence once all its tokens have scores, while the device computes.
 
-    A transaction takes everything that has come during the one before. A sequence that lacks
-    tokens waits for them, a few seconds at most, so that most are written once instead of after
-    each of their batches. On exit of the context everything is written.
+    A transaction writes everything that was queued during the previous one. An incomplete sequence
+    waits a few seconds for its remaining scores, so that most sequences are written once instead
+    of after each of their batches. On exit of the context everything is written.
 
-    Only one thread may use it. Errors of the journal are raised by the next call.
+    Only one thread may use the writer. Errors of the journal are raised by the next call.
     """
 
     def __init__(self, write: Callable[[Rows], None]) -> None:
         """Start the thread that writes.
 
         Args:
-            write: makes a transaction, and may raise InputError.
+            write: writes rows in a transaction; may raise InputError.
         """
         self._queue: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
         self._transactions = Stage("journal", _write_queue(self._queue, write), 0)
-        self._unwritten: deque[tuple[Window, int]] = deque()  # and the number of its sequences
-        self._incomplete: dict[int, _Incomplete] = {}  # by the identity of the forest
+        self._unwritten: deque[tuple[Window, int]] = deque()  # queued: window, number of sequences
+        self._incomplete: dict[int, _Incomplete] = {}  # by the `id` of the forest's scores
         self._incomplete_written = time.monotonic()
-        self._recent: list[Window] = []  # that may not be in the journal yet
+        self._recent: list[Window] = []  # windows that may not be in the journal yet
 
     def has_written(self, window: Window) -> bool:
-        """Whether every score of this window's sequences by earlier windows is journaled.
+        """Return True if earlier windows' scores of this window's sequences are all journaled.
 
-        True if each earlier window is written, or has none of these sequences.
+        That holds if each earlier window is written, or has none of these sequences.
         """
         self._recent = [recent for recent in self._recent if not self._is_written(recent)]
         is_disjoint = all(window.keys.isdisjoint(recent.keys) for recent in self._recent)
@@ -99,7 +104,7 @@ class JournalWriter:
         return is_disjoint
 
     def add_scored(self, window: Window, work: ForestScores, edges: np.ndarray) -> None:
-        """Take edges of a forest that have just been scored.
+        """Queue the sequences that are complete with these edges, which were just scored.
 
         Raises:
             InputError: the journal could not be written.
@@ -129,10 +134,10 @@ class JournalWriter:
     def __enter__(self) -> "JournalWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # The error that ended the run takes precedence. But after Ctrl-C the message says that
-        # finished work is journaled, so an error of the journal is raised then.
-        has_failed = kind is not None and not issubclass(kind, KeyboardInterrupt)
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        # The error that ended the run takes precedence over errors of the journal. After Ctrl-C,
+        # however, the message promises that finished work is journaled, so they are raised.
+        has_failed = error_type is not None and not issubclass(error_type, KeyboardInterrupt)
         try:
             with contextlib.suppress(InputError) if has_failed else contextlib.nullcontext():
                 self.flush()
@@ -141,20 +146,20 @@ class JournalWriter:
             self._transactions.stop()
 
     def _is_written(self, window: Window) -> bool:
-        """Whether the journal has all of a window."""
+        """Return True if the journal has all scores of a window."""
         waiting = [waiting for waiting, _ in self._unwritten]
         waiting += [incomplete.window for incomplete in self._incomplete.values()]
         return window.done and all(other is not window for other in waiting)
 
     def _write_incomplete(self) -> None:
-        """Queue the sequences that lack tokens."""
+        """Queue all incomplete sequences."""
         for window, work, flags in self._incomplete.values():
             self._write(window, work, np.flatnonzero(flags))
         self._incomplete = {}
         self._incomplete_written = time.monotonic()
 
     def _write(self, window: Window, work: ForestScores, indices: np.ndarray) -> None:
-        """Queue sequences, by their index in `work.index`, as soon as there is room."""
+        """Queue sequences, by their position in `work.index`, as soon as the queue has room."""
         for chunk in np.split(indices, range(TOGETHER, len(indices), TOGETHER)):
             if len(chunk):
                 self._wait(TOGETHER)
@@ -162,10 +167,10 @@ class JournalWriter:
                 self._unwritten.append((window, len(sequences)))
                 self._queue.put([*zip(sequences, work.scores_of(chunk), strict=True)])
 
-    def _wait(self, most: int) -> None:
+    def _wait(self, max_unwritten: int) -> None:
         """Wait until at most this many sequences are unwritten."""
         while self._unwritten and (
-            self._transactions.ready or sum(n for _, n in self._unwritten) > most
+            self._transactions.ready or sum(n for _, n in self._unwritten) > max_unwritten
         ):
             for _ in range(next(self._transactions)):
                 self._unwritten.popleft()
@@ -174,7 +179,7 @@ class JournalWriter:
 def _write_queue(
     waiting: "queue.SimpleQueue[Rows | None]", write: Callable[[Rows], None]
 ) -> Iterator[int]:
-    """Write rows until None comes. Yields for each transaction how many entries it took."""
+    """Write queued rows until None; yield the number of queue entries of each transaction."""
     is_last = False
     while not is_last:
         rows, n_taken = waiting.get(), 0

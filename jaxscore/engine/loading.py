@@ -1,4 +1,4 @@
-"""Loads a checkpoint by name: model, tokenizer, and the facts that identify its numbers."""
+"""Loading of checkpoints: model, tokenizer, and the facts that determine the numbers."""
 
 import dataclasses
 import importlib.metadata
@@ -23,15 +23,15 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from jaxscore.version import NUMBERS
 
-IN_MEMORY = "memory "  # prefix of the identity of weights that no file has
+IN_MEMORY = "memory "  # prefix of the identity of weights that are not from a file
 
 
 class Loaded(NamedTuple):
     """A loaded checkpoint.
 
     Attributes:
-        about: facts beside the requests that determine the numbers, for JSON; the identity of
-            its journal entries.
+        about: JSON object of everything that determines the numbers, except the requests; journal
+            entries belong to it.
     """
 
     model: Model
@@ -56,15 +56,15 @@ def load_checkpoint(
     before_weights: Callable[[Model], object] | None = None,
     generates: bool = True,
 ) -> Loaded:
-    """Load a checkpoint; arguments as in `Scorer.from_pretrained`.
+    """Load a checkpoint; see `Scorer.from_pretrained` for the remaining arguments.
 
     Args:
         n_models: number of models that share the devices' memory.
         before_weights: see `models.native.build`.
-        generates: as in `devices.mesh_choice`.
+        generates: see `devices.mesh_choice`.
 
     Raises:
-        InputError: the model cannot be used, or processes of one run have different weights.
+        InputError: the model cannot be used, or the processes of a run have different weights.
     """
     processes.check_not_forked()
     use_compilation_cache()
@@ -97,7 +97,7 @@ def load_tensors(
     mesh: str | None,
     reproducible: bool,
 ) -> Loaded:
-    """Build a model from tensors in memory; arguments as in `Scorer.from_tensors`.
+    """Build a model from tensors in memory; see `Scorer.from_tensors` for the arguments.
 
     Raises:
         InputError: the config, the tensors or the tokenizer cannot be used.
@@ -127,19 +127,19 @@ def load_functions(
     reproducible: bool,
     **described: Any,
 ) -> Loaded:
-    """Take a model of functions; arguments as in `Scorer.from_function`.
+    """Build a model from functions; see `Scorer.from_function` for the remaining arguments.
 
     Args:
         described: attributes of `Functions`.
 
     Raises:
-        InputError: as there.
+        InputError: see `Scorer.from_function`.
     """
-    from jaxscore.models import functions  # deferred: checkpoints need none
+    from jaxscore.models import functions  # deferred: not needed for checkpoints
 
     processes.check_not_forked()
     use_compilation_cache()
-    semantics = jax_settings.current_semantics()  # of the caller's functions and parameters
+    semantics = jax_settings.current_semantics()  # JAX settings of the caller
     with jax_settings.isolated(), jax_settings.applied(semantics):
         model = functions.build(
             functions.Functions(**described),
@@ -150,18 +150,18 @@ def load_functions(
             mesh_choice=mesh_choice(mesh),
         )
     encoder = encoder_of(tokenizer)
-    end = encoder.tokenizer.eos_token_id
-    if end is not None and end < vocab_size:
-        model = dataclasses.replace(model, eos_ids=(end,))
+    eos_id = encoder.tokenizer.eos_token_id
+    if eos_id is not None and eos_id < vocab_size:
+        model = dataclasses.replace(model, eos_ids=(eos_id,))
     about = facts_of_numbers(model, new_identity(), None, reproducible)
     return Loaded(model, encoder, about)
 
 
 def encoder_of(tokenizer: Any) -> TextEncoder:
-    """The encoder of a fast tokenizer of transformers, or of a checkpoint's by its name.
+    """Create the encoder of a fast transformers tokenizer, or of a checkpoint's tokenizer by name.
 
     Raises:
-        InputError: a slow tokenizer, or none.
+        InputError: `tokenizer` is slow, or not a tokenizer.
     """
     if isinstance(tokenizer, str | Path):
         return TextEncoder(load_tokenizer(resolve(str(tokenizer), None)))
@@ -175,7 +175,7 @@ def encoder_of(tokenizer: Any) -> TextEncoder:
 
 
 def new_identity() -> str:
-    """A name for weights in memory that nothing else has, the same in every process."""
+    """Create a unique name for weights in memory, the same in every process."""
     name = processes.broadcast_from_first(uuid.uuid4().hex.encode()).decode()
     return f"{IN_MEMORY}{name}"
 
@@ -183,10 +183,10 @@ def new_identity() -> str:
 def facts_of_numbers(
     model: Model, weights: str, quantize: Quantize | None, reproducible: bool
 ) -> dict[str, Any]:
-    """`Loaded.about` of a model.
+    """Collect `Loaded.about` for a model.
 
     Args:
-        weights: identity of the parameters.
+        weights: the identity of the parameters.
     """
     shape = None if model.mesh is None else model.mesh.shape
     about = {
