@@ -27,15 +27,15 @@ from jaxscore.plan.result_assembly import ForestScores, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
 from jaxscore.plan.tries import Subforest
 
-AHEAD = 2  # windows in progress behind the one whose scores are taken next
-IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
+AHEAD = 2  # windows in progress after the one whose scores are read next
+IN_FLIGHT = 2  # one batch computing and one queued, so that the device never waits for the host
 
 Windows = Callable[[Iterator[Any]], Iterator[list[TokenSequence]]]
 _END = object()  # after the last chunk
 
 
 class _Sent(NamedTuple):
-    """Batches in flight, and where their scores belong."""
+    """Batches in flight, and the destination of their scores."""
 
     window: Window
     forest_scores: ForestScores
@@ -47,11 +47,11 @@ class Pipeline:
     """Plans windows, sends their batches and returns the scores in input order.
 
     Attributes:
-        planner, dispatch, statistics: its parts.
-        journal: results of earlier runs, which new results are added to, or None; may be set
+        planner, dispatch, statistics: the components of the pipeline.
+        journal: journal of earlier results, to which new results are added, or None; may be set
             between two runs.
-        pauses_journal: whether runs take no journal all the same.
-        progress: whether a bar is displayed on stderr.
+        pauses_journal: if True, runs do not use the journal.
+        progress: if True, a bar is displayed on stderr.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Pipeline:
     ) -> None:
         self.planner, self.dispatch, self.statistics = planner, dispatch, statistics
         self.journal, self.pauses_journal, self.progress = journal, False, progress
-        self._detaching = threading.RLock()  # a write would open a closed journal again
+        self._detaching = threading.RLock()  # a write would reopen a closed journal
 
     @property
     def active_journal(self) -> Journal | None:
-        """The journal that runs read and write."""
+        """The journal that runs read and write, or None."""
         return None if self.pauses_journal else self.journal
 
     def score_windows(
@@ -82,23 +82,24 @@ class Pipeline:
     ) -> Iterator[list[SequenceScores]]:
         """Yield the scores of each window, in order.
 
-        The caller's thread reads `chunks`. A second thread makes windows of them, a third one
-        plans these, and a fourth one keeps the device busy, so that neither reading nor the
-        caller's use of scores makes the device wait.
+        The caller's thread reads `chunks`. A second thread converts them to windows, a third one
+        plans the windows, and a fourth one keeps the device busy, so that the device waits neither
+        for reading nor for the caller's use of scores.
 
         Args:
-            chunks: input of `windows`; without it, windows of sequences planned together.
-            n_expected: number of sequences in all, if known: for the time left.
-            options: further scores of each scored token.
-            windows: turns chunks into windows, in order.
-            chunks_ahead: most chunks that wait, at least 1.
+            chunks: input of `windows`; if `windows` is None, lists of sequences, each of which is a
+                window.
+            n_expected: total number of sequences, if known; used for the time left.
+            options: additional scores of each scored token.
+            windows: converts chunks to windows, in order.
+            chunks_ahead: maximum number of chunks that wait, at least 1.
 
         Raises:
-            KeyboardInterrupt: an interrupt was requested. In-flight batches are journaled, and
-                windows whose scores are complete were yielded; nothing else was read, tokenized
-                or planned.
+            KeyboardInterrupt: an interrupt was requested. Batches in flight were journaled, and
+                windows with complete scores were yielded; after the interrupt, nothing else was
+                read, tokenized or planned.
         """
-        # Over 60 lines: the threads' generators share the queue and its events.
+        # Over 60 lines: the generators of the threads share the queue and its events.
         waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         room = threading.Semaphore(AHEAD + 1)
         stopped, news = threading.Event(), threading.Event()
@@ -123,9 +124,9 @@ class Pipeline:
                 yield window
 
         def planned_windows() -> Iterator[Window]:
-            for sequences in made:
+            for sequences in admitted:
                 window = self.planner.window(sequences, options)
-                for forest in window.forests:  # rows and digests, ahead of the first batch
+                for forest in window.forests:  # compute rows and digests before the first batch
                     _ = forest.digest, [plan.rows for _, plan in forest.plans]
                 yield window
 
@@ -134,23 +135,23 @@ class Pipeline:
             interrupts.finish_on_interrupt(),
             rare_collection(),
         ):
-            made = Stage("windows", admitted_windows(), 1)
+            admitted = Stage("windows", admitted_windows(), 1)
             planned = Stage("plan", planned_windows(), 1)
             computed = self._scored(planned, progress, n_expected, stopped, options)
             scored = Stage("device", computed, 0, news)
             try:
                 for chunk in interrupts.until_interrupt(chunks):
                     waiting.put(chunk)
-                    # Scores are yielded once enough chunks wait: nothing is read while the caller
-                    # uses them.
+                    # Yield scores only once enough chunks wait: nothing is read while the caller
+                    # uses the scores.
                     while waiting.qsize() >= chunks_ahead or scored.failed:
                         if scored.ready:
                             room.release()
                             yield next(scored).scores()
                             continue
                         news.clear()
-                        crowded = waiting.qsize() >= chunks_ahead or scored.failed
-                        if crowded and not scored.ready:
+                        is_full = waiting.qsize() >= chunks_ahead or scored.failed
+                        if is_full and not scored.ready:
                             news.wait()
                 waiting.put(_END)
                 for window in scored:
@@ -160,7 +161,7 @@ class Pipeline:
                 stopped.set()
                 waiting.put(_END)
                 room.release()
-                for stage in (made, planned, scored):
+                for stage in (admitted, planned, scored):
                     stage.stop()
 
     def _scored(
@@ -171,9 +172,9 @@ class Pipeline:
         stopped: threading.Event,
         options: ScoreOptions,
     ) -> Iterator[Window]:
-        """Score windows; `IN_FLIGHT` batches are ahead, across windows.
+        """Score windows, with `IN_FLIGHT` batches in flight, across windows.
 
-        When it ends, the journal has all scores.
+        At the end, the journal has all scores.
         """
         # Over 60 lines: the order of these steps across windows is the mechanism.
         in_flight: deque[_Sent] = deque()
@@ -202,12 +203,12 @@ class Pipeline:
                 while in_flight and not planned.ready:  # nothing to send
                     fetch(len(in_flight) - 1)
                     yield from finished()
-                while not planned.ready:  # planning may take long, and stops at its next window
+                while not planned.ready:  # planning may take long; it stops at its next window
                     yield from stop_if_interrupted()
                     planned.wait(PATIENCE)
                 try:
                     window = next(planned, None)
-                except Exception:  # in reading, tokenizing or planning: computed scores are kept
+                except Exception:  # of reading, tokenizing or planning; computed scores are kept
                     fetch()
                     yield from finished()
                     raise
@@ -215,13 +216,13 @@ class Pipeline:
                     break
                 yield from stop_if_interrupted()
                 self.statistics.count_window(window)
-                # Before any program runs: it would wait forever for a process without a partner.
+                # Before any program runs: it would wait forever for a process with other input.
                 processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash))
                 open_windows.append(window)
                 progress.extend(window.n_tokens, len(window.sequences), n_expected)
                 if writer is not None and not writer.has_written(window):
-                    # A text that an earlier window has in flight must be found in the journal, or
-                    # it would be computed beside others and its row replaced.
+                    # A text of an earlier window that is still in flight must be in the journal, or
+                    # it would be computed again, with other neighbours, and its row replaced.
                     fetch()
                     writer.flush()
                 self._restore(window)
@@ -229,7 +230,7 @@ class Pipeline:
                     caches: tuple[KVCache, ...] | None = None
                     for batches in self._together(forest_scores, subforest, plan, progress):
                         yield from stop_if_interrupted()
-                        if stopped.is_set():  # no consumer of the scores is left
+                        if stopped.is_set():  # nobody reads the scores any more
                             return
                         variant = forest_scores.variant
                         if caches is None:
@@ -246,39 +247,40 @@ class Pipeline:
                 yield from finished()
             fetch()
             yield from stop_if_interrupted()
-            if stopped.is_set():  # the windows ended because their consumer is gone
+            if stopped.is_set():  # the windows ended because nobody reads the scores any more
                 return
-            # A process that has more to score finds the others here, and none of them writes.
+            # A process that has more to score meets the others here; the check fails in all of
+            # them before results are written.
             end = bytes.fromhex(self.statistics.plan_hash) + b" and no more"
             processes.verify_same("requests", end)
             yield from open_windows
 
     def _write(self, options: ScoreOptions, rows: Rows) -> None:
-        """Journal scores; a journal that was closed during the run is not opened again."""
+        """Write scores to the journal; a journal closed during the run is not reopened."""
         with self._detaching:
             if self.journal is not None:
                 self.journal.write_scores(rows, options)
 
     def _restore(self, window: Window) -> None:
-        """Take journaled scores."""
+        """Store journaled scores in the window."""
         sequences, options = window.sequences, window.options
-        found = read_journal(
+        journaled = read_journal(
             self.active_journal,
             lambda journal: journal.read_scores(sequences, options),
             pack_scores,
             functools.partial(unpack_scores, options=options),
         )
-        whole = sum(bool(np.isfinite(scores.logprob).all()) for scores in found.values())
-        self.statistics.sequences_restored += whole
+        n_complete = sum(bool(np.isfinite(scores.logprob).all()) for scores in journaled.values())
+        self.statistics.sequences_restored += n_complete
         for forest_scores in window.forests:
-            forest_scores.restore(found)
+            forest_scores.restore(journaled)
 
     def _together(
         self, forest_scores: ForestScores, subforest: Subforest, plan: Planned, progress: Progress
     ) -> Iterator[list[PlannedBatch]]:
-        """Batches that are sent at once, without journaled ones.
+        """Group the batches that are sent at once, without fully journaled batches.
 
-        Journaled sequences are laid out all the same, so that a missing one has the same
+        Journaled sequences are laid out like all others, so that a missing sequence has the same
         neighbours, and with them the same last bits, as in an uninterrupted run.
         """
 

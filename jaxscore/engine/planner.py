@@ -1,6 +1,6 @@
-"""Planner: token sequences to tries, prefix caches and packed rows.
+"""Planner: from token sequences to tries, prefix caches and packed rows.
 
-It needs a few facts of the model, and its plan for a window depends on that window alone.
+It needs a few facts about the model. The plan of a window depends on that window alone.
 """
 
 import dataclasses
@@ -22,28 +22,28 @@ from jaxscore.plan.tries import (
     split_at_prefixes,
 )
 
-# A prefix cache needs programs of its own, seconds each, and must save more: in multiplications,
-# what a CPU and an accelerator do in ten seconds, and as a share of all work.
+# A prefix cache needs additional programs, which compile for seconds each, and must save more than
+# that: in multiplications, ten seconds' work of a CPU or an accelerator; and a share of all work.
 LEAST_SAVED_CPU, LEAST_SAVED_ACCELERATOR, LEAST_SHARE = 1e12, 5e14, 0.1
 PROGRAM_CPU, PROGRAM_ACCELERATOR = 3e11, 1.5e14  # multiplications in three seconds
-# Tokens of linear work in whose time a batch of a recurrent model reads and copies its weights.
+# Fixed cost of a recurrent model's batch, for reading and copying weights: tokens of linear work.
 RECURRENT_BATCH = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFacts:
-    """Facts of a model that planning depends on.
+    """Facts about a model on which planning depends.
 
     Attributes:
-        width: width of the hidden states, which determines the row lengths that pay.
-        max_positions: tokens of the longest path.
-        n_parameters: multiplications per token.
-        shares_text: rows may hold tries; otherwise each row holds one path.
-        takes_prefixes: rows may continue a prefix cache.
-        deals_rows: rows of all sizes share a batch, which fills the chunks of recurrent layers.
-        longer_from: requests of which the model reads more tokens use the second variant; None if
-            there is one variant.
-        on_cpu: determines how much work a program of its own must save.
+        width: width of the hidden states, which determines the best row lengths.
+        max_positions: maximum number of tokens of a path.
+        n_parameters: number of multiplications per token.
+        shares_text: if True, rows may hold tries; otherwise each row holds one path.
+        takes_prefixes: if True, rows may continue a prefix cache.
+        deals_rows: if True, a batch has rows of all sizes, to fill the chunks of recurrent layers.
+        longer_from: requests of which the model reads more tokens than this use the second variant;
+            None if there is a single variant.
+        on_cpu: True on a CPU; determines how much work an additional program must save.
     """
 
     width: int
@@ -57,7 +57,7 @@ class ModelFacts:
 
 
 def model_facts(model: Model) -> ModelFacts:
-    """Facts of a model for planning."""
+    """Collect the facts about a model for planning."""
     return ModelFacts(
         width=model.width,
         max_positions=model.max_positions,
@@ -74,9 +74,10 @@ class Planner:
     """Plans windows of sequences.
 
     Attributes:
-        batch_tokens: tokens in each batch, padding included.
-        reproducible: every sequence has a batch of its own, see `jaxscore.plan.row_batches`;
-            `batch_tokens` then has no effect.
+        facts: facts about the model.
+        batch_tokens: number of tokens in each batch, including padding.
+        reproducible: if True, every sequence has a separate batch, see `jaxscore.plan.row_batches`,
+            and `batch_tokens` is ignored.
     """
 
     def __init__(self, facts: ModelFacts, *, batch_tokens: int, reproducible: bool) -> None:
@@ -88,8 +89,8 @@ class Planner:
         """Return the index of the model's variant for a request.
 
         Args:
-            n_read: number of the request's tokens that the model reads. A token that is only
-                scored does not count, as in a forward pass over the text before it.
+            n_read: number of the request's tokens that the model reads; a token that is only scored
+                is not read.
         """
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_read > longer_from)
@@ -98,14 +99,14 @@ class Planner:
         """Plan sequences together, one forest for each variant that scores some of them.
 
         Args:
-            options: further scores of each scored token; without effect on the batches.
+            options: additional scores of each scored token; they do not affect the batches.
         """
-        of_variant: dict[int, list[int]] = {}
+        by_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
-            of_variant.setdefault(self.variant(len(sequence.input_ids)), []).append(k)
+            by_variant.setdefault(self.variant(len(sequence.input_ids)), []).append(k)
         works = [
             self._work(variant, index, [sequences[k] for k in index], options)
-            for variant, index in sorted(of_variant.items())
+            for variant, index in sorted(by_variant.items())
         ]
         return Window(works, sequences, options)
 
@@ -120,22 +121,22 @@ class Planner:
         forest = build_forest(sequences, share=share)
         plain = self._packed(forest)
         plans = [(as_subforest(forest), plain)]
-        least = LEAST_SAVED_CPU if self.facts.on_cpu else LEAST_SAVED_ACCELERATOR
-        least = max(least / self.facts.n_parameters, LEAST_SHARE * plain.cost)
-        if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least:
+        least_saved = LEAST_SAVED_CPU if self.facts.on_cpu else LEAST_SAVED_ACCELERATOR
+        least_saved = max(least_saved / self.facts.n_parameters, LEAST_SHARE * plain.cost)
+        if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least_saved:
             subforests = split_at_prefixes(forest)
             with_prefixes = [
                 (subforest, self._packed(subforest.forest, len(subforest.prefix)))
                 for subforest in subforests
             ]
             cost = sum(self._cost(subforest, plan) for subforest, plan in with_prefixes)
-            if plain.cost - cost > least:
+            if plain.cost - cost > least_saved:
                 plans = with_prefixes
         return ForestScores(variant, index, forest, [*plans], options)
 
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.PackedRows:
-        # Whether a program exists already has no effect: a layout, and with it the last bits of a
-        # score, depends on the requests of the window alone.
+        # The cost is independent of which programs are already compiled: a layout, and with it the
+        # last bits of a score, depends on the requests of the window alone.
         multiplications = PROGRAM_CPU if self.facts.on_cpu else PROGRAM_ACCELERATOR
         return packing.pack_rows(
             forest,
@@ -150,6 +151,6 @@ class Planner:
         )
 
     def _cost(self, subforest: Subforest, plan: packing.PackedRows) -> float:
-        """Cost in tokens of linear work, including the prefix."""
+        """Compute the cost in tokens of linear work, including the prefix."""
         n = len(subforest.prefix)
         return plan.cost + n * attention_cost(n, self.facts.width)

@@ -1,4 +1,4 @@
-"""Ahead-of-time compilation, each program once; model variants and prefix caches."""
+"""Ahead-of-time compilation of each program once; model variants and prefix caches."""
 
 import functools
 import threading
@@ -29,11 +29,17 @@ from jaxscore.plan.row_batches import row_lengths
 
 
 class DoesNotFit(JaxRuntimeError):
-    """A program does not fit in the memory of some process, as all processes know."""
+    """Error in all processes: a program does not fit in the memory of one of them."""
 
 
 class Compiled(NamedTuple):
-    """Record of a compiled program: purpose and sizes, time, temporary memory."""
+    """Record of a compiled program.
+
+    Attributes:
+        name: purpose and sizes.
+        seconds: compile time.
+        temporary_bytes: temporary memory, 0 if unknown.
+    """
 
     name: tuple[Any, ...]
     seconds: float
@@ -41,18 +47,23 @@ class Compiled(NamedTuple):
 
 
 class Programs:
-    """Compiles programs ahead of time, so that nothing ever compiles implicitly.
+    """Compiles programs ahead of time, so that nothing compiles implicitly.
 
     The key of a program is its function, the arguments that it may overwrite, and the abstract
     values of its arguments: shape, dtype, weak type and sharding of each array. On a mesh the
-    functions are one shard's, see `device.sharding`. Threads may share them: who needs a program
-    another one compiles waits for it.
+    functions compute one shard, see `device.sharding`. Threads may share an instance: a thread
+    that needs a program waits while another one compiles it.
     """
 
     def __init__(
         self, mesh: DeviceMesh | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """`options` are compiler options, see `device.backends.deterministic_options`."""
+        """Create an empty set of programs.
+
+        Args:
+            mesh: the mesh that programs run on, or None for a single device.
+            options: compiler options, see `device.backends.deterministic_options`.
+        """
         self.mesh, self.options = mesh, options or {}
         self.compiled: list[Compiled] = []
         self._programs: dict[Hashable, Any] = {}
@@ -61,7 +72,7 @@ class Programs:
 
     @jax_settings.isolated()
     def put(self, values: Any, where: PartitionSpec = REPLICATED) -> Any:
-        """Copy host arrays to the devices, as `run` takes them."""
+        """Copy host arrays to the devices, as arguments of `run`."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, values)
         return self.mesh.put(values, where)
@@ -76,14 +87,14 @@ class Programs:
         donate: tuple[int, ...] = (),
         outputs: Any = REPLICATED,
     ) -> Any:
-        """Return `function(*args)` by its program, compiled at the first call of its kind.
+        """Return `function(*args)`; the program is compiled at the first call with these shapes.
 
         Args:
             name: purpose and sizes; flags among them are not displayed.
             function: the same object in each call, or `functools.partial` of the same objects.
-            args: on the devices, see `put`.
-            donate: arguments whose memory the result may reuse.
-            outputs: partition specs of the results on a mesh, one for each part of the tree.
+            args: arguments on the devices, see `put`.
+            donate: indices of the arguments whose memory the result may reuse.
+            outputs: partition specs of the results on a mesh, a prefix of the result tree.
 
         Raises:
             InputError: the batch is too long for the attention of this device.
@@ -98,7 +109,7 @@ class Programs:
         if program is None:
             sizes = " x ".join(str(size) for size in name[1:] if not isinstance(size, bool))
             with self._compiling, progress.during(f"compiling {name[0]} for {sizes}"):
-                if key not in self._programs:  # no other thread has compiled it meanwhile
+                if key not in self._programs:  # another thread may have compiled it meanwhile
                     if self.mesh is not None:
                         function = self.mesh.over(function, array_specs(args), outputs)
                     self._programs[key] = self._compile(name, function, args, donate)
@@ -106,7 +117,7 @@ class Programs:
         return program(*args)
 
     def _abstract(self, arg: Any) -> Hashable:
-        """`abstract_value` of an argument, cached for the parameters, a large tree."""
+        """Return `abstract_value` of an argument; it is cached for the large parameter tree."""
         if not isinstance(arg, dict):
             return abstract_value(arg)
         if self._parameters is None or self._parameters[0] is not arg:
@@ -114,7 +125,7 @@ class Programs:
         return self._parameters[1]
 
     def forget_parameters(self) -> None:
-        """Hold no reference to parameters that were replaced."""
+        """Drop the reference to parameters that were replaced."""
         self._parameters = None
 
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
@@ -137,13 +148,13 @@ class Programs:
         return program
 
     def as_text(self, purpose: str) -> list[str]:
-        """Optimised HLO of the programs of one purpose, the first part of their name."""
+        """Return the optimised HLO of all programs with this purpose, the first item of `name`."""
         programs = zip(self.compiled, self._programs.values(), strict=True)
         return [program.as_text() for record, program in programs if record.name[0] == purpose]
 
 
 def _fits(analysis: Any) -> bool:
-    """Whether the device holds a program's arguments, results and temporary memory."""
+    """Return True if a program's arguments, results and temporary memory fit on the device."""
     if analysis is None or (limit := limit_bytes()) is None:
         return True
     return bool(
@@ -156,12 +167,12 @@ def _fits(analysis: Any) -> bool:
 
 
 def _agree_on_memory(name: tuple[Any, ...], *, fits: bool) -> None:
-    """Exchange whether a program fits before any process runs it.
+    """Check in all processes that a program fits, before any of them runs it.
 
-    A process that failed later would leave the others in a collective operation for ever.
+    If one process failed later, the others would wait in a collective operation forever.
 
     Raises:
-        DoesNotFit: in every process, if the program does not fit in one.
+        DoesNotFit: in every process, if the program does not fit in one of them.
     """
     if short := processes.those_without(fits):
         purpose = " ".join(map(str, name))
@@ -169,7 +180,7 @@ def _agree_on_memory(name: tuple[Any, ...], *, fits: bool) -> None:
 
 
 def abstract_value(tree: Any) -> Hashable:
-    """Structure, shapes, types and placement of a tree of arrays: what a program depends on."""
+    """Return structure, shapes, dtypes and shardings of a tree: all that a program depends on."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *(
         (x.shape, x.dtype, getattr(x, "weak_type", False), x.sharding) for x in leaves
@@ -177,7 +188,7 @@ def abstract_value(tree: Any) -> Hashable:
 
 
 def function_key(function: Any) -> Hashable:
-    """Key that is equal for equal functions, and for `functools.partial` of equal parts."""
+    """Return a key that is equal for equal functions and for equal `functools.partial` objects."""
     if not isinstance(function, functools.partial):
         return function
     options = tuple(sorted(function.keywords.items()))
@@ -188,33 +199,37 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     """Compute the prefix cache of a path from the root, which rows may continue.
 
     Args:
-        ids: int32 [p], at most the model's positions; padded to a length bucket.
+        ids: int32 [p], at most as many as the model's positions; padded here to a row length.
     """
     cached, needs = model.cached, model.paths
-    assert cached is not None  # the planner shares no prefix otherwise
+    assert cached is not None  # otherwise the planner does not use prefixes
     slots = prefix_slots(model, len(ids))
     padded = np.zeros((1, slots), np.int32)
     padded[0, : len(ids)] = ids
-    at = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
+    position = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
     end = np.full((1, slots), slots, np.int32)
     plan = None if needs is None else plan_path(slots, needs)
     state_tokens = np.array([len(ids) - 1], np.int32)
-    args = model.params, *programs.put((padded, at, end)), *put_paths(programs, plan, state_tokens)
+    args = (
+        model.params,
+        *programs.put((padded, position, end)),
+        *put_paths(programs, plan, state_tokens),
+    )
     run = keys_and_values(cached)
-    made = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
+    computed = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
     first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
-    return KVCache(made.key, made.value, first, length, made.states)
+    return KVCache(computed.key, computed.value, first, length, computed.states)
 
 
 def prefix_slots(model: Model, n_tokens: int) -> int:
-    """Slots of the cache of a prefix with this many tokens."""
+    """Return the number of slots of the cache of a prefix with this many tokens."""
     return next(n for n in row_lengths(model.max_positions) if n >= n_tokens)
 
 
 def put_paths(
     programs: Programs, plan: PathPlan | None, state_tokens: np.ndarray
 ) -> tuple[Paths | None, Any]:
-    """Paths of rows and tokens whose states are returned, on the devices; None without a plan."""
+    """Copy a path plan and the tokens whose states are returned to the devices, if there is one."""
     if plan is None:
         return None, None
     chunks = None
@@ -225,9 +240,9 @@ def put_paths(
 
 
 def keys_and_values(cached: Cached) -> Any:
-    """Function (params, ids, position, subtree_end, paths, state_tokens, *caches) -> `KeysValues`.
+    """Return a function that computes `KeysValues`, see `decoder.extend`.
 
-    See `decoder.extend`.
+    Its arguments are (params, ids, position, subtree_end, paths, state_tokens, *caches).
     """
     return functools.partial(_keys_and_values, cached.extend)
 
@@ -246,7 +261,11 @@ def _keys_and_values(
 
 
 class Variant(NamedTuple):
-    """A model for some request lengths: its programs, (shape, params, batch, *caches) -> scores."""
+    """Variant of a model for some request lengths.
+
+    Attributes:
+        score: function of (shape, params, batch, *caches) that returns scores.
+    """
 
     model: Model
     programs: Programs
@@ -254,7 +273,7 @@ class Variant(NamedTuple):
 
 
 def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
-    """One variant, or two if long requests have other rotary frequencies.
+    """Return one variant, or two if long requests have different rotary frequencies.
 
     Args:
         options: compiler options, see `device.backends.deterministic_options`.
@@ -263,9 +282,9 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
     models = [model] if model.longer is None else [model, model.longer[1]]
     return [
         Variant(
-            each,
-            Programs(each.mesh, options),
-            functools.partial(run, each.hidden_states, each.unembedding),
+            variant,
+            Programs(variant.mesh, options),
+            functools.partial(run, variant.hidden_states, variant.unembedding),
         )
-        for each in models
+        for variant in models
     ]

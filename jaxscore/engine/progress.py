@@ -12,9 +12,9 @@ from jaxscore.plan.result_assembly import Window
 
 
 class Progress:
-    """Bar of planned or generated tokens, tokens per second and time left; silent if disabled."""
+    """Progress bar of tokens, with tokens per second and time left; silent if disabled."""
 
-    def __init__(self, enabled: bool, what: str = "scoring") -> None:
+    def __init__(self, enabled: bool, label: str = "scoring") -> None:
         # A log file gets a line every ten seconds, a terminal ten redraws per second.
         interval = 0.1 if sys.stderr.isatty() else 10.0
         self._tokens = self._requests = 0
@@ -23,7 +23,7 @@ class Progress:
             disable=not enabled,
             unit="tok",
             unit_scale=True,
-            desc=what,
+            desc=label,
             mininterval=interval,
             file=sys.stderr,
         )
@@ -35,14 +35,17 @@ class Progress:
         self._bar.close()
 
     def extend(self, tokens: int, requests: int, n_expected: int | None) -> None:
-        """Add planned tokens and requests to the total, of `n_expected` requests in all.
+        """Add planned tokens and requests to the total.
 
-        Requests that are not planned yet count with the average tokens of those that are.
+        Requests that are not planned yet count with the average tokens of the planned ones.
+
+        Args:
+            n_expected: total number of requests, or None if unknown.
         """
         self._tokens += tokens
         self._requests += requests
-        ahead = max(1.0, (n_expected or 0) / self._requests) if self._requests else 1.0
-        self._bar.total = round(self._tokens * ahead)
+        factor = max(1.0, (n_expected or 0) / self._requests) if self._requests else 1.0
+        self._bar.total = round(self._tokens * factor)
         self._bar.refresh()
 
     def advance(self, tokens: int) -> None:
@@ -56,7 +59,7 @@ class Progress:
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:
-        """Display what the bar is waiting for."""
+        """Display an activity next to the bar while the block runs."""
         self._bar.set_postfix_str(activity)
         try:
             yield
@@ -65,17 +68,18 @@ class Progress:
 
 
 class RunStatistics:
-    """Counters since the scorer was made, and a hash of the plan of the current output.
+    """Counters since the creation of the scorer, and a hash of the plan of the current output.
 
     Attributes:
-        sequences: requested texts, `sequences_restored` of which a journal had completely.
-        sampled_with_blank: answers of a sample that were also scored with a blank, see
+        sequences: number of requested texts; the journal had `sequences_restored` of them.
+        sampled_with_blank: number of answers of a sample that were also scored with a space, see
             `jaxscore.systems.audits`; the other counters include their texts.
-        tokens_given: tokens of all texts, shared or not.
-        tokens_unique: tokens after prefix sharing; `tokens_laid_out` also counts paths that rows
-            repeat.
-        tokens_scored: tokens with a requested probability.
-        tokens_written: tokens that the model generated in this run, without journaled texts.
+        tokens_given: number of tokens of all texts, before sharing.
+        tokens_unique: number of tokens after prefix sharing; `tokens_laid_out` also counts paths
+            that rows repeat.
+        tokens_scored: number of tokens with a requested probability.
+        tokens_written: number of tokens that the model generated in this run, without journaled
+            texts.
     """
 
     def __init__(self) -> None:
@@ -87,8 +91,10 @@ class RunStatistics:
 
     @property
     def plan_hash(self) -> str:
-        """Hash of all batches planned for this output, hexadecimal. The order of the requests
-        within a window has no effect."""
+        """Hexadecimal hash of all batches planned for this output.
+
+        It does not depend on the order of the requests within a window.
+        """
         return self._digest.hexdigest()
 
     def note_plan(self, digest: bytes) -> None:
@@ -107,16 +113,16 @@ class RunStatistics:
             self.note_plan(forest_scores.digest)
 
     def count_texts(self, n: int, n_restored: int) -> None:
-        """Count requested texts, `n_restored` of which a journal had."""
+        """Count `n` requested texts, of which `n_restored` were journaled."""
         self.sequences += n
         self.sequences_restored += n_restored
 
     def begin_output(self) -> None:
-        """Start the plan hash and the counts of another output, see `facts`."""
+        """Start the plan hash and the counts of a new output, see `facts`."""
         self._digest, self._before = hashlib.sha256(), self._counts()
 
     def facts(self) -> dict[str, Any]:
-        """Plan hash and counts of this output, for JSON."""
+        """Return the plan hash and the counts of this output, for JSON."""
         counts = {name: n - self._before[name] for name, n in self._counts().items()}
         return {"plan": self.plan_hash, "counts": counts}
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.version import VERSION
 
-if TYPE_CHECKING:  # importing it imports JAX, which `--help` does not need
+if TYPE_CHECKING:  # the import loads JAX, which `--help` does not need
     from jaxscore.models.model import Model
 
 
-_version = functools.cache(importlib.metadata.version)  # which reads files, for each of many shards
+_version = functools.cache(importlib.metadata.version)  # cached: it reads files, once per shard
 
 
 def of_run(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a run, with its date and versions."""
+    """Return the settings of a run, with its date and versions."""
     return {
         **settings,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -37,10 +37,10 @@ def of_model(
     *,
     reproducible: bool = False,
 ) -> dict[str, Any]:
-    """A local model: origin, adapter, precision, device.
+    """Describe a local model: origin, adapter, precision, device.
 
     Args:
-        name: that it was loaded by, or None if it was not.
+        name: the name of the checkpoint, or None if the model was not loaded from one.
     """
     import jax
 
@@ -63,17 +63,17 @@ def of_model(
 
 
 def commit(name: str, revision: str | None, cache_dir: Path | None = None) -> str | None:
-    """Commit of a hub id's cached snapshot, otherwise the requested revision, or None."""
+    """Return the commit of a hub id's cached snapshot, else the requested revision, or None."""
     if name == "demo" or Path(name).exists():
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json", cache_dir, revision)
-    return Path(found).parent.name if isinstance(found, str) else revision
+    config = try_to_load_from_cache(name, "config.json", cache_dir, revision)
+    return Path(config).parent.name if isinstance(config, str) else revision
 
 
 def machine() -> dict[str, Any]:
-    """Devices, processes and the user's compiler flags. Initializes JAX."""
+    """Describe devices, processes and the user's compiler flags. Initializes JAX."""
     import jax
 
     kinds = sorted({device.device_kind for device in jax.devices()})

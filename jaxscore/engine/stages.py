@@ -9,28 +9,28 @@ from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
-PATIENCE = 0.1  # seconds between two checks whether anybody still takes items
+PATIENCE = 0.1  # seconds between two checks if items are still taken
 MOMENT = 1.0  # seconds to wait for a thread to stop
 
-# A window of requests is some hundred thousand objects without a cycle among them, beside as many
-# of JAX and transformers. With Python's defaults the garbage collector walks all of them for each
-# quarter that is added, and every thread waits: 0.2 s in a run of 10,000 texts.
+# A window of requests has some hundred thousand objects without reference cycles; JAX and
+# transformers have as many. With Python's defaults the garbage collector traverses all objects each
+# time a quarter is added, while all threads wait: 0.2 s in a run of 10,000 texts.
 SELDOM = (50_000, 20, 100)  # arguments of `gc.set_threshold`
 
 
 class _End(NamedTuple):
-    """Marks the end of a stage, with the exception that ended it, if any."""
+    """End of a stage, with the exception that ended it, if any."""
 
     problem: BaseException | None = None
 
 
 class Stage(Generic[Item]):
-    """Iterates over a source in a thread, and is an iterator over the same items.
+    """Iterator over a source that runs ahead in a thread.
 
-    An exception of the source is raised in place of its next item, after all items before it.
+    An exception of the source is raised after all items that the source yielded before.
 
     Attributes:
-        failed: whether the source has raised an exception.
+        failed: True once the source has raised an exception.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Stage(Generic[Item]):
         room: int,
         news: threading.Event | None = None,
     ) -> None:
-        """Start at once.
+        """Start the thread.
 
         Args:
             name: name of the thread.
-            source: iterated over by this stage alone.
-            room: most items that wait; 0 is no limit.
-            news: set whenever an item, or the end, can be taken.
+            source: iterable that only this stage reads.
+            room: maximum number of items that wait to be taken, or 0 for an unlimited number.
+            news: event that is set whenever an item, or the end, can be taken.
         """
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
-        self._end: _End | None = None  # once taken
+        self._end: _End | None = None  # set when the end is taken
         self._room = threading.Semaphore(room) if room else None
         self._news = news or threading.Event()
         self._stopped = threading.Event()
@@ -94,17 +94,17 @@ class Stage(Generic[Item]):
 
     @property
     def ready(self) -> bool:
-        """Whether the next item, or the end, can be taken without waiting."""
+        """True if the next item, or the end, can be taken without waiting."""
         return self._end is not None or not self._items.empty()
 
     def wait(self, seconds: float) -> None:
-        """Wait until `ready`, but no longer than this."""
+        """Wait until `ready`, at most this long."""
         self._news.clear()
         if not self.ready:
             self._news.wait(seconds)
 
     def stop(self) -> None:
-        """Take no more items: the thread ends at its next one, and so does a waiting taker."""
+        """End the thread at its next item, and any thread that waits for an item."""
         self._stopped.set()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -119,13 +119,13 @@ class _Blocks:
     lock = threading.Lock()
     n = 0
     before: tuple[int, int, int] = SELDOM
-    set: tuple[int, int, int] = SELDOM  # as Python reports it: some releases ignore the third
+    set: tuple[int, int, int] = SELDOM  # as Python reports it: some releases ignore the third value
     is_frozen = False
 
 
 @contextlib.contextmanager
 def rare_collection() -> Iterator[None]:
-    """Collect garbage seldom until all such blocks have ended, in any order; then as before."""
+    """Collect garbage rarely until all such blocks have ended, then restore the thresholds."""
     with _Blocks.lock:
         if not _Blocks.n:
             _Blocks.before = gc.get_threshold()
@@ -148,7 +148,8 @@ def rare_collection() -> Iterator[None]:
 def freeze_existing() -> None:
     """Exclude existing objects (modules, a model) from collection until all blocks have ended.
 
-    For processes of ours: objects that the user has frozen are collected again afterwards.
+    Only for processes that jaxscore starts: afterwards, objects that the user has frozen are
+    collected again.
     """
     gc.freeze()
     _Blocks.is_frozen = True

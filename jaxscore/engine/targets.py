@@ -1,7 +1,7 @@
 """Absent devices as compilation targets: TPU topologies and GPUs.
 
-JAX's compile-only devices replace real ones in shardings and meshes. The compiler's statements on
-memory and feasibility are those for the real device; its times come from a model.
+JAX's compile-only devices replace real ones in shardings and meshes. The compiler reports memory
+and out-of-memory errors as for the real device; its times come from a model of the chip.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from jaxscore.engine import GPU_MEMORY_SHARE, TargetPlatform
 from jaxscore.errors import InputError, install_extra
 
 CUDA_PLUGIN = "jax-cuda13-plugin"
-HOST = (2, 2, 1)  # chips of one host along each axis, libtpu's default
+HOST = (2, 2, 1)  # chips of a host along each axis, libtpu's default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Target:
     """Identical devices and their compiler.
 
     Attributes:
-        name: "v5e:2x2", "h100".
+        name: name of the topology or the GPU, such as "v5e:2x2" or "h100".
         devices: JAX's compile-only devices.
         memory_bytes: memory of one device that programs may use, or None if unknown.
         flops: peak bfloat16 FLOP per second of one device, or None if unknown.
-        compiler, version: "libtpu", "0.0.42".
+        compiler, version: name and version of the compiler, such as "libtpu" and "0.0.42".
     """
 
     name: str
@@ -45,7 +45,7 @@ class Target:
 
 
 def tpu(name: str) -> Target:
-    """Devices of a TPU topology such as `v5e:2x2`.
+    """Create the target of a TPU topology such as `v5e:2x2`.
 
     Raises:
         InputError: libtpu is not installed, or does not know the topology.
@@ -60,20 +60,20 @@ def tpu(name: str) -> Target:
     if match is None:
         raise InputError(f"--topology {name!r}: expected KIND:AxB or KIND:AxBxC; {advice}")
     axes = [int(size) for size in match[1].split("x")]
-    # libtpu refuses a part of a host, such as v5e:1x1, unless the host is declared that small.
-    host = [min(size, most) for size, most in zip([*axes, 1], HOST, strict=False)]
+    # libtpu refuses a fraction of a host, such as v5e:1x1, unless the host is declared that small.
+    host = [min(size, limit) for size, limit in zip([*axes, 1], HOST, strict=False)]
     try:
-        found = get_topology_desc(name, "tpu", chips_per_host_bounds=host).devices
+        devices = get_topology_desc(name, "tpu", chips_per_host_bounds=host).devices
     except JaxRuntimeError as problem:
         reason = str(problem).partition("\n")[0]
         raise InputError(f"--topology {name}: libtpu refuses it ({reason}); {advice}") from None
-    first: Any = found[0]
+    first: Any = devices[0]
     chip = CHIPS.get(first.device_kind)
     share = first.num_cores / chip.cores if chip is not None else 1.0
     return Target(
         name,
         "tpu",
-        tuple(found),
+        tuple(devices),
         chip and int(chip.memory_bytes * share),
         chip and chip.flops * share,
         "libtpu",
@@ -82,7 +82,10 @@ def tpu(name: str) -> Target:
 
 
 def gpu(name: str, n_devices: int) -> Target:
-    """Several GPUs of one kind, a name of `GPUS`.
+    """Create the target of several identical GPUs.
+
+    Args:
+        name: a key of `GPUS`.
 
     Raises:
         InputError: JAX's CUDA plugin is not installed.
@@ -93,15 +96,15 @@ def gpu(name: str, n_devices: int) -> Target:
             f"--gpu-target {name}: the GPU compiler is not installed; pip install "
             f"{CUDA_PLUGIN}=={version} (400 MB; the CUDA libraries are not needed)"
         )
-    found = get_topology_desc(
+    devices = get_topology_desc(
         platform="cuda", target_config=config_text(name), topology=f"1x1x{n_devices}"
     ).devices
     return Target(
         name,
         "gpu",
-        tuple(found),
+        tuple(devices),
         int(GPUS[name].memory_bytes * GPU_MEMORY_SHARE),
-        None,  # no time is estimated
+        None,  # times are not estimated
         CUDA_PLUGIN,
         importlib.metadata.version(CUDA_PLUGIN),
     )
@@ -109,10 +112,10 @@ def gpu(name: str, n_devices: int) -> Target:
 
 @contextlib.contextmanager
 def compiling_for(device: jax.Device | None) -> Iterator[None]:
-    """Let Pallas lower for an absent device; None is JAX's own.
+    """Let Pallas lower kernels for an absent device; with None, do nothing.
 
-    Its TPU kernels take their target from JAX's default device, which is the CPU when a program
-    is compiled ahead of time.
+    Pallas' TPU kernels take their target from JAX's default device, which is the CPU when a program
+    is compiled for an absent device.
     """
     if device is None:
         yield
@@ -122,10 +125,10 @@ def compiling_for(device: jax.Device | None) -> Iterator[None]:
 
 
 class Chip(NamedTuple):
-    """One TPU chip.
+    """TPU chip.
 
     Attributes:
-        memory_bytes: high-bandwidth memory.
+        memory_bytes: bytes of high-bandwidth memory.
         flops: peak bfloat16 FLOP per second.
         cores: number of cores, each of which JAX may present as a device.
     """
@@ -146,12 +149,12 @@ CHIPS = {
 
 
 class Gpu(NamedTuple):
-    """One kind of GPU, by the numbers in openxla/xla, xla/backends/gpu/target_config/specs.
+    """GPU model, with values from openxla/xla, xla/backends/gpu/target_config/specs.
 
     A core is a streaming multiprocessor.
 
     Attributes:
-        shared_core, shared_block: bytes of shared memory of a core, and most of a block.
+        shared_core, shared_block: bytes of shared memory per core, and maximum per block.
         bandwidth: memory bandwidth, bytes per second.
         compute: major compute capability; the minor one is 0.
         features: architecture-specific features (sm_90a), or "NONE".
@@ -191,7 +194,7 @@ GPUS = {
 
 
 def config_text(name: str) -> str:
-    """A `GpuTargetConfigProto` of one of `GPUS`, as text."""
+    """Return the `GpuTargetConfigProto` of one of `GPUS`, as text."""
     gpu = GPUS[name]
     return f"""\
 platform_name: "CUDA"

@@ -74,7 +74,7 @@ def test_a_device_that_is_absent(tmp_path, device):
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (2, "")
     assert f"error: --device {device}: JAX finds none here" in ran.stderr
-    assert "leave --device out" in ran.stderr
+    assert "omit --device" in ran.stderr
     wanted = "tpu" if device == "tpu" else "cuda13"
     assert f'pip install "jax[{wanted}]"' in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -298,7 +298,7 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
 
 def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monkeypatch, tmp_path):
     model = str(CASES / "models/tiny-llama3")
-    compiled, measured = [], batch_tokens._measured
+    compiled, measured = [], batch_tokens._working_bytes
     reading = threading.Event()
 
     def load_later(*args, **kwargs):
@@ -313,7 +313,7 @@ def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monke
         return compiled[-1]
 
     compiling, load_params = threading.Event(), native.load_params
-    monkeypatch.setattr(batch_tokens, "_measured", measure)
+    monkeypatch.setattr(batch_tokens, "_working_bytes", measure)
     monkeypatch.setattr(batch_tokens, "MOST_CPU", 1024)
     monkeypatch.setattr(native, "load_params", load_later)
     events = Counter()

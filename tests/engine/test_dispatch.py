@@ -117,7 +117,9 @@ def test_scoring_goes_on_with_halves(scorers, late, capsys):
     said = capsys.readouterr().err
     assert said.count("do not fit in the device's memory") == len(set(refused))
     for rows, length in set(refused):
-        assert f"{rows} x {length} tokens do not fit in the device's memory; going on with" in said
+        assert (
+            f"{rows} x {length} tokens do not fit in the device's memory; continuing with" in said
+        )
 
 
 def test_a_row_that_does_not_fit_alone_is_an_error_that_says_what_helps(scorers):

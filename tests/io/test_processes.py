@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_fit_in_one_process_is_halved_in_all(place, mesh):
     name = f"halved-{mesh}"
     words = score(place, name, "--mesh", mesh, "--batch-tokens", 1024)
     [(_, err), _] = well(start(2, *words, module="tests.io.short_of_memory"))
-    assert "tokens do not fit in the device's memory; going on with" in err
+    assert "tokens do not fit in the device's memory; continuing with" in err
     facts = json.loads((place / f"{name}.jsonl.run.json").read_text("utf-8"))
     assert facts["batches_that_did_not_fit"]
     one, two = (

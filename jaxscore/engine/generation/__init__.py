@@ -1,4 +1,4 @@
-"""Generation: prompts in, text out, greedy or sampled with a seed."""
+"""Generation of text from prompts, greedy or sampled with a seed."""
 
 import contextlib
 import dataclasses
@@ -45,12 +45,12 @@ from jaxscore.types.results import Generated, Results
 
 
 class Scheduler:
-    """Continuous batching: groups texts into slot tables and runs these one after another.
+    """Continuous batching: groups texts into slot tables, and runs these one after another.
 
-    A prefix that all prompts begin with is computed once, and every step of every slot table
-    attends to it; what the prompts of a group share beyond it is computed once for the group.
-    Groups with caches of one shape share a slot table, in which a text starts where another one
-    has finished. A reproducible engine has a group and a slot table for each request instead.
+    The common prefix of all prompts is computed once, and every step of every slot table attends
+    to it; further common prefixes of a group's prompts are computed once for the group. Groups
+    with caches of the same shape share a slot table, in which a text starts in the row of a
+    finished one. A reproducible engine has a group and a slot table for each request instead.
     transformers' Flax classes generate one text at a time.
     """
 
@@ -62,8 +62,8 @@ class Scheduler:
     ) -> Iterator[list[TextState]]:
         """Generate distinct texts; yield those that just finished, after each block of steps.
 
-        Texts that a journal had, which are finished already, are scheduled all the same: a missing
-        text then has the same row and the same last bits as in an uninterrupted run.
+        Journaled texts, which are already finished, are scheduled like all others: a missing text
+        then has the same row and the same last bits as in an uninterrupted run.
 
         Raises:
             InputError: a slot table does not fit in the device's memory.
@@ -76,14 +76,14 @@ class Scheduler:
         for state in states:
             index = self.engine.planner.variant(len(state.request.ids))
             by_variant.setdefault(index, []).append(state)
-        for index, own in by_variant.items():
-            yield from self._in_slot_tables(self.engine.variants[index], own, progress)
+        for index, members in by_variant.items():
+            yield from self._in_slot_tables(self.engine.variants[index], members, progress)
 
     def _one_by_one(self, states: Sequence[TextState]) -> Iterator[list[TextState]]:
         """Generate with transformers' own `generate`."""
         write = self.engine.model.write
         for state in states:
-            assert write is not None  # model pairs have neither, and no generator
+            assert write is not None  # model pairs have neither, but are never given to a generator
             if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
             with jax_settings.isolated():
@@ -99,9 +99,9 @@ class Scheduler:
         prefill = None
         for groups in tables:
             members = [(group, [states[k] for k in group.members]) for group in groups]
-            if all(state.finished for _, own in members for state in own):
+            if all(state.finished for _, texts in members for state in texts):
                 continue
-            if interrupts.interrupt_requested_anywhere():  # before the prefix, seconds of work
+            if interrupts.interrupt_requested_anywhere():  # before the prefix, which takes seconds
                 raise KeyboardInterrupt
             if prefill is None:  # the prefix is computed only if a text is missing
                 prefix = self._prefix(variant, states[0].request.ids[:shared], progress)
@@ -109,7 +109,7 @@ class Scheduler:
             yield from SlotTable(prefill, members, self.token_bytes).generate()
 
     def _prefix(self, variant: Variant, ids: np.ndarray, progress: Progress) -> tuple[KVCache, ...]:
-        """Prefix cache of the tokens that all prompts begin with; empty without such tokens."""
+        """Compute the prefix cache of the common prefix; return an empty tuple without one."""
         if not len(ids):
             return ()
         with explain_out_of_memory(variant.model, 1, len(ids)):
@@ -118,7 +118,7 @@ class Scheduler:
     def _plan(
         self, variant: Variant, states: Sequence[TextState]
     ) -> tuple[int, list[list[DecodeGroup]]]:
-        """Number of tokens in the prefix cache, and the groups of each slot table."""
+        """Return the number of tokens in the prefix cache, and the groups of each slot table."""
         requests = [state.request for state in states]
         if self.engine.planner.reproducible:
             return 0, [[group] for group in decode_slots.one_group_each(requests)]
@@ -130,15 +130,15 @@ class Scheduler:
         return shared, decode_slots.group_by_cache_shape(groups)
 
 
-# (place of the request, ids generated so far, whether the text has finished) -> whether to continue
+# (index of the request, ids generated so far, True if the text has finished) -> True to continue
 Watch = Callable[[int, list[int], bool], bool]
 
 NO_IDS = np.zeros(0, np.int32)
-PLACEHOLDER = TokenRequest(NO_IDS, 0, 0.0, 1.0, 0, (), ())  # of a request with an error
+PLACEHOLDER = TokenRequest(NO_IDS, 0, 0.0, 1.0, 0, (), ())  # for a request with an error
 
 
 class EngineOwner(Protocol):
-    """What a generator needs of a `Scorer`."""
+    """Protocol of a `Scorer`, as far as a generator uses it."""
 
     @property
     def engine(self) -> Engine: ...
@@ -167,56 +167,59 @@ class Generator:
 
     @property
     def model(self) -> Model:
-        """The scorer's model, whose weights `Scorer.update` replaces."""
+        """The scorer's current model; `Scorer.update` replaces its weights."""
         return self.scorer.model
 
     @property
     def side_by_side(self) -> int:
-        """Most texts in one batch. A few times as many requests in one call keep the batch full,
-        since a finished text makes room for the next one."""
+        """Maximum number of texts in one batch.
+
+        A few times as many requests in one call keep the batch full, since the next text takes the
+        row of a finished one.
+        """
         return most_rows(self.model)
 
     def generate(self, requests: Iterable[GenerationRequest]) -> list[Generated]:
         """Continue each prompt.
 
         Args:
-            requests: in any order; text that their prompts share is computed once.
+            requests: requests in any order; common prefixes of their prompts are computed once.
 
         Returns:
-            One result for each request, in order; one that cannot be generated has `error` set. A
+            One result for each request, in order, with `error` set if it cannot be generated. A
             text finishes at an EOS, at the token that completes a stop string, after
             `max_new_tokens`, or when the model has no positions left.
 
         Raises:
             InputError: the scorer's journal cannot be used, or a batch does not fit in the
                 device's memory. Finished texts are in the journal.
-            KeyboardInterrupt: an interrupt was requested. With a journal the texts that had
-                started finish first and are journaled; without one they are lost.
+            KeyboardInterrupt: an interrupt was requested. With a journal, texts that had started
+                finish first and are journaled; without one they are lost.
         """
-        # Waiting for started texts only pays if they are kept; processes must stop together.
+        # Wait for started texts only if they are kept; several processes must stop together.
         waits = self._engine.active_journal is not None or processes.is_distributed()
         results = dict(self._stream(list(requests), None, finish_started=waits))
-        return Results(results[place] for place in range(len(results)))
+        return Results(results[index] for index in range(len(results)))
 
     def stream(
         self, requests: Iterable[GenerationRequest], *, watch: Watch | None = None
     ) -> Iterator[tuple[int, Generated]]:
-        """Like `generate`, but yield each result with its request's place once it is finished.
+        """Generate like `generate`, but yield each result with its request's index once finished.
 
         Args:
-            requests: as in `generate`, all planned together.
-            watch: `watch(place, ids, finished)` is called after each block of steps for each text
-                in generation, with all its ids so far, and not for a journaled one. If it returns
+            requests: see `generate`; all are planned together.
+            watch: `watch(index, ids, finished)` is called after each block of steps for each text
+                in generation, with all its ids so far, but not for a journaled text. If it returns
                 False, the text is abandoned: its result has the error "abandoned", it is not
                 journaled, and its row goes to the next text.
 
         Raises:
             InputError: the scorer's journal cannot be used, or a batch does not fit in the
                 device's memory. Finished texts are in the journal.
-            ValueError: `watch` in a multi-process run, whose processes must all do the same.
+            ValueError: `watch` in a multi-process run, whose processes must all run the same steps.
         """
         if watch is not None and processes.is_distributed():
-            raise ValueError("watch is for a run of one process, and this one has several")
+            raise ValueError("watch needs a run of one process, but this run has several")
         return self._stream(list(requests), watch, finish_started=True)
 
     def _stream(
@@ -225,12 +228,12 @@ class Generator:
         states = self._states(requests)
         finished = self._engine.in_use(self._finished(states, watch, finish_started))
         return (
-            (place, _result(getattr(requests[place], "id", place), state))
-            for place, state in finished
+            (index, _result(getattr(requests[index], "id", index), state))
+            for index, state in finished
         )
 
     def _states(self, requests: list[GenerationRequest]) -> list[TextState]:
-        """The initial state of each request, with an error if it cannot be generated."""
+        """Return the initial state of each request, with an error if it cannot be generated."""
         errors = [check_types(request) for request in requests]
         prompts: list[Any] = [
             NO_IDS if error else request.prompt
@@ -273,34 +276,35 @@ class Generator:
     def _finished(
         self, states: Sequence[TextState], watch: Watch | None, finish_started: bool
     ) -> Iterator[tuple[int, TextState]]:
-        """Each text with its place, once finished; equal requests share one, as in a journal.
+        """Yield each text with its index, once finished; equal requests share one text.
 
         Args:
-            finish_started: the first Ctrl-C lets started texts finish; otherwise it aborts.
+            finish_started: if True, started texts finish after the first Ctrl-C; otherwise it
+                aborts.
         """
-        places: dict[bytes, list[int]] = {}
-        for place, state in enumerate(states):
+        by_digest: dict[bytes, list[int]] = {}
+        for index, state in enumerate(states):
             if state.error:
-                yield place, state
+                yield index, state
             else:
-                places.setdefault(state.request.digest(), []).append(place)
-        shared = [_SharedText(states[own[0]], own, watch) for own in places.values()]
+                by_digest.setdefault(state.request.digest(), []).append(index)
+        shared = [_SharedText(states[indices[0]], indices, watch) for indices in by_digest.values()]
         statistics = self._engine.statistics
-        statistics.note_plan(hashlib.sha256(b"".join(sorted(places))).digest())
+        statistics.note_plan(hashlib.sha256(b"".join(sorted(by_digest))).digest())
         processes.verify_same("prompts", bytes.fromhex(statistics.plan_hash))
         distinct = [text.state for text in shared]
         requests = [state.request for state in distinct]
-        found = read_journal(
+        restored = read_journal(
             self._engine.active_journal,
             lambda journal: journal.read_texts(requests),
             pack_text,
             unpack_text,
         )
-        for k, journaled in found.items():
+        for k, journaled in restored.items():
             distinct[k].restore(journaled, self._token_bytes)
         statistics.count_texts(
-            sum(len(text.places) for text in shared),
-            sum(len(text.places) for text in shared if text.state.finished),
+            sum(len(text.indices) for text in shared),
+            sum(len(text.indices) for text in shared if text.state.finished),
         )
         by_state = {id(text.state): text for text in shared}
         handler = interrupts.finish_on_interrupt() if finish_started else contextlib.nullcontext()
@@ -314,7 +318,7 @@ class Generator:
     def _generated(
         self, states: Sequence[TextState], progress: Progress
     ) -> Iterator[list[TextState]]:
-        """Journaled texts, then the texts of each block of steps, once they are in the journal."""
+        """Yield journaled texts, then the texts that finish in each block, once journaled."""
         yield [state for state in states if state.finished]
         for finished in self._scheduler.generate(states, progress):
             self._engine.statistics.tokens_written += sum(len(s.token_ids) for s in finished)
@@ -334,29 +338,29 @@ class Generator:
 
 
 class _SharedText:
-    """One text and the places of the equal requests that share it."""
+    """Text that several equal requests share, with the indices of these requests."""
 
-    def __init__(self, state: TextState, places: Sequence[int], watch: Watch | None) -> None:
-        self.state, self.places, self._watch = state, places, watch
-        self._abandoned: set[int] = set()  # places whose watcher has returned False
+    def __init__(self, state: TextState, indices: Sequence[int], watch: Watch | None) -> None:
+        self.state, self.indices, self._watch = state, indices, watch
+        self._abandoned: set[int] = set()  # indices for which the watcher has returned False
         if watch is not None:
             state.watch = self._is_wanted
 
     def results(self) -> Iterator[tuple[int, TextState]]:
-        """The finished text with each of its places."""
+        """Yield the finished text for each index."""
         abandoned = dataclasses.replace(self.state, error=ABANDONED)
-        for place in self.places:
-            yield place, abandoned if place in self._abandoned else self.state
+        for index in self.indices:
+            yield index, abandoned if index in self._abandoned else self.state
 
     def _is_wanted(self, ids: list[int], finished: bool) -> bool:
-        """Call the watcher for each place that has not abandoned the text."""
+        """Call the watcher for each index; return False once all have abandoned the text."""
         assert self._watch is not None
-        for place in self.places:
-            if place in self._abandoned:
+        for index in self.indices:
+            if index in self._abandoned:
                 continue
-            if not self._watch(place, list(ids), finished) and not finished:
-                self._abandoned.add(place)
-        return len(self._abandoned) < len(self.places)
+            if not self._watch(index, list(ids), finished) and not finished:
+                self._abandoned.add(index)
+        return len(self._abandoned) < len(self.indices)
 
 
 def _result(request_id: str | int, state: TextState) -> Generated:

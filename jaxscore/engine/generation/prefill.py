@@ -1,7 +1,7 @@
 """Prefill: keys and values of a group's prompts, computed as packed tries, batch by batch.
 
-A batch holds prompts of one group, and the group alone determines which. So its arrays are the
-same whichever rows its prompts go to, and whether or not a run was interrupted.
+A batch holds prompts of one group, and the group alone determines which ones. Its arrays are
+therefore independent of the rows that its prompts get, and of an interruption of the run.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import TAIL, RowBatch, power_of_two
 from jaxscore.plan.tries import Forest, build_forest
 
-MOST_PREFILL = 4096  # tokens of a prompt batch, whose keys and values all stay on the device
-LONG_ROW = 1024  # row length of prompt batches with more tokens than this; others have shorter rows
+MOST_PREFILL = 4096  # maximum tokens of a prompt batch; their keys and values stay on the device
+LONG_ROW = 1024  # minimum row length of prompt batches with more tokens than this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Prefill:
     """Prefill settings of one model variant.
 
     Attributes:
-        shared: number of tokens that all prompts begin with, whose keys and values are `prefix`.
+        shared: number of tokens in the common prefix, whose keys and values are in `prefix`.
         prefix: prefix cache; empty if `shared` is 0.
     """
 
@@ -48,17 +48,18 @@ class Prefill:
 
     @property
     def prefix_slots(self) -> int:
-        """Slots of the prefix cache."""
+        """Number of slots of the prefix cache, 0 without one."""
         return self.prefix[0].key.shape[3] if self.prefix else 0
 
     def prompts(self, group: Sequence[TextState]) -> Iterator["Prompt"]:
-        """Yield each text of a group with its prompt, batch after batch, without computing any.
+        """Yield the prompt of each text of a group, batch by batch, without computing it.
 
-        Keys and values of a batch live as long as one of its prompts: this holds no reference.
+        Keys and values of a batch are freed with its last prompt: this generator does not keep a
+        reference.
         """
         rest = [state.request.ids[self.shared :] for state in group]
         forest = build_forest([TokenSequence(ids, len(ids) - 1) for ids in rest])
-        members: dict[int, list[int]] = {}  # edge -> texts, several if their prompts are equal
+        members: dict[int, list[int]] = {}  # edge -> texts; equal prompts share an edge
         for k, (start, end) in enumerate(zip(forest.offsets, forest.offsets[1:], strict=False)):
             if end > start:
                 members.setdefault(int(forest.edge_of[start]), []).append(k)
@@ -66,7 +67,7 @@ class Prefill:
         waiting = deque(
             Prompt(state, empty, None)
             for state, ids in zip(group, rest, strict=True)
-            if len(ids) == 1  # the last token is fed with the first step
+            if len(ids) == 1  # a prompt's last token is read in the first step
         )
         del empty
         while waiting:
@@ -85,7 +86,7 @@ class Prefill:
                 yield waiting.popleft()
 
     def _plan(self, forest: Forest, longest: int) -> packing.PackedRows:
-        """Packed rows for the prompts of a group, in few shapes: each one compiles for seconds."""
+        """Pack the prompts of a group into rows of few shapes, since each compiles for seconds."""
         n_tokens = forest.n_nodes
         budget = min(self.planner.batch_tokens, MOST_PREFILL)
         if self.planner.reproducible:  # one prompt in one row
@@ -97,39 +98,42 @@ class Prefill:
 
 
 class PromptBatch:
-    """Prompts whose keys and values one program computes, when the first of them starts."""
+    """Prompts whose keys and values are computed together, when the first of them starts."""
 
     def __init__(self, prefill: Prefill, rows: RowBatch | None, n_states: int = 1) -> None:
         """Describe a batch.
 
         Args:
-            rows: None for prompts of a single token, which have no keys and values.
-            n_states: room for states of recurrent layers, at least the number of prompts.
+            rows: rows of the prompts, or None for prompts of a single token, which do not have
+                cached keys and values.
+            n_states: capacity for states of recurrent layers, at least the number of prompts.
         """
         self._prefill, self._rows, self._n_states = prefill, rows, n_states
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and row length."""
+        """Number of rows and row length."""
         return (1, 1) if self._rows is None else self._rows.shape
 
     def path(self, position: int) -> np.ndarray:
-        """Indices into the flattened rows, from the root of a token's trie to the token itself."""
+        """Return the path from a trie's root to a token, as indices into the flattened rows."""
         assert self._rows is not None
         row, column = divmod(position, self.shape[1])
         ancestors = np.flatnonzero(self._rows.subtree_end[row, : column + 1] > column)
         return row * self.shape[1] + ancestors
 
     def states_at(self, position: int) -> int:
-        """Index among `keys_values.states` of a prompt's last token."""
+        """Return the index in `keys_values.states` of a prompt's last token."""
         assert self._rows is not None
         scored = self._rows.scored
         return int(np.searchsorted(scored.query[: scored.n_queries], position))
 
     @functools.cached_property
     def keys_values(self) -> KeysValues:
-        """Keys and values of all tokens, [layers, rows, K, length, H], zeros without tokens; and
-        states at the prompts' last tokens."""
+        """Keys and values of all tokens, and states at the prompts' last tokens.
+
+        Keys and values are [layers, rows, K, length, H], or zeros without tokens.
+        """
         variant, prefix = self._prefill.variant, self._prefill.prefix
         if self._rows is None:
             empty = empty_cache(variant, 1, 1, self._prefill.progress)
@@ -140,21 +144,22 @@ class PromptBatch:
         state_tokens = np.zeros(self._n_states, np.int32)
         state_tokens[: scored.n_queries] = scored.query[: scored.n_queries]
         plan = None if needs is None else plan_paths(self._rows, needs)
-        found: KeysValues = variant.programs.run(
+        keys_values: KeysValues = variant.programs.run(
             ("prefill", *self.shape, self._prefill.prefix_slots),
             keys_and_values(cached(variant)),
             (variant.model.params, *arrays, *put_paths(programs, plan, state_tokens), *prefix),
             self._prefill.progress,
             outputs=KEYS_VALUES,
         )
-        return found
+        return keys_values
 
 
 class Prompt(NamedTuple):
-    """A text that waits for a slot, and where its prompt's keys and values come from.
+    """Text that waits for a slot, and the source of its prompt's keys and values.
 
-    `end` is the position of the last cached token in the batch's flattened rows, or None for a
-    prompt of a single token.
+    Attributes:
+        end: the position of the last cached token in the batch's flattened rows, or None for a
+            prompt of a single token.
     """
 
     state: TextState
@@ -173,14 +178,14 @@ class Prompt(NamedTuple):
 
 
 def cached(variant: Variant) -> Cached:
-    """KV-cache functions of a model, which transformers' Flax classes lack."""
+    """Return the KV-cache functions of a model; transformers' Flax classes lack them."""
     functions = variant.model.cached
     assert functions is not None
     return functions
 
 
 def empty_cache(variant: Variant, rows: int, slots: int, progress: Progress) -> KeysValues:
-    """Zeros for the keys and values of all layers, [layers, rows, K, slots, H], and states."""
+    """Create zero keys and values of all layers, [layers, rows, K, slots, H], and states."""
     zeros: KeysValues = variant.programs.run(
         ("empty cache", rows, slots),
         functools.partial(cached(variant).empty_cache, rows, slots),
