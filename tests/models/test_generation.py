@@ -108,6 +108,6 @@ def test_longrope_on_either_side_of_its_original_length(tmp_path):
         [scores] = scorer.score_sequences([text])
         assert scores.greedy.all()  # scored as it was generated
     for one, n_tokens, most in ((crossing, 10, 7), (at_the_end, 16, 1)):
-        assert f"prompt of {n_tokens} tokens and 8 new ones go beyond the 16" in one.error
+        assert f"prompt of {n_tokens} tokens and 8 new ones exceed 16," in one.error
         assert f"at most {most} new tokens" in one.error
         assert not len(one.token_ids)

@@ -188,7 +188,7 @@ class Generator:
         Returns:
             One result for each request, in order, with `error` set if it cannot be generated. A
             text finishes at an EOS, at the token that completes a stop string, after
-            `max_new_tokens`, or when the model has no positions left.
+            `max_new_tokens`, or at the model's last position.
 
         Raises:
             InputError: the scorer's journal cannot be used, or a batch does not fit in the

@@ -1,4 +1,4 @@
-"""Slot table: one KV cache whose rows pass from a finished text to the next waiting one.
+"""Slot table: one KV cache in which a waiting text takes the row of a finished one.
 
 waiting texts ──▶ prefill, start in free rows ──▶ a block of steps ──▶ finished texts, free rows
 
@@ -37,22 +37,22 @@ from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
 from jaxscore.text.decoder import TokenBytes
 
-STEPS = 32  # tokens that the device generates between two looks at the texts
-# Most bytes of a slot table's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in
-# bfloat16 and 4.3 GB of Llama-3 8B.
+STEPS = 32  # tokens of a text that the device generates per block
+# Maximum bytes of a slot table's keys and values: 32 requests of 1024 tokens take 1.2 GB for GPT-2
+# in bfloat16 and 4.3 GB for Llama-3 8B.
 MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
 MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
-SHARE = 0.8  # of the memory beside the parameters; logits and activations take the rest
+SHARE = 0.8  # share of the memory that the parameters leave; the rest is for activations, logits
 
 
 class SlotTable:
     """Generates the texts of groups whose caches have one shape, in one cache.
 
-    A text starts at the start of a block, in the row that `SlotSchedule` assigns, from keys and
-    values that depend on its group alone. Other rows have no effect on a row: measured on the CPU
-    for dense models and mixtures, in float32 and bfloat16, no bit changes. Journaled texts are not
-    computed, but keep their rows for as many blocks as they took. So a missing text has the same
-    bits as in an uninterrupted run.
+    A text starts at the beginning of a block, in the row that `SlotSchedule` assigns, from keys and
+    values that depend on its group alone. Rows do not affect each other: measured on the CPU for
+    dense models and mixtures, in float32 and bfloat16, no bit changes. Journaled texts are not
+    computed, but occupy their rows for their number of blocks. A missing text therefore has the
+    same bits as in an uninterrupted run.
     """
 
     def __init__(
@@ -61,7 +61,11 @@ class SlotTable:
         groups: Sequence[tuple[DecodeGroup, Sequence[TextState]]],
         token_bytes: TokenBytes,
     ) -> None:
-        """`groups` come with their texts; all groups have the same rows and slots."""
+        """Create a slot table.
+
+        Args:
+            groups: groups with their texts; all have caches of the same shape.
+        """
         self._prefill, self._groups, self._token_bytes = prefill, groups, token_bytes
         first, _ = groups[0]
         self._n_rows, self._slots = first.n_slots, first.capacity
@@ -104,7 +108,7 @@ class SlotTable:
                 yield list(finished.values())
 
     def _empty_arrays(self) -> DecodeArrays:
-        """A cache in which no text has started."""
+        """Create a cache in which no text has started."""
         variant = self._prefill.variant
         put = variant.programs.put
         zeros = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
@@ -114,10 +118,10 @@ class SlotTable:
         return empty_rows(cache, self._n_rows, self._features, variant.model.vocab_size, put)
 
     def _refill(self, arrays: DecodeArrays, started: Iterable[tuple[int, Prompt]]) -> DecodeArrays:
-        """Start texts in their rows, a few at a time: a program writes these rows alone."""
+        """Start texts in their rows, a few at a time, with programs that write only these rows."""
         width, waiting = refill_size(self._n_rows), deque(started)
         del started
-        while waiting:  # no other reference to a prompt: its batch is freed with its last one
+        while waiting:  # keep no other reference: a batch is freed with its last prompt
             together = [waiting.popleft()]
             batch = together[0][1].batch
             while waiting and len(together) < width and waiting[0][1].batch is batch:
@@ -128,7 +132,7 @@ class SlotTable:
         return arrays
 
     def _start(self, arrays: DecodeArrays, started: Sequence[tuple[int, Prompt]]) -> DecodeArrays:
-        """Start texts of one prompt batch."""
+        """Start texts that are in the same prompt batch."""
         variant, put = self._prefill.variant, self._prefill.variant.programs.put
         batch, paths = started[0][1].batch, [prompt.path for _, prompt in started]
         n_rows, length = batch.shape
@@ -136,7 +140,7 @@ class SlotTable:
         source = np.full((width, self._slots), n_rows * length, np.int32)
         for row_source, path in zip(source, paths, strict=False):
             row_source[: len(path)] = path
-        new = starting_rows(
+        new_requests = starting_rows(
             [
                 (row, len(path), prompt.states_at, prompt.state.request)
                 for path, (row, prompt) in zip(paths, started, strict=True)
@@ -147,22 +151,22 @@ class SlotTable:
             variant.model.vocab_size,
             put,
         )
-        after: DecodeArrays = variant.programs.run(
+        started_arrays: DecodeArrays = variant.programs.run(
             ("begin", *batch.shape, self._n_rows, self._slots),
             generate.start,
-            (*arrays, batch.keys_values, put(source), new),
+            (*arrays, batch.keys_values, put(source), new_requests),
             self._prefill.progress,
             donate=(0, 1, 2),
             outputs=array_specs(arrays),
         )
-        return after
+        return started_arrays
 
     @jax_settings.isolated()
     def _decode_block(self, arrays: DecodeArrays) -> tuple[DecodeArrays, np.ndarray]:
-        """Run a block of steps; return the state after it and the tokens [rows, STEPS]."""
+        """Run a block of steps; return the new state and the tokens [rows, STEPS]."""
         variant, features = self._prefill.variant, self._features
         state, sampling, eos = arrays
-        # The device does not know that a stop string has finished a text.
+        # Stop strings are matched on the host, so the device does not know which rows are free.
         free = np.array([row not in self._running for row in range(self._n_rows)])
         state = state._replace(done=state.done | variant.programs.put(free))
         step = functools.partial(
@@ -196,14 +200,14 @@ class SlotTable:
 
 
 def _with_n_blocks(prompt: Prompt) -> tuple[Prompt, int | None]:
-    """A prompt and the blocks that its text took, counting its EOS; None if it is unfinished."""
+    """Return a prompt with the number of blocks of its text, None if the text is unfinished."""
     state = prompt.state
-    drawn = len(state.token_ids) + (state.finish_reason == "eos")
-    return prompt, -(-drawn // STEPS) if state.finished else None
+    n_drawn = len(state.token_ids) + (state.finish_reason == "eos")
+    return prompt, -(-n_drawn // STEPS) if state.finished else None
 
 
 def most_rows(model: Model) -> int:
-    """Most rows of a slot table."""
+    """Return the maximum number of rows of a slot table."""
     return MOST_ROWS_CPU if model.platform == "cpu" else MOST_ROWS_ACCELERATOR
 
 
@@ -214,51 +218,52 @@ def cache_limit(
     limit: int | None = None,
     most_tokens: int | None = None,
 ) -> Callable[[int, int], bool]:
-    """Predicate of (rows, slots): whether a slot table may have a cache of this shape.
+    """Return a predicate of (rows, slots): True if a slot table may have a cache of this shape.
 
     It depends on the model, the prompts and the size of the device's memory, and on nothing that
-    changes while programs run. So a resumed run has the rows of the first one.
+    changes while programs run, so a resumed run has the same rows as the first one.
 
     Args:
-        shared: tokens that all prompts begin with, which are outside the slot tables.
-        steps: steps of a block.
-        limit: bytes of each device; None asks the device, in a multi-process run the first one's.
-        most_tokens: of a program; it limits models that compute the whole text at each step.
+        shared: number of tokens in the common prefix, which are outside the slot tables.
+        steps: number of steps of a block.
+        limit: bytes of each device, or None to ask the first process's device.
+        most_tokens: maximum tokens of a program, or None; it limits models that recompute the
+            complete text at each step.
     """
     slot, states = slot_bytes(model), state_bytes(model)
-    most = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
+    max_bytes = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
     available = _available_bytes(model, limit)
-    computes_all = model.cached is not None and not model.cached.saves_work
+    recomputes = model.cached is not None and not model.cached.saves_work
     if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
         available -= (MOST_PREFILL + prefix) * slot + states
 
     def fits(rows: int, slots: int) -> bool:
-        if computes_all and most_tokens and rows * (shared + slots + steps) > most_tokens:
+        if recomputes and most_tokens and rows * (shared + slots + steps) > most_tokens:
             return False
-        # States twice: of the slots, and of prompts that wait for one.
+        # States count twice: those of the slots, and those of prompts that wait for a slot.
         working = rows * ((slots + steps) * slot + 2 * states)
         fixed = rows * (slots * slot + states)
-        return fixed <= most and (available is None or working <= available)
+        return fixed <= max_bytes and (available is None or working <= available)
 
     return fits
 
 
 def slot_bytes(model: Model) -> int:
-    """Bytes of the keys and values of one token, all layers, on each device."""
+    """Return the bytes of one token's keys and values in all layers, on each device."""
     empty = _one_slot(model)
     return _bytes_a_device(model, (empty.key, empty.value))
 
 
 def state_bytes(model: Model) -> int:
-    """Bytes of the states of one row, all recurrent layers, on each device."""
+    """Return the bytes of one row's states in all recurrent layers, on each device."""
     return _bytes_a_device(model, _one_slot(model).states)
 
 
 @jax_settings.isolated()
 def _one_slot(model: Model) -> KeysValues:
     functions = model.cached
-    assert functions is not None  # transformers' classes have no slot tables
+    assert functions is not None  # transformers' classes do not use slot tables
     empty_cache: Callable[[], KeysValues] = functools.partial(functions.empty_cache, 1, 1)
     if model.mesh is not None:
         empty_cache = model.mesh.over(empty_cache, (), KEYS_VALUES)
@@ -266,15 +271,15 @@ def _one_slot(model: Model) -> KeysValues:
 
 
 def _bytes_a_device(model: Model, tree: Any) -> int:
-    """Bytes of each device's part of arrays of all devices."""
+    """Return the bytes of each device's share of arrays that span all devices."""
     shards = 1 if model.mesh is None else model.mesh.shape.model
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) // shards
 
 
 def _available_bytes(model: Model, limit: int | None) -> int | None:
-    """Bytes that slot tables may take, or None if the device does not report its memory."""
+    """Return the bytes available to slot tables, or None if the device does not report memory."""
     limit = limit_bytes() if limit is None else limit
-    # One process decides for all: another number of rows would be another plan.
+    # The first process decides for all: with different numbers of rows, plans would differ.
     agreed = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
     if not (limit := int.from_bytes(agreed, "little")):
         return None
@@ -283,21 +288,21 @@ def _available_bytes(model: Model, limit: int | None) -> int | None:
 
 @contextlib.contextmanager
 def explain_out_of_memory(model: Model, rows: int, slots: int) -> Iterator[None]:
-    """Replace an out-of-memory error by one that names the slot table's size and the remedies.
+    """Convert an out-of-memory error to one with the slot table's size and the remedies.
 
     Raises:
         InputError: memory ran out in the block.
     """
     try:
         yield
-    except JaxRuntimeError as problem:
-        if not is_out_of_memory(problem):
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
             raise
         size = format_bytes(rows * (slots * slot_bytes(model) + state_bytes(model)))
-        quantize = "" if model.quantized else "take --quantize int8, "
+        quantize = "" if model.quantized else "use --quantize int8, "
         raise InputError(
-            f"{rows} x {slots} tokens whose keys, values and states take {size} of each device do "
-            f"not fit in its memory beside the model and what a step needs; {quantize}spread the "
-            "model with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
+            f"{rows} x {slots} tokens, whose keys, values and states take {size} of each device, "
+            "do not fit in its memory in addition to the model and a step's buffers; "
+            f"{quantize}spread the model with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
             "shorten the longest prompts"
-        ) from problem
+        ) from error

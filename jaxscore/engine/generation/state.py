@@ -1,4 +1,4 @@
-"""Checks of generation requests, and their state: tokens on the host, a slot on the device."""
+"""Checks of generation requests; state of texts: tokens on the host, a slot on the device."""
 
 import dataclasses
 import math
@@ -27,15 +27,15 @@ DecodeArrays = tuple[GenerationState, Sampling, Any]
 
 @dataclasses.dataclass
 class TextState:
-    """One text during generation.
+    """State of one text during generation.
 
     Attributes:
-        token_ids: generated so far, the EOS left out.
-        text: empty until the text has finished.
-        finish_reason: "eos", "stop" or "length"; None until then.
+        token_ids: the ids generated so far, without the EOS.
+        text: the decoded text; empty until the text has finished.
+        finish_reason: "eos", "stop" or "length"; None until the text has finished.
         eos_id: the EOS that finished the text, or None.
-        watch: receives the ids so far and whether the text has finished; returns whether to
-            continue.
+        watch: function of the ids so far and a flag, True if the text has finished; returns True
+            to continue.
     """
 
     request: TokenRequest
@@ -52,11 +52,11 @@ class TextState:
         return self.finish_reason is not None or self.error is not None
 
     def append(self, ids: np.ndarray, token_bytes: TokenBytes) -> None:
-        """Add tokens up to the one that finishes the text; set `error` if they do not decode."""
+        """Append tokens up to the one that finishes the text; set `error` if decoding fails."""
         try:
             self._append(ids, token_bytes)
-        except TextError as problem:
-            self.error = str(problem)
+        except TextError as error:
+            self.error = str(error)
 
     def _append(self, ids: np.ndarray, token_bytes: TokenBytes) -> None:
         search = self._search = self._search or StopSearch(self.request.stop, token_bytes.raw)
@@ -77,7 +77,7 @@ class TextState:
         self._decode(token_bytes)
 
     def notify_watcher(self) -> None:
-        """Call `watch`; if it returns False, fail with the error `ABANDONED`."""
+        """Call `watch`; if it returns False, set the error `ABANDONED`."""
         continues = self.watch is None or self.watch(self.token_ids, self.finished)
         if not continues and not self.finished:
             self.error = ABANDONED
@@ -86,15 +86,14 @@ class TextState:
         """Finish as in an earlier run, unless the tokenizer now decodes the ids differently."""
         ids = journaled.ids.tolist()
         try:
-            without_last, whole = (
-                self._has_stop(token_bytes.join_all(part)) for part in (ids[:-1], ids)
-            )
-            if not without_last and whole == (journaled.finish == "stop"):
+            stops_before_last = self._has_stop(token_bytes.join_all(ids[:-1]))
+            stops = self._has_stop(token_bytes.join_all(ids))
+            if not stops_before_last and stops == (journaled.finish == "stop"):
                 self.token_ids, self.eos_id = ids, journaled.eos_id
                 self.finish_reason = journaled.finish
                 self._decode(token_bytes)
-        except TextError as problem:
-            self.error = str(problem)
+        except TextError as error:
+            self.error = str(error)
 
     def _has_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.request.stop)
@@ -110,10 +109,11 @@ class SamplingFeatures(NamedTuple):
     """Properties of all requests of a slot table that select its programs.
 
     Attributes:
-        greedy: no request samples.
-        cut: some sampling request has a `top_k`, or a `top_p` below 1.
-        penalties: some request has a repetition penalty.
-        n_eos: most EOS ids of a request, rounded up to a power of two so that few shapes compile.
+        greedy: True if all requests are greedy.
+        cut: True if a sampling request has a `top_k`, or a `top_p` below 1.
+        penalties: True if a request has a repetition penalty.
+        n_eos: maximum number of EOS ids of a request, rounded up to a power of two so that few
+            shapes compile.
     """
 
     greedy: bool
@@ -140,10 +140,10 @@ def empty_rows(
     vocab_size: int,
     put: Callable[[Any], Any],
 ) -> DecodeArrays:
-    """Decoding state of an empty slot table: all rows are done.
+    """Create the decoding state of an empty slot table, in which all rows are done.
 
     Args:
-        cache: on the devices.
+        cache: the cache, on the devices.
         put: copies host arrays to the devices.
     """
     unused = starting_rows([], rows, rows, features, vocab_size, put)
@@ -160,12 +160,13 @@ def starting_rows(
     vocab_size: int,
     put: Callable[[Any], Any],
 ) -> NewRequests:
-    """Device arrays for requests that start.
+    """Create the device arrays for requests that start.
 
     Args:
-        started: row, cached prompt tokens, index of the prefilled state, and request of each.
-        width: length of the arrays, padded with entries for no row.
-        rows: rows of the cache.
+        started: row, number of cached prompt tokens, index of the prefilled state, and request of
+            each text.
+        width: length of the arrays, which are padded with the row index `rows`.
+        rows: number of rows of the cache.
         put: copies host arrays to the devices.
     """
 
@@ -183,7 +184,7 @@ def starting_rows(
     return NewRequests(
         slot=padded((row for row, *_ in started), rows, np.int32),
         length=padded((length for _, length, *_ in started), 0, np.int32),
-        states_at=padded((at for *_, at, _ in started), 0, np.int32),
+        states_at=padded((index for *_, index, _ in started), 0, np.int32),
         token=padded((request.ids[-1] for request in requests), 0, np.int32),
         left=padded((request.n_new for request in requests), 0, np.int32),
         seen=put(seen),
@@ -202,7 +203,7 @@ INTEGER, NUMBER = int | np.integer, int | float | np.integer | np.floating
 
 
 def check_types(request: Any) -> str | None:
-    """Describe a field of a wrong type or a prompt that no tokenizer can read, or return None."""
+    """Describe a field of a wrong type or a prompt of invalid Unicode; return None if valid."""
     if not isinstance(request, GenerationRequest):
         return f"it is of type {type(request).__name__}, expected a GenerationRequest or a string"
     r = request
@@ -217,28 +218,28 @@ def check_types(request: Any) -> str | None:
         "repetition_penalty": (r.repetition_penalty, NUMBER, "a number"),
         "eos_ids": (r.eos_ids, tuple | list | None, "a tuple of token ids, or None"),
     }
-    for name, (value, kind, words) in expected.items():
-        if not isinstance(value, kind) or isinstance(value, bool):
-            return f"its {name} is of type {type(value).__name__}, expected {words}"
+    for name, (value, types, description) in expected.items():
+        if not isinstance(value, types) or isinstance(value, bool):
+            return f"its {name} is of type {type(value).__name__}, expected {description}"
     if not all(isinstance(stop, str) for stop in r.stop):
         return "its stop strings are not all strings"
     if isinstance(r.prompt, str) and not is_valid_unicode(r.prompt):
-        return "its prompt has half a surrogate pair, which is no character"
+        return "its prompt contains a lone surrogate (invalid Unicode)"
     return None
 
 
 def check_request(request: GenerationRequest, ids: np.ndarray, model: Model) -> str | None:
-    """Describe why a well-typed request cannot be generated, or return None.
+    """Describe why a well-typed request cannot be generated; return None if it can.
 
     Args:
         ids: the prompt's token ids, all in the model's vocabulary.
     """
     if not len(ids):
-        return "its prompt has no tokens, so nothing comes after it"
+        return "its prompt is empty (0 tokens), expected at least one token"
     if n_free_positions(ids, model) < 1:
         return (
             f"its prompt has {len(ids)} tokens, the model takes {model.max_positions} "
-            "positions, which leaves none to write in; shorten it"
+            "positions, which leaves no position for new tokens; shorten it"
         )
     return (
         _check_sampling(request, model)
@@ -248,15 +249,18 @@ def check_request(request: GenerationRequest, ids: np.ndarray, model: Model) -> 
 
 
 def n_free_positions(ids: np.ndarray, model: Model) -> int:
-    """Tokens that may follow a prompt; with our own cache the last one needs no position."""
+    """Return the number of tokens that may follow a prompt, by the model's positions.
+
+    With a native cache, the last token is not read and does not need a position.
+    """
     return model.max_positions - len(ids) + (model.cached is not None)
 
 
 def most_new_tokens(ids: np.ndarray, model: Model) -> int:
     """Return the largest number of tokens that the model can generate after a prompt.
 
-    Keys and values of the cache belong to one set of rotary frequencies, so a text does not go on
-    beyond the length where LongRoPE's frequencies change. Its last token is not read.
+    Keys and values of the cache belong to one set of rotary frequencies, so a text ends before the
+    length at which LongRoPE's frequencies change. Its last token is not read.
     """
     n_free = n_free_positions(ids, model)
     if model.longer is None or len(ids) > model.longer[0]:
@@ -289,7 +293,7 @@ def _check_ends(r: GenerationRequest, model: Model) -> str | None:
         return "a stop string is empty, so the text would end before it begins"
     if any(PIECE in stop for stop in r.stop):
         return (
-            "a stop string has U+FFFD, which stands for bytes that are no whole character yet; "
+            "a stop string contains U+FFFD, which represents the bytes of an incomplete character; "
             "leave it out"
         )
     vocab_size = model.vocab_size
@@ -306,8 +310,8 @@ def _check_rotary(r: GenerationRequest, ids: np.ndarray, model: Model) -> str | 
     n_new, limit = min(r.max_new_tokens, n_free_positions(ids, model)), most_new_tokens(ids, model)
     if model.longer is not None and n_new > limit:
         return (
-            f"its prompt of {len(ids)} tokens and {n_new} new ones go beyond the "
-            f"{model.longer[0]} up to which this model has other rotary frequencies; ask for at "
-            f"most {limit} new tokens"
+            f"its prompt of {len(ids)} tokens and {n_new} new ones exceed {model.longer[0]}, the "
+            f"length at which this model's rotary frequencies change; request at most {limit} new "
+            "tokens"
         )
     return None
