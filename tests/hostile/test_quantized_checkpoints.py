@@ -113,7 +113,7 @@ def test_any_shape_type_and_bytes_of_a_tensor(tmp_path, method, data):
     folder_of(tmp_path, config, changed)
     got = outcome(lambda: opened(tmp_path), tmp_path)
     if isinstance(got, InputError):
-        assert any(one in str(got) for one in ("tensor ", "no tensor is stored so"))
+        assert any(one in str(got) for one in ("tensor ", "no tensor is stored that way"))
 
 
 @pytest.mark.parametrize("shape", [[2**40, 2**40], [32, 2**62], [-1, -1], [0, 0], [32, 10**9]])

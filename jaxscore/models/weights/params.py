@@ -262,7 +262,7 @@ def _form_of(reader: "Reader", source: Source, shape: tuple[int, ...]) -> Form |
     rows = [reader.tensors.rows.get(name) for name in names]
     if source.plus or source.entries:
         return None
-    if any(one is None or one.is_turned != bool(source.transposed) for one in rows):
+    if any(one is None or one.is_transposed != bool(source.transposed) for one in rows):
         return None
     return common_form([one.form for one in rows if one is not None])
 

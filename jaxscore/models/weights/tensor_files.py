@@ -74,14 +74,14 @@ class StoredRows(NamedTuple):
             there are several; returns what the field is made from, [rows, ...].
         convert: the field of some of these rows, in a form that holds theirs.
         decode: the weights of some rows, float32; None if only `Tensors.arrays` computes them.
-        is_turned: whether they are rows of the transposed matrix.
+        is_transposed: whether they are rows of the transposed matrix.
     """
 
     form: "Form | None"
     read: Callable[[str, int | None], np.ndarray]
     convert: Callable[[np.ndarray, str, "Form"], np.ndarray]
     decode: Callable[[np.ndarray], np.ndarray] | None = None
-    is_turned: bool = False
+    is_transposed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

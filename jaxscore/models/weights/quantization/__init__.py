@@ -22,12 +22,12 @@ METHODS = {  # `quant_method` -> module
     "gptq": "gptq",
     "mxfp4": "mxfp4",
 }
-# Families that store matrices as [in, out]: no method defines the order in which it packs these
+# Families that store matrices as [in, out]: no method defines how to pack these
 TRANSPOSED = ("gpt2",)
 
 
 def plain_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the config of the model itself, without `quantization_config`, in a wrapper too."""
+    """Return the config without `quantization_config`, also inside a `text_config`."""
     plain = {name: value for name, value in raw.items() if name != KEY}
     if isinstance(text := raw.get(TEXT), dict):
         plain[TEXT] = {name: value for name, value in text.items() if name != KEY}
@@ -35,18 +35,15 @@ def plain_config(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | None":
-    """Read how the safetensors of a checkpoint are quantized.
+    """Return the scheme of a checkpoint's safetensors, or None if they are not quantized.
 
     Args:
-        raw: its config.json.
-
-    Returns:
-        None if they are plain.
+        raw: the content of config.json.
 
     Raises:
-        InputError: a method, or a setting of one, that is not handled.
+        InputError: the method or one of its settings is not supported.
     """
-    text = raw.get(TEXT)  # of a wrapper, which may have none itself
+    text = raw.get(TEXT)  # a wrapper may have the settings here instead of at the top
     values = raw.get(KEY) or (text.get(KEY) if isinstance(text, dict) else None)
     if not values:
         return None

@@ -1,10 +1,11 @@
-"""The formats of the `compressed-tensors` package, without sparsity.
+"""Formats of the `compressed-tensors` package, without sparsity.
 
-    pack-quantized       q_proj.weight_packed  I32 [out, ceil(in * bits / 32)], the lowest as 0
+    pack-quantized       q_proj.weight_packed  I32 [out, ceil(in * bits / 32)], offset so that
+                                                the lowest value is 0
                          q_proj.weight_shape   [out, in]
     naive-, int- and     q_proj.weight         I8 or F8_E4M3 [out, in]
     float-quantized
-    all of them          q_proj.weight_scale   float, by `strategy`:
+    all formats          q_proj.weight_scale   float, by `strategy`:
                          tensor [1], channel [out, 1], group [out, G], block [ceil, ceil]
                          q_proj.weight_zero_point  if the values are asymmetric, same shape;
                          packed along its rows in pack-quantized groups and channels
@@ -42,29 +43,28 @@ from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())
-# Plain modules are recognised by their tensors' names, so `ignore` is not needed.
+# Unquantized modules are recognised by their tensors' names, so `ignore` is not needed.
 INERT = frozenset("global_compression_ratio ignore version run_compressed".split())
 GROUP_READ = frozenset("weights input_activations targets format".split())
 ARGS_READ = frozenset(
     "num_bits type symmetric strategy group_size block_structure dynamic actorder".split()
 )
-ARGS_INERT = frozenset(
-    "observer observer_kwargs scale_dtype zp_dtype".split()
-)  # how they were found
+# Settings of calibration
+ARGS_INERT = frozenset("observer observer_kwargs scale_dtype zp_dtype".split())
 PACKED, PLAIN = "pack-quantized", ("naive-quantized", "int-quantized", "float-quantized")
 FORMATS = (PACKED, *PLAIN)
 BITS = (2, 4, 8)
 STRATEGIES = ("tensor", "channel", "group", "block")
 FLOATS = ("F32", "BF16", "F16")
-LEFT_OUT = "activations, which its config has rounded where it runs, are not rounded"
+LEFT_OUT = "activations are not rounded, although the config rounds them at inference"
 ROUNDED_ZEROS = tuple(f"{name.removesuffix('scale')}zero_point" for name in ROUNDED)
 PATTERN_SECONDS = 10.0  # for all patterns and modules
 PATTERN = "re:"
-LINEAR = "Linear"  # the class of all modules whose weights are quantized
+LINEAR = "Linear"  # class of all quantized modules
 
 
 class _Args(NamedTuple):
-    """How the weights of some modules are stored; `size` and `block` depend on the strategy."""
+    """Storage of the weights of a group of modules; `size` and `block` depend on the strategy."""
 
     packed: bool
     bits: int
@@ -82,10 +82,10 @@ class _Group(NamedTuple):
 
 
 def read(settings: Settings) -> Scheme:
-    """The scheme of a checkpoint.
+    """Check the settings and return the scheme.
 
     Raises:
-        InputError: a setting that is not handled: sparsity and transforms among them.
+        InputError: a setting is not supported, such as sparsity or transforms.
     """
     sparsity = settings.values.get("sparsity_config") or {}
     if isinstance(sparsity, dict) and sparsity.get("format") == "dense":
@@ -95,27 +95,27 @@ def read(settings: Settings) -> Scheme:
         )
     settings.refuse_others(READ, INERT)
     settings.one_of("quantization_status", ("compressed",))
-    whole = settings.one_of("format", (*FORMATS, "mixed-precision"))
-    below = settings.below(settings.values.get("config_groups"), "config_groups")
+    default = settings.one_of("format", (*FORMATS, "mixed-precision"))
+    config_groups = settings.below(settings.values.get("config_groups"), "config_groups")
     groups = []
-    rounded = settings.values.get("kv_cache_scheme") is not None
-    for name in below.values:
-        group = below.below(below.values[name], name)
+    is_rounded = settings.values.get("kv_cache_scheme") is not None
+    for name in config_groups.values:
+        group = config_groups.below(config_groups.values[name], name)
         group.refuse_others(GROUP_READ, frozenset())
-        packing = group.values.get("format") or (None if whole == "mixed-precision" else whole)
+        packing = group.values.get("format") or (None if default == "mixed-precision" else default)
         if packing not in FORMATS:
             raise group.refusal("format", packing, f"handled are {', '.join(FORMATS)}")
         groups.append(_Group(_args(group, packing), _targets(group)))
-        rounded = rounded or group.values.get("input_activations") is not None
+        is_rounded = is_rounded or group.values.get("input_activations") is not None
     if not groups:
-        raise below.refusal("config_groups", {}, "expected at least one group")
-    kinds = {
+        raise config_groups.refusal("config_groups", {}, "expected at least one group")
+    value_types = {
         f"{group.args.bits}-bit {'floats' if group.args.floats else 'integers'}" for group in groups
     }
     return Scheme(
         "compressed-tensors",
-        " and ".join(sorted(kinds)),
-        LEFT_OUT if rounded else "",
+        " and ".join(sorted(value_types)),
+        LEFT_OUT if is_rounded else "",
         lambda tensors: _find(tensors, groups, settings.where),
     )
 
@@ -123,14 +123,14 @@ def read(settings: Settings) -> Scheme:
 def _args(group: Settings, packing: str) -> _Args:
     args = group.below(group.values.get("weights"), "weights")
     args.refuse_others(ARGS_READ, ARGS_INERT)
-    kind = args.one_of("type", ("int", "float"), "int")
+    value_type = args.one_of("type", ("int", "float"), "int")
     packed = packing == PACKED
-    if packed and kind == "float":
-        raise args.refusal("type", kind, f"expected 'int' in format {PACKED!r}")
+    if packed and value_type == "float":
+        raise args.refusal("type", value_type, f"expected 'int' in format {PACKED!r}")
     args.one_of("dynamic", (False,), False)
-    order = args.one_of("actorder", (None, False, "weight", "static", "group", "dynamic"))
-    reordered = order in ("group", "dynamic")
-    bits = args.one_of("num_bits", BITS if kind == "int" else (8,), 8)
+    actorder = args.one_of("actorder", (None, False, "weight", "static", "group", "dynamic"))
+    reordered = actorder in ("group", "dynamic")
+    bits = args.one_of("num_bits", BITS if value_type == "int" else (8,), 8)
     group_size = args.values.get("group_size")
     inferred = "tensor"
     if group_size is not None:
@@ -143,14 +143,14 @@ def _args(group: Settings, packing: str) -> _Args:
         raise args.refusal("group_size", size, "expected a whole number above 0")
     block = args.blocks("block_structure") if strategy == "block" else (0, 0)
     symmetric = args.one_of("symmetric", (True, False), True)
-    if not symmetric and (kind == "float" or strategy == "block"):
-        raise args.refusal("symmetric", symmetric, f"expected true for {kind} and {strategy}")
-    return _Args(packed, bits, kind == "float", symmetric, strategy, reordered, size, block)
+    if not symmetric and (value_type == "float" or strategy == "block"):
+        raise args.refusal("symmetric", symmetric, f"expected true for {value_type} and {strategy}")
+    return _Args(packed, bits, value_type == "float", symmetric, strategy, reordered, size, block)
 
 
 def _targets(group: Settings) -> tuple[str, ...]:
     targets = group.values.get("targets")
-    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
         raise group.refusal("targets", targets, "expected names, classes or patterns")
     return tuple(targets)
 
@@ -174,21 +174,24 @@ def _find(tensors: Tensors, groups: list[_Group], where: str) -> Found:
 
 
 def _matched(modules: list[str], groups: list[_Group], where: str) -> dict[str, _Args]:
-    """Arguments of each module: by a target that is its name, else a pattern, else its class."""
+    """Return the arguments of each module: a target may be its name, a pattern or its class.
+
+    Names take precedence over patterns, and patterns over classes.
+    """
     if len({group.args for group in groups}) == 1:
         return dict.fromkeys(modules, groups[0].args)
     ranks: list[tuple[Callable[[str], Any], _Args]] = []
-    for kind in (_named, _patterned, _of_class):
+    for make_test in (_named, _patterned, _of_class):
         for group in groups:
             for target in sorted(group.targets):
-                if (test := kind(target, where)) is not None:
+                if (test := make_test(target, where)) is not None:
                     ranks.append((test, group.args))
     out = {}
     for module in modules:
-        found = next((args for test, args in ranks if test(module)), None)
-        if found is None:
-            raise InputError(f"{where}: no group of config_groups has module {module} as a target")
-        out[module] = found
+        args = next((args for test, args in ranks if test(module)), None)
+        if args is None:
+            raise InputError(f"{where}: module {module} matches no target of config_groups")
+        out[module] = args
     return out
 
 
@@ -205,10 +208,10 @@ def _patterned(target: str, where: str) -> Callable[[str], Any] | None:
         return None
     pattern = target.removeprefix(PATTERN)
     try:
-        re.compile(pattern)  # what the package takes
+        re.compile(pattern)  # the syntax that the package uses
         compiled = regex.compile(pattern)
     except (re.error, regex.error, OverflowError, RecursionError) as problem:
-        raise InputError(f"{where}: target {target!r} is no pattern ({problem})") from None
+        raise InputError(f"{where}: target {target!r} is not a valid pattern ({problem})") from None
 
     def test(module: str) -> bool:
         try:
@@ -216,7 +219,7 @@ def _patterned(target: str, where: str) -> Callable[[str], Any] | None:
         except TimeoutError:
             raise InputError(
                 f"{where}: target {target!r} takes more than {PATTERN_SECONDS:g} s for module "
-                f"{module}; write it without repeats in repeats"
+                f"{module}; write it without nested repeats"
             ) from None
 
     return test
@@ -224,24 +227,26 @@ def _patterned(target: str, where: str) -> Callable[[str], Any] | None:
 
 def _computed(parts: Parts, module: str, args: _Args) -> Computed:
     name = f"{module}.weight_packed" if args.packed else f"{module}.weight"
-    kinds = ("I32",) if args.packed else ("F8_E4M3",) if args.floats else ("I8",)
-    stored = parts.take(name, kinds, 2)
+    dtypes = ("I32",) if args.packed else ("F8_E4M3",) if args.floats else ("I8",)
+    stored = parts.take(name, dtypes, 2)
     shape = (stored.shape[0], stored.shape[1])
     if args.packed:
         shape = _shape(parts, f"{module}.weight_shape", stored, args)
     n_groups = 1
     if args.strategy == "group":
-        n_groups, left = divmod(shape[1], args.size)
-        if left or not n_groups:
+        n_groups, remainder = divmod(shape[1], args.size)
+        if remainder or not n_groups:
             raise parts.refusal(
-                name, f"is for {shape[1]} input channels, which groups of {args.size} never make"
+                name,
+                f"has {shape[1]} input channels, which is not a multiple of the group size "
+                f"{args.size}",
             )
-    of_scales = {
+    scales_shape = {
         "tensor": (1, 1), "channel": (shape[0], 1), "group": (shape[0], n_groups),
         "block": n_blocks(shape, args.block) if args.strategy == "block" else (),
     }[args.strategy]  # fmt: skip
-    scales = _flat(parts, f"{module}.weight_scale", FLOATS, of_scales)
-    stored_zeros, packed_zeros = _stored_zeros(parts, module, args, of_scales)
+    scales = _flat(parts, f"{module}.weight_scale", FLOATS, scales_shape)
+    stored_zeros, packed_zeros = _stored_zeros(parts, module, args, scales_shape)
     index = f"{module}.weight_g_idx"
     groups = None
     if args.reordered or parts.has(index):
@@ -256,13 +261,13 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
         return _in_range(parts, f"{module}.weight_zero_point", stored_zeros, args.bits)
 
     def factors() -> np.ndarray:
-        found = good_scales(parts, f"{module}.weight_scale", scales)
+        checked_scales = good_scales(parts, f"{module}.weight_scale", scales)
         has_zeros = args.symmetric and stored_zeros is not None
         if has_zeros and (zero_points().astype(np.float32) != 0).any():
             raise parts.refusal(
                 f"{module}.weight_zero_point", "is not all zeros though symmetric is true"
             )
-        return found
+        return checked_scales
 
     def integers() -> np.ndarray:
         if args.packed:
@@ -279,12 +284,12 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
 
     rows = None
     if groups is None or (groups == -1).all():
-        block = shape[0] // of_scales[0], shape[1] // of_scales[1]
+        block = shape[0] // scales_shape[0], shape[1] // scales_shape[1]
         block = args.block if args.strategy == "block" else block
         if args.floats:
-            octets = stored.view(np.uint8)
-            kind = stored.dtype.name
-            rows = block_rows(kind, shape, block, lambda _: octets, lambda _: factors())
+            stored_bytes = stored.view(np.uint8)
+            dtype = stored.dtype.name
+            rows = block_rows(dtype, shape, block, lambda _: stored_bytes, lambda _: factors())
         else:
             exact, zeros = scales.dtype != FLOAT32, None if args.symmetric else zero_points
             rows = integer_rows(args.bits, shape, block, integers, zeros, factors, exact=exact)
@@ -292,37 +297,40 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
 
 
 def _in_range(parts: Parts, name: str, stored: np.ndarray, bits: int) -> np.ndarray:
-    """int8 values, which must be of this many bits.
+    """Return int8 values after checking that they fit into `bits` bits.
 
     Raises:
-        InputError: a value has more.
+        InputError: a value does not fit.
     """
     least = -(1 << (bits - 1))
     if stored.size and (stored.min() < least or stored.max() > -least - 1):
         raise parts.refusal(
-            name, f"has {stored.min()} to {stored.max()}, and {bits} bits {least} to {-least - 1}"
+            name,
+            f"has values from {stored.min()} to {stored.max()}, expected {least} to {-least - 1} "
+            f"for {bits} bits",
         )
     return stored
 
 
 def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[int, int]:
-    """Stored shape [out, in], which must fit the packed words."""
+    """Read the stored shape [out, in] and check it against the packed words."""
     written = parts.shaped(name, ("I64", "I32"), (2,))
     n_out, n_in = (int(n) for n in written)
     expected = (stored.shape[0], stored.shape[1])
     if n_in < 1 or (n_out, -(-n_in * args.bits // 32)) != expected:
         raise parts.refusal(
             name,
-            f"says {[n_out, n_in]}, and the packed words of {args.bits} bits have {list(expected)}",
+            f"is {[n_out, n_in]}, which does not match packed words of shape {list(expected)} with "
+            f"{args.bits} bits",
         )
     return n_out, n_in
 
 
-def _flat(parts: Parts, name: str, kinds: tuple[str, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor [rows, columns], stored with or without axes of length one."""
-    array = parts.take(name, kinds)
-    short = {(1, 1): ((), (1,)), (shape[0], 1): ((shape[0],),)}.get((shape[0], shape[1]), ())
-    if array.shape != shape and array.shape not in short:
+def _flat(parts: Parts, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Read a tensor [rows, columns] that may be stored without axes of length one."""
+    array = parts.take(name, dtypes)
+    squeezed = {(1, 1): ((), (1,)), (shape[0], 1): ((shape[0],),)}.get((shape[0], shape[1]), ())
+    if array.shape != shape and array.shape not in squeezed:
         raise parts.refusal(name, f"has shape {list(array.shape)}, expected {list(shape)}")
     return array.reshape(shape)
 
@@ -330,7 +338,7 @@ def _flat(parts: Parts, name: str, kinds: tuple[str, ...], shape: tuple[int, ...
 def _stored_zeros(
     parts: Parts, module: str, args: _Args, shape: tuple[int, ...]
 ) -> tuple[np.ndarray | None, bool]:
-    """Zero points as stored, and whether they are packed."""
+    """Return the zero points as stored, and True if they are packed."""
     name = f"{module}.weight_zero_point"
     if args.symmetric and not parts.has(name):
         return None, False
@@ -343,15 +351,15 @@ def _stored_zeros(
 
 
 def _unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """int8 values, which are stored with an offset that makes the lowest one zero."""
+    """Unpack int8 values, which are stored with an offset that makes the lowest one 0."""
     values = unpacked(words, bits, count)
     values -= np.uint8(1 << (bits - 1))
     return values.view(np.int8)
 
 
 def _groups(parts: Parts, name: str, stored: np.ndarray, n_groups: int) -> np.ndarray | None:
-    """Group of each input channel, or None for consecutive groups."""
-    if (stored == -1).all():  # as the package writes it without reordering
+    """Return the group of each input channel, or None for consecutive groups."""
+    if (stored == -1).all():  # written by the package without reordering
         return None
     if stored.min() < 0 or stored.max() >= n_groups:
         raise parts.refusal(

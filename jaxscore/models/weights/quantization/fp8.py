@@ -4,8 +4,8 @@
     q_proj.weight_scale_inv  float [..., ceil(out / 128), ceil(in / 128)], or one number
     -> q_proj.weight         float32: each value times the scale of its block
 
-The scale multiplies, whatever its name: DeepSeek-V3, "README_WEIGHTS.md", section "FP8 weight
-documentation". A block at the end is cut off where the matrix ends.
+Despite its name the scale is a factor, not a divisor (DeepSeek-V3, "README_WEIGHTS.md", section
+"FP8 weight documentation"). The last block of a row or column may be incomplete.
 """
 
 import re
@@ -31,45 +31,48 @@ from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 READ = frozenset(
     "quant_method activation_scheme weight_block_size fmt scale_fmt expert_dtype".split()
 )
-# Plain modules are recognised by their tensors' types; the last is how transformers runs them.
+# Unquantized modules are recognised by their tensors' types; `dequantize` and `kv_cache_scheme`
+# only affect inference.
 INERT = frozenset(
     "modules_to_not_convert modules_to_convert ignored_layers dequantize kv_cache_scheme".split()
 )
 KINDS = ("F8_E4M3", "F8_E5M2")
 SCALE_KINDS = ("F32", "BF16", "F16", "F8_E8M0")
 SCALES = ("_scale_inv", "_scale")
-ROUNDED = tuple(  # scales of activations, keys and values, which a served model rounds
+ROUNDED = tuple(  # scales of activations, keys and values, which inference servers quantize
     ".input_scale .activation_scale .output_scale .k_scale .v_scale .q_scale".split()
 )
-BLOCK = (128, 128)  # what transformers' FineGrainedFP8Config has by default
-LEFT_OUT = "activations, which such checkpoints may round to 8 bits where they run, are not rounded"
+BLOCK = (128, 128)  # default of transformers' FineGrainedFP8Config
+LEFT_OUT = "activations are not rounded to 8 bits, as inference servers may do"
 
 
 def read(settings: Settings) -> Scheme:
-    """The scheme of a checkpoint.
+    """Check the settings and return the scheme.
 
     Raises:
-        InputError: a setting that is not handled.
+        InputError: a setting is not supported.
     """
     settings.refuse_others(READ, INERT)
     settings.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
-    kind = settings.one_of("fmt", ("e4m3", "float8_e4m3fn", "e5m2", "float8_e5m2"), "e4m3")
+    fmt = settings.one_of("fmt", ("e4m3", "float8_e4m3fn", "e5m2", "float8_e5m2"), "e4m3")
     settings.one_of("scale_fmt", ("float", "ue8m0"), "float")
     settings.one_of("expert_dtype", ("fp8",), "fp8")
     block = None
     if settings.values.get("weight_block_size", BLOCK) is not None:
         block = settings.blocks("weight_block_size", BLOCK)
     lists = [settings.values.get(name) for name in ("modules_to_not_convert", "ignored_layers")]
-    plain = [one for given in lists if isinstance(given, list) for one in map(str, given)]
-    # Wrappers' names have a part more than the text model's; `*` stands for anything.
-    parts = [re.escape(one.replace("language_model.", "")).replace(r"\*", ".*") for one in plain]
-    is_plain = re.compile(rf"(^|\.)({'|'.join(parts)})(\.|$)").search
+    modules = [str(module) for names in lists if isinstance(names, list) for module in names]
+    # Names in wrappers contain `language_model.`, and `*` is a wildcard.
+    patterns = [
+        re.escape(module.replace("language_model.", "")).replace(r"\*", ".*") for module in modules
+    ]
+    is_plain = re.compile(rf"(^|\.)({'|'.join(patterns)})(\.|$)").search
 
     def expected_form(name: str, is_transposed: bool, columns: int) -> Form | None:
         module = name.removesuffix(".weight")
-        if is_transposed or (parts and is_plain(module)):
+        if is_transposed or (patterns and is_plain(module)):
             return None
-        stored = E5M2 if "e5m2" in kind else E4M3
+        stored = E5M2 if "e5m2" in fmt else E4M3
         size = columns if block is None else block[1]
         return block_form(stored, columns, size, has_minimum=False)
 
@@ -79,15 +82,15 @@ def read(settings: Settings) -> Scheme:
 
 
 def find(tensors: Tensors, block: tuple[int, int] | None) -> Found:
-    """Find every tensor of 8-bit floats with its scale.
+    """Find all tensors of 8-bit floats and their scales.
 
     Raises:
-        InputError: a scale is missing or has another shape.
+        InputError: a scale is missing or has the wrong shape.
     """
     computed: dict[str, Computed] = {}
     used = {name for name in tensors.stored if name.endswith(ROUNDED)}
     for name, array in tensors.stored.items():
-        if array.dtype in [DTYPES[kind] for kind in KINDS]:
+        if array.dtype in [DTYPES[dtype] for dtype in KINDS]:
             parts = Parts(tensors, name)
             computed[name] = _computed(parts, name, block)
             used |= parts.used
@@ -98,39 +101,39 @@ def _computed(parts: Parts, name: str, block: tuple[int, int] | None) -> Compute
     array = parts.take(name, KINDS)
     scale_name = next((name + end for end in SCALES if parts.has(name + end)), name + SCALES[0])
     scales = parts.take(scale_name, SCALE_KINDS)
-    one = scales.shape in ((), (1,))
-    if not one:
+    is_scalar = scales.shape in ((), (1,))
+    if not is_scalar:
         if block is None or array.ndim < 2:
             raise parts.refusal(
                 scale_name, f"has shape {list(scales.shape)}, expected one number for {name}"
             )
         parts.shaped(scale_name, SCALE_KINDS, n_blocks(array.shape, block))
 
-    def product(stored: np.ndarray, own: np.ndarray) -> np.ndarray:
-        factors = good_scales(parts, scale_name, own)
+    def product(stored: np.ndarray, stored_scales: np.ndarray) -> np.ndarray:
+        factors = good_scales(parts, scale_name, stored_scales)
         values = widened(stored)
-        if one or block is None:
+        if is_scalar or block is None:
             values *= factors.reshape(())
             return values
         return times_blocks(values, factors, block)
 
     def piece(index: int) -> np.ndarray:
-        return product(array[index], scales if one else scales[index])
+        return product(array[index], scales if is_scalar else scales[index])
 
-    def own(of: np.ndarray, index: int | None) -> np.ndarray:
-        return of if index is None else of[index]
+    def values_at(index: int | None) -> np.ndarray:
+        stored = array.view(np.uint8)
+        return stored if index is None else stored[index]
 
-    def factors(index: int | None) -> np.ndarray:
-        found = good_scales(parts, scale_name, scales if one else own(scales, index))
-        return found.reshape(1, 1) if one else found
+    def scales_at(index: int | None) -> np.ndarray:
+        stored = scales if is_scalar or index is None else scales[index]
+        factors = good_scales(parts, scale_name, stored)
+        return factors.reshape(1, 1) if is_scalar else factors
 
     rows = None
     if array.ndim >= 2:
-        shape, kind = (array.shape[-2], array.shape[-1]), array.dtype.name
-        of_scale = shape if one or block is None else block
-        rows = block_rows(
-            kind, shape, of_scale, lambda index: own(array.view(np.uint8), index), factors
-        )
+        shape = (array.shape[-2], array.shape[-1])
+        scale_block = shape if is_scalar or block is None else block
+        rows = block_rows(array.dtype.name, shape, scale_block, values_at, scales_at)
     return Computed(
         parts.where,
         array.shape,
@@ -142,6 +145,6 @@ def _computed(parts: Parts, name: str, block: tuple[int, int] | None) -> Compute
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """8-bit floats as float32, by a table of all 256 values: ten times as fast as a cast."""
+    """Convert 8-bit floats to float32 with a table, which is ten times as fast as a cast."""
     table = np.arange(256, dtype=np.uint8).view(array.dtype).astype(np.float32)
     return table[array.view(np.uint8)]

@@ -1,4 +1,4 @@
-"""GPTQ: 2, 3, 4 or 8 bits in 32-bit words along the input channels.
+"""GPTQ: values of 2, 3, 4 or 8 bits in 32-bit words along the input channels.
 
     q_proj.qweight  I32 [in * bits / 32, out]
     q_proj.qzeros   I32 [G, out * bits / 32]
@@ -6,11 +6,11 @@
     q_proj.g_idx    I32 [in], the group of each input channel
     -> q_proj.weight, float32 [out, in]: (value - zero) * scale
 
-`checkpoint_format` "gptq" has every zero point less one, "gptq_v2" as it is (AutoGPTQ's pull
-request 640). Readers of the first differ in what a stored zero of all ones is, 0 or 2 ** bits, so
-it is refused. Files of the second are known to call themselves the first (vLLM's pull request
-38966), which a symmetric checkpoint shows, since its zero points are known. AutoGPTQ gives every
-module a bias, of zeros where the model has none (its issue 555).
+`checkpoint_format` "gptq" stores zero points minus 1, "gptq_v2" stores them unchanged (AutoGPTQ's
+pull request 640). Readers of "gptq" disagree whether a stored zero point of all ones is 0 or
+2 ** bits, so it is refused. Some "gptq_v2" files are labelled "gptq" (vLLM's pull request 38966).
+Symmetric checkpoints reveal this, since their zero points are known. AutoGPTQ adds a bias to every
+module, all zeros if the model has none (its issue 555).
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from jaxscore.models.weights.tensor_files import Tensors
 READ = frozenset(
     "quant_method method bits group_size sym desc_act checkpoint_format format pack_dtype".split()
 )
-# How the values were found and how kernels run them. Plain modules are recognised by their tensors.
+# Settings of calibration and of kernels. Unquantized modules are recognised by their tensors.
 INERT = frozenset(
     "act_group_aware amp autoround_version backend batch_size block_name_to_quantize "
     "cache_block_outputs damp_auto_increment damp_percent data_type dataset disable_exllama "
@@ -53,7 +53,7 @@ FLOATS = ("F16", "BF16", "F32")
 
 
 class _Form(NamedTuple):
-    """Settings; `group_size` is -1 for one group, `plus` is added to stored zero points."""
+    """Storage settings; `group_size` -1 means one group, and `plus` is added to zero points."""
 
     bits: int
     group_size: int
@@ -63,15 +63,15 @@ class _Form(NamedTuple):
 
 
 def read(settings: Settings) -> Scheme:
-    """The scheme of a checkpoint.
+    """Check the settings and return the scheme.
 
     Raises:
-        InputError: a setting that is not handled.
+        InputError: a setting is not supported.
     """
     settings.refuse_others(READ, INERT)
     settings.one_of("method", ("gptq",), "gptq")
     settings.one_of("pack_dtype", ("int32",), "int32")
-    # Newer writers call it `format`, and some have both.
+    # Newer writers call it `format`; some write both.
     version = settings.one_of("checkpoint_format", FORMATS, settings.values.get("format", "gptq"))
     settings.one_of("format", (version,), version)
     form = _Form(
@@ -85,37 +85,37 @@ def read(settings: Settings) -> Scheme:
 
 
 def _find(tensors: Tensors, form: _Form) -> Found:
-    found = find_modules(
+    quantized = find_modules(
         tensors, ".qweight", ".weight", lambda parts, module: _computed(parts, module, form)
     )
-    biases = [name.removesuffix("weight") + "bias" for name in found.computed]
+    biases = [name.removesuffix("weight") + "bias" for name in quantized.computed]
     idle = frozenset(
         name for name in biases if name in tensors.stored and not tensors.stored[name].any()
     )
-    return dataclasses.replace(found, idle=idle)
+    return dataclasses.replace(quantized, idle=idle)
 
 
 def _computed(parts: Parts, module: str, form: _Form) -> Computed:
     name = f"{module}.qweight"
     words = parts.take(name, ("I32",), 2)
-    n_in, left = divmod(words.shape[0] * 32, form.bits)
+    n_in, remainder = divmod(words.shape[0] * 32, form.bits)
     n_out = words.shape[1]
-    if left or n_in == 0 or n_out == 0 or n_out * form.bits % 32:
+    if remainder or n_in == 0 or n_out == 0 or n_out * form.bits % 32:
         raise parts.refusal(
-            name, f"has shape {list(words.shape)}, which {form.bits} bits never make"
+            name, f"has shape {list(words.shape)}, which is impossible with {form.bits} bits"
         )
     size = n_in if form.group_size == -1 else form.group_size
     if n_in % size:
         raise parts.refusal(
-            name, f"is for {n_in} input channels, which groups of {size} never make"
+            name, f"has {n_in} input channels, which is not a multiple of the group size {size}"
         )
     n_groups = n_in // size
     packed_zeros = parts.shaped(f"{module}.qzeros", ("I32",), (n_groups, n_out * form.bits // 32))
     scales = parts.shaped(f"{module}.scales", FLOATS, (n_groups, n_out))
-    index = f"{module}.g_idx"
+    g_idx = f"{module}.g_idx"
     stored_groups = None
-    if form.reordered or parts.has(index):
-        stored_groups = parts.shaped(index, ("I32",), (n_in,))
+    if form.reordered or parts.has(g_idx):
+        stored_groups = parts.shaped(g_idx, ("I32",), (n_in,))
 
     def good_factors() -> np.ndarray:
         return good_scales(parts, f"{module}.scales", scales, signed=True)
@@ -125,14 +125,14 @@ def _computed(parts: Parts, module: str, form: _Form) -> Computed:
 
     def compute() -> np.ndarray:
         factors, zeros = good_factors(), zero_points()
-        groups = None if stored_groups is None else _groups(parts, index, stored_groups, form, size)
+        groups = None if stored_groups is None else _groups(parts, g_idx, stored_groups, form, size)
         return scaled(unpacked_rows(words, form.bits), factors, zeros, groups).T
 
     middle = 1 << (form.bits - 1)
 
     def values() -> np.ndarray:
         if form.symmetric:
-            zero_points()  # which may be refused
+            zero_points()  # checks them
         return (unpacked_rows(words, form.bits).T - np.uint8(middle)).view(np.int8)
 
     rows = None
@@ -155,9 +155,9 @@ def _zeros(parts: Parts, module: str, stored: np.ndarray, form: _Form) -> np.nda
     if form.symmetric and (zeros != middle).any():
         raise parts.refusal(
             name,
-            f"has zero points that come out as {zeros[zeros != middle][0]}, expected {middle} as "
-            f"sym is true; if they would with checkpoint_format {FORMATS[form.plus]!r}, then "
-            "config.json has to say that",
+            f"has zero point {zeros[zeros != middle][0]}, expected {middle} because sym is true; "
+            f"if the file is in fact {FORMATS[form.plus]!r}, correct checkpoint_format in "
+            "config.json",
         )
     if (zeros >> form.bits).any():
         raise parts.refusal(
@@ -171,7 +171,7 @@ def _zeros(parts: Parts, module: str, stored: np.ndarray, form: _Form) -> np.nda
 def _groups(
     parts: Parts, name: str, stored: np.ndarray, form: _Form, size: int
 ) -> np.ndarray | None:
-    """Group of each input channel, or None for consecutive groups."""
+    """Return the group of each input channel, or None for consecutive groups."""
     n_groups = len(stored) // size
     if stored.min() < 0 or stored.max() >= n_groups:
         raise parts.refusal(
@@ -182,6 +182,6 @@ def _groups(
     if not form.reordered:
         raise parts.refusal(
             name,
-            f"has groups that are no {size} neighbours each, expected them as desc_act is false",
+            f"has groups that are not {size} consecutive channels, as desc_act false requires",
         )
     return stored

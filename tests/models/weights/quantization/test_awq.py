@@ -60,11 +60,11 @@ def test_settings_that_are_not_handled(setting, why):
 @pytest.mark.parametrize(
     ("name", "array", "why"),
     [
-        ("qzeros", None, "has no"),
-        ("scales", None, "has no"),
+        ("qzeros", None, "is stored without"),
+        ("scales", None, "is stored without"),
         ("qweight", np.zeros((96, 5), np.int64), "is stored as I64, expected I32"),
-        ("qweight", np.zeros((95, 5), np.int32), "which groups of 32 never make"),
-        ("qweight", np.zeros((0, 5), np.int32), "which groups of 32 never make"),
+        ("qweight", np.zeros((95, 5), np.int32), "not a multiple of the group size 32"),
+        ("qweight", np.zeros((0, 5), np.int32), "not a multiple of the group size 32"),
         ("qzeros", np.zeros((3, 4), np.int32), "expected [3, 5]"),
         ("scales", np.zeros((3, 5), np.float16), "expected [3, 40]"),
     ],
@@ -82,5 +82,5 @@ def test_tensors_that_do_not_fit(name, array, why):
 def test_scales_that_are_none(bad):
     tensors, _ = made()
     tensors[f"{MODULE}.scales"][1, 3] = bad
-    with pytest.raises(InputError, match="scales has scales that are no finite numbers other"):
+    with pytest.raises(InputError, match="scales has scales that are not finite numbers other"):
         seen(METHOD, tensors).arrays[NAME]

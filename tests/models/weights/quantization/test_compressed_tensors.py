@@ -110,7 +110,7 @@ def test_groups_that_are_stored_differently():
     for name in got.arrays:
         assert np.array_equal(got.arrays[name], values * np.float32(0.5)), name
     del settings["config_groups"]["group_0"]
-    with pytest.raises(InputError, match=r"no group of config_groups has module a\.up_proj"):
+    with pytest.raises(InputError, match=r"module a\.up_proj matches no target of config_groups"):
         seen(settings, tensors)
 
 
@@ -118,7 +118,7 @@ def test_patterns_that_are_none():
     settings = config("pack-quantized", {"num_bits": 4, "strategy": "channel"}, ["re:("])
     other = {"num_bits": 8, "strategy": "channel"}
     settings["config_groups"]["group_1"] = {"weights": other, "targets": ["Linear"]}
-    with pytest.raises(InputError, match=r"target 're:\(' is no pattern"):
+    with pytest.raises(InputError, match=r"target 're:\(' is not a valid pattern"):
         seen(settings, made("packed 4 symmetric channel")[1])
 
 
@@ -188,19 +188,19 @@ def test_groups_that_are_not_handled(setting, why):
 @pytest.mark.parametrize(
     ("case", "name", "array", "why"),
     [
-        ("packed 4 symmetric group", "weight_scale", None, "has no"),
-        ("packed 4 symmetric group", "weight_shape", None, "has no"),
+        ("packed 4 symmetric group", "weight_scale", None, "is stored without"),
+        ("packed 4 symmetric group", "weight_shape", None, "is stored without"),
         ("packed 4 symmetric group", "weight_scale", np.ones((12, 4), np.float32), "[12, 5]"),
-        ("packed 4 symmetric group", "weight_shape", np.array([12, 2**40]), "says [12, 10995"),
-        ("packed 4 symmetric group", "weight_shape", np.array([-12, 40]), "says [-12, 40]"),
-        ("packed 4 symmetric group", "weight_shape", np.array([12, 41]), "says [12, 41]"),
-        ("packed 4 symmetric group", "weight_shape", np.array([12, 39]), "groups of 8 never"),
+        ("packed 4 symmetric group", "weight_shape", np.array([12, 2**40]), "is [12, 10995"),
+        ("packed 4 symmetric group", "weight_shape", np.array([-12, 40]), "is [-12, 40]"),
+        ("packed 4 symmetric group", "weight_shape", np.array([12, 41]), "is [12, 41]"),
+        ("packed 4 symmetric group", "weight_shape", np.array([12, 39]), "the group size 8"),
         ("packed 4 symmetric group", "weight_shape", np.ones(2), "is stored as F64"),
         ("packed 4 symmetric group", "weight_packed", np.ones((12, 5)), "is stored as F64"),
         ("packed 4 symmetric group", "weight_packed", np.ones(5, np.int32), "expected 2 axes"),
-        ("packed 4 asymmetric group", "weight_zero_point", None, "has no"),
+        ("packed 4 asymmetric group", "weight_zero_point", None, "is stored without"),
         ("packed 4 asymmetric group", "weight_zero_point", np.ones((1, 5), np.int32), "[2, 5]"),
-        ("packed 4 in another order", "weight_g_idx", None, "has no"),
+        ("packed 4 in another order", "weight_g_idx", None, "is stored without"),
         ("packed 4 in another order", "weight_g_idx", np.ones(39, np.int32), "expected [40]"),
         ("integers channel", "weight", np.ones((12, 40), np.int32), "is stored as I32"),
         ("integers channel", "weight_scale", np.ones((12, 2), np.float32), "[12, 1]"),
@@ -226,7 +226,9 @@ def test_integers_of_more_bits(name):
         tensors[f"{MODULE}.{one}"] = np.clip(tensors[f"{MODULE}.{one}"], -8, 7)
     seen(settings, tensors).arrays[NAME]
     tensors[f"{MODULE}.{name}"][-1, -1] = 8
-    with pytest.raises(InputError, match=rf"{name} has -?\d+ to 8, and 4 bits -8 to 7"):
+    with pytest.raises(
+        InputError, match=rf"{name} has values from -?\d+ to 8, expected -8 to 7 for 4 bits"
+    ):
         seen(settings, tensors).arrays[NAME]
 
 
@@ -236,7 +238,7 @@ def test_scales_that_are_none(case, bad):
     settings, tensors, _ = made(case)
     scales = tensors[f"{MODULE}.weight_scale"] = tensors[f"{MODULE}.weight_scale"].copy()
     scales.flat[-1] = bad
-    with pytest.raises(InputError, match="weight_scale has scales that are no finite numbers"):
+    with pytest.raises(InputError, match="weight_scale has scales that are not finite numbers"):
         seen(settings, tensors).arrays[NAME]
 
 

@@ -142,7 +142,7 @@ def test_scales_that_are_none(bad):
 @pytest.mark.parametrize(
     ("scales", "why"),
     [
-        (None, f"has no {NAME}_scale_inv beside it"),
+        (None, f"is stored without {NAME}_scale_inv"),
         (np.ones((1, 2), np.float32), r"has shape \[1, 2\], expected \[2, 1\]"),
         (np.ones((2, 1), np.int32), "is stored as I32, expected F32"),
         (np.ones(2, np.float32), r"has shape \[2\], expected \[2, 1\]"),

@@ -78,12 +78,12 @@ def test_scales_that_make_no_numbers(exponent):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({f"{NAME}_scales": None}, f"has no {NAME}_scales beside it"),
+        ({f"{NAME}_scales": None}, f"is stored without {NAME}_scales"),
         ({f"{NAME}_scales": np.zeros((2, 2, 2), np.uint8)}, r"has shape \[2, 2, 2\], expected"),
         ({f"{NAME}_scales": np.zeros((2, 2, 1), np.float32)}, "is stored as F32, expected U8"),
-        ({f"{NAME}_blocks": np.zeros((2, 2, 1, 8), np.uint8)}, "expected 16 at the end"),
+        ({f"{NAME}_blocks": np.zeros((2, 2, 1, 8), np.uint8)}, "expected a last axis of 16"),
         ({f"{NAME}_blocks": np.zeros((2, 2, 16), np.uint8)}, "expected 4 axes"),
-        ({NAME: np.zeros(3, np.float32)}, "is there plain and quantized"),
+        ({NAME: np.zeros(3, np.float32)}, "is stored both plain and quantized"),
     ],
 )
 def test_tensors_that_do_not_fit(change, why):

@@ -159,8 +159,8 @@ def test_a_converted_folder_is_plain(made, tmp_path):
 def test_people_are_told(made):
     model = loaded(made("llama", "floats")[0])
     assert model.stored_as == (
-        "compressed-tensors, 8-bit floats, read as the numbers they stand for; activations, which "
-        "its config has rounded where it runs, are not rounded"
+        "compressed-tensors, 8-bit floats, read as the numbers they stand for; activations are "
+        "not rounded, although the config rounds them at inference"
     )
     assert provenance.of_model("demo", model, None)["stored_as"] == model.stored_as
     reported = loaded(made("llama", "gptq")[0]).stored_as
@@ -225,7 +225,7 @@ def test_the_unembedding_may_be_quantized(tmp_path):
         ({"quant_method": "\x1b[31m"}, "quant_method is '\\x1b[31m'"),
         ("gptq", "quantization_config is 'gptq', expected an object"),
         (4, "quantization_config is 4, expected an object"),
-        (GPTQ, "quantization_config says gptq, and no tensor is stored so"),
+        (GPTQ, "quantization_config says gptq, but no tensor is stored that way"),
     ],
 )
 @pytest.mark.parametrize("implementation", ["native", "transformers"])
