@@ -1,8 +1,8 @@
-"""Models in GGUF files, as the config and the tensors of a Hugging Face checkpoint.
+"""GGUF files, read as the config and the tensors of a Hugging Face checkpoint.
 
-`read_config` translates the metadata, and a `GgufScheme` gives the tensors under Hugging Face's
-names and in its layouts; each is dequantized when it is looked up. What conversion to GGUF does to
-a family's tensors is from llama.cpp's converter, in which ARCHITECTURES has its reverse.
+`read_config` translates the metadata. `GgufScheme` returns the tensors under Hugging Face's names
+and in its layouts, and dequantizes each at look-up. `ARCHITECTURES` reverses what llama.cpp's
+converter does to the tensors of each family.
 """
 
 from collections import Counter
@@ -32,52 +32,52 @@ LOST_WINDOW = (
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What the `config.json` of the model would be.
+    """Return the model's config as `config.json` would have it.
 
     Raises:
-        InputError: an architecture, or a key of the metadata, that is not handled.
+        InputError: the architecture or a metadata key is not supported.
     """
     file = read_gguf(path)
-    kind = file.metadata.get("general.type", "model")
-    if not isinstance(kind, str) or kind != "model":
-        raise InputError(f"{path}: general.type is {kind!r}, expected 'model'")
+    file_type = file.metadata.get("general.type", "model")
+    if not isinstance(file_type, str) or file_type != "model":
+        raise InputError(f"{path}: general.type is {file_type!r}, expected 'model'")
     keys = Keys(file)
-    found = _architecture(file).attributes(keys)
+    config = _architecture(file).attributes(keys)
     keys.check_all_read()
-    return found
+    return config
 
 
 class GgufScheme:
-    """How the weights of a GGUF file are stored.
+    """Storage of the weights of a GGUF file.
 
     Attributes:
-        method: readable name.
-        narrowest: `--dtype auto` on accelerators.
+        method: the readable name of the format.
+        narrowest: the dtype that `--dtype auto` selects on accelerators.
     """
 
     method = "GGUF"
 
     def __init__(self, path: Path) -> None:
-        """Count the types of a file's tensors."""
+        """Read the file's header and count the types of its tensors."""
         self._file = read_gguf(path)
         types = [tensor.type.name for tensor in self._file.tensors.values()]
         self._counts = Counter(types).most_common()
         self.narrowest = "float32" if {*types} <= {"F32", "F64"} else "bfloat16"
 
     def describe(self) -> str:
-        """One line for messages: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
-        found = "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
+        """Return one line for messages: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
+        summary = "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
         metadata = {"llama.rope.freq_base": 10_000.0} | dict(self._file.metadata)
         if all(metadata.get(f"llama.{key}") == value for key, value in MISTRAL.items()):
-            return f"{found}; {LOST_WINDOW}"
-        return found
+            return f"{summary}; {LOST_WINDOW}"
+        return summary
 
     def open_tensors(self, path: Path) -> Tensors:
-        """The tensors by Hugging Face's names, each dequantized when it is looked up.
+        """Return the tensors by Hugging Face's names; each is dequantized at look-up.
 
         Raises:
-            InputError: a tensor whose name is not known for the architecture, or a type whose
-                values need the package `gguf`.
+            InputError: a tensor's name is not known for the architecture, or its type needs the
+                package `gguf`, which is not installed.
         """
         file = self._file
         computed = _architecture(file).tensors(file)
@@ -87,10 +87,10 @@ class GgufScheme:
 def _architecture(file: GgufFile) -> Architecture:
     name = file.architecture
     if name in ARCHITECTURES:
-        found = ARCHITECTURES[name]
-        return found(file) if callable(found) else found
+        entry = ARCHITECTURES[name]
+        return entry(file) if callable(entry) else entry
     reason = REFUSED.get(name, "not known")
     raise InputError(
-        f"{file.path}: architecture {name!r} is not read from GGUF ({reason}); read are "
+        f"{file.path}: architecture {name!r} is not supported in GGUF ({reason}); supported are "
         f"{', '.join(ARCHITECTURES)}"
     )

@@ -1,8 +1,8 @@
-"""The architectures of GGUF files.
+"""Architectures of GGUF files.
 
-`ARCHITECTURES` has a row for each one that is read: the family, the attributes of its config, the
-names of its tensors, and the layouts that conversion changed. `REFUSED` says why the others are
-not.
+`ARCHITECTURES` has an entry for each supported one: the family, the attributes of its config, the
+names of its tensors, and the layouts that conversion changed. `REFUSED` has the reason for each
+unsupported one.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ SANDWICH_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-# Norms behind attention and MLP alone
+# Norms only after attention and MLP
 POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -55,11 +55,11 @@ MEGATRON_TOP = {
 
 
 def shared_experts(name: str) -> dict[str, str]:
-    """Names of the MLP that every token runs."""
-    return {f"ffn_{part}_shexp": f"{name}.{part}_proj" for part in ("gate", "up", "down")}
+    """Return the names of the MLP that every token runs."""
+    return {f"ffn_{matrix}_shexp": f"{name}.{matrix}_proj" for matrix in ("gate", "up", "down")}
 
 
-GROUPED = {f"attn_qkv.{kind}": layouts.GROUPS for kind in ("weight", "bias")}
+GROUPED = {f"attn_qkv.{suffix}": layouts.GROUPS for suffix in ("weight", "bias")}
 
 
 LLAMA = Architecture("llama", {**at.LLAMA, **at.HEAD_DIM, **at.BIASES}, layouts=layouts.PERMUTED)
@@ -75,14 +75,14 @@ QWEN3 = Architecture(
     {**QWEN2.config, **at.HEAD_DIM, **at.ATTENTION_BIAS},
     {**BLOCK, **HEAD_NORMS},
 )
-# What makes mixtures of the dense models; no layer is without experts.
+# Attributes of the mixtures, in which all layers have experts.
 QWEN_MIXTURE = {**at.experts(), **at.EXPERT_WIDTH, "decoder_sparse_step": 1, "mlp_only_layers": []}
 QWEN3_MOE = Architecture(
     "qwen3_moe",
     {**QWEN3.config, **QWEN_MIXTURE, "norm_topk_prob": True},
     {**QWEN3.names, **EXPERTS},
 )
-# Keys of a text model that images use too
+# Vision-language models: keys that only affect images are checked or ignored
 OF_IMAGES: Any = {"checks": (at.check_streams,), "ignored": ("n_deepstack_layers",)}
 OLMO2 = Architecture(
     "olmo2",
@@ -116,7 +116,7 @@ DEEPSEEK_V2 = Architecture(
         "kv_lora_rank": at.size("attention.kv_lora_rank"),
         "q_lora_rank": lambda keys: keys.optional("attention.q_lora_rank", int) or None,
         "qk_rope_head_dim": at.size("rope.dimension_count"),
-        "qk_nope_head_dim": at.unturned_width,
+        "qk_nope_head_dim": at.non_rotary_width,
         "v_head_dim": lambda keys: at.latent_widths(keys)[1],
         **at.experts("n_routed_experts"),
         **at.EXPERT_WIDTH,
@@ -130,7 +130,7 @@ DEEPSEEK_V2 = Architecture(
         "scoring_func": at.gate(1),
         "norm_topk_prob": at.flag("expert_weights_norm", False),
         "routed_scaling_factor": at.factor("expert_weights_scale"),
-        # The converter wrote a tenth of the number.
+        # The converter divides `mscale_all_dim` by 10.
         "rope_parameters": lambda keys: keys.rope(mscale=10),
     },
     {**BLOCK, **LATENT, **EXPERTS, **CORRECTION, **shared_experts("mlp.shared_experts")},
@@ -141,7 +141,7 @@ DEEPSEEK_V3 = dataclasses.replace(
     family="deepseek_v3",
     config={**DEEPSEEK_V2.config, "topk_method": "noaux_tc", "scoring_func": at.gate(2)},
 )
-# Of mixtures with a sigmoid router, beside the numbers of experts
+# Mixtures with a sigmoid router, without the numbers of experts
 SIGMOID_MIXTURE = {
     **at.EXPERT_WIDTH,
     **at.plain_first_layers(),
@@ -161,7 +161,7 @@ COHERE = {
     "logit_scale": at.real("logit_scale"),
     "attention_bias": False,
 }
-# Recurrent layers of Qwen, beside attention with norms and gates of queries
+# Qwen's recurrent layers, and attention layers with norms and gates of queries
 QWEN_HYBRID = {
     **at.LLAMA,
     **at.HEAD_DIM,
@@ -182,7 +182,7 @@ QWEN_HYBRID_NAMES = {
 QWEN_HYBRID_NORMS = layouts.minus_one(
     "attn_norm", "post_attention_norm", "attn_q_norm", "attn_k_norm"
 )
-# Both are of the layers with attention.
+# The tensors tell which layers have attention.
 QWEN_HYBRID_IGNORED = ("full_attention_interval", "attention.recurrent_layers")
 GATED_SHARED_EXPERT = {
     **EXPERTS,
@@ -255,8 +255,8 @@ STATE_SPACE_NAMES = {
     "ssm_norm": "norm",
     "ssm_out": "out_proj",
 }
-MAMBA_NAMES = {ours: f"mamba.{theirs}" for ours, theirs in STATE_SPACE_NAMES.items()}
-MIXER_NAMES = {ours: f"mixer.{theirs}" for ours, theirs in STATE_SPACE_NAMES.items()}
+MAMBA_NAMES = {name: f"mamba.{target}" for name, target in STATE_SPACE_NAMES.items()}
+MIXER_NAMES = {name: f"mixer.{target}" for name, target in STATE_SPACE_NAMES.items()}
 BACKBONE_TOP = {
     "token_embd": "backbone.embeddings",
     "output_norm": "backbone.norm_f",
@@ -283,7 +283,7 @@ MAMBA = Architecture(
     },
     {
         **at.without(MIXER_NAMES, "ssm_norm"),
-        **{ours: f"mixer.{theirs}" for ours, theirs in SCAN_NAMES.items()},
+        **{name: f"mixer.{target}" for name, target in SCAN_NAMES.items()},
         "attn_norm": "norm",
     },
     BACKBONE_TOP,
@@ -294,7 +294,7 @@ MAMBA = Architecture(
 FALCON_MAMBA = dataclasses.replace(
     MAMBA,
     family="falcon_mamba",
-    # As published; llama.cpp takes the other norms' epsilon.
+    # The published value; llama.cpp uses the epsilon of the other norms.
     config={**MAMBA.config, "mixer_rms_eps": 1e-6},
 )
 GRANITE_HYBRID = Architecture(
@@ -352,7 +352,7 @@ NEMOTRON_H = Architecture(
     {
         **MIXER_NAMES,
         "attn_norm": "norm",
-        **{f"attn_{part}": f"mixer.{part}_proj" for part in "qkv"},
+        **{f"attn_{letter}": f"mixer.{letter}_proj" for letter in "qkv"},
         "attn_output": "mixer.o_proj",
         "ffn_up": "mixer.up_proj",
         "ffn_down": "mixer.down_proj",
@@ -423,7 +423,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "attn_norm": "attention_layernorm",
             "ffn_norm": "feedforward_layernorm",
         },
-        given={
+        from_metadata={
             "mlp.act_fn.alpha_p[1]": "xielu.alpha_p",
             "mlp.act_fn.alpha_n[1]": "xielu.alpha_n",
             "mlp.act_fn.beta": "xielu.beta",
@@ -540,7 +540,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         checks=(at.gate(2),),
     ),
     "falcon": _falcon,
-    # Conversion multiplies weights by all multipliers, which are 1 then.
+    # Conversion multiplies all multipliers into the weights.
     "falcon-h1": Architecture(
         "falcon_h1",
         {
@@ -557,7 +557,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             **BLOCK,
             **MAMBA_NAMES,
             "ffn_norm": "pre_ff_layernorm.weight.",
-            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+            **{f"ffn_{matrix}": f"feed_forward.{matrix}_proj" for matrix in ("gate", "up", "down")},
         },
         {**TOP, "output_norm": "model.final_layernorm"},
         layouts=layouts.STATE_SPACE,
@@ -749,8 +749,8 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         "transformer.h.{i}.",
         {
-            f"{part}.weight": layouts.TRANSPOSED
-            for part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
+            f"{name}.weight": layouts.TRANSPOSED
+            for name in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
         },
     ),
     "gptneox": Architecture(
@@ -760,7 +760,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "layer_norm_eps": at.LAYER_NORM,
             "use_parallel_residual": at.flag("use_parallel_residual"),
             "attention_bias": at.has("attn_qkv.bias"),
-            # GPT-NeoX-20B alone has the other form.
+            # Only GPT-NeoX-20B has the other form.
             "hidden_act": lambda keys: "gelu_fast" if keys.n_layers() == 44 else "gelu",
             "rope_parameters": at.rope(is_partial=True),
         },
@@ -842,12 +842,12 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         {
             **at.without(BLOCK, "ffn_norm"),
             **at.without(MAMBA_NAMES, "ssm_norm"),
-            **{ours: f"mamba.{theirs}" for ours, theirs in SCAN_NAMES.items()},
-            **{f"ssm_{part}_norm": f"mamba.{part}_layernorm" for part in ("dt", "b", "c")},
-            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+            **{name: f"mamba.{target}" for name, target in SCAN_NAMES.items()},
+            **{f"ssm_{name}_norm": f"mamba.{name}_layernorm" for name in ("dt", "b", "c")},
+            **{f"ffn_{matrix}": f"feed_forward.{matrix}_proj" for matrix in ("gate", "up", "down")},
             **{
-                f"ffn_{part}_exps": f"feed_forward.experts.{{j}}.{part}_proj"
-                for part in ("gate", "up", "down")
+                f"ffn_{matrix}_exps": f"feed_forward.experts.{{j}}.{matrix}_proj"
+                for matrix in ("gate", "up", "down")
             },
             "ffn_gate_inp": "feed_forward.router",
             "ffn_norm": "pre_ff_layernorm",
@@ -864,7 +864,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             **at.experts(),
             **at.EXPERT_WIDTH,
             **at.plain_first_layers("num_dense_layers"),
-            # As llama.cpp computes
+            # llama.cpp always normalises
             "norm_topk_prob": True,
             "routed_scaling_factor": at.factor("expert_weights_scale"),
             "use_expert_bias": at.has("exp_probs_b.bias"),
@@ -889,7 +889,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "intermediate_size": at.size("expert_feed_forward_length"),
             "interleave_moe_layer_step": at.size("interleave_moe_layer_step"),
             "no_rope_layers": at.has_chunks,
-            # As published; Maverick, with 128 experts, has no norms.
+            # By the published models: Maverick, with 128 experts, is without norms.
             "use_qk_norm": lambda keys: keys.size("expert_count") != 128,
             "attention_chunk_size": 8192,
             "attn_temperature_tuning": True,
@@ -898,7 +898,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         },
         {
             **BLOCK,
-            **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+            **{f"ffn_{matrix}": f"feed_forward.{matrix}_proj" for matrix in ("gate", "up", "down")},
             "ffn_gate_inp": "feed_forward.router",
             **shared_experts("feed_forward.shared_expert"),
         },
@@ -1023,13 +1023,13 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
         "phi3",
         {
             **at.LLAMA,
-            # 0 is none (Phi-4). Files of old converters lack it: they are refused.
+            # 0 means no window (Phi-4). Files of old converters lack the key and are refused.
             "sliding_window": lambda keys: keys.get(at.WINDOW, int) or None,
             "original_max_position_embeddings": at.phi_length,
             "rope_parameters": at.phi_rope,
         },
         {**BLOCK, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-        of_config=frozenset({at.FACTORS_LONG, at.FACTORS_SHORT}),
+        config_tensors=frozenset({at.FACTORS_LONG, at.FACTORS_SHORT}),
     ),
     "phimoe": Architecture(
         "phimoe",
@@ -1089,7 +1089,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             **QWEN_HYBRID_NAMES,
             **GATED_SHARED_EXPERT,
             "ssm_ba": "linear_attn.in_proj_ba",
-            # Of old converters
+            # Written by old converters
             "ssm_in": "linear_attn.in_proj_qkvz",
         },
         layouts={
@@ -1148,7 +1148,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
             "norm_epsilon": at.LAYER_NORM,
             "use_bias": at.has("attn_q.bias"),
             "hidden_act": GELU_TANH,
-            # All published models have it, and no file.
+            # All published models have this window; no file has it.
             "sliding_window": 4096,
         },
         {
@@ -1159,7 +1159,7 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
     ),
 }
 
-# Architecture -> why it is not read
+# Architecture -> reason why it is not supported
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         "arwkv7 bailingmoe3 glm5-next kimi-k3 plamo2 rwkv6 rwkv6qwen2 rwkv7".split(),
@@ -1170,18 +1170,18 @@ REFUSED: Mapping[str, str] = {
         "nomic-bert-moe".split(),
         "a masked language model",
     ),
-    **dict.fromkeys("gemma-embedding llama-embed".split(), "a model of embeddings"),
+    **dict.fromkeys("gemma-embedding llama-embed".split(), "an embedding model"),
     **dict.fromkeys("dream llada llada-moe rnd1".split(), "a diffusion model"),
     **dict.fromkeys(
         "dflash eagle3 gemma4-assistant".split(), "a draft, which needs its target's states"
     ),
     **dict.fromkeys("t5 t5encoder".split(), "an encoder-decoder"),
-    **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "a model of sound"),
+    **dict.fromkeys("pockettts qwen3tts wavtokenizer-dec".split(), "an audio model"),
     "clip": "a vision tower",
     **dict.fromkeys(
         "afmoe cohere2moe dbrx deepseek32 exaone gemma3n glm-dsa granite_swa hy_v3 "
         "kimi-linear mimo2 minicpm3 minimax-01 minimax-m3 mpt qwen4exp starcoder".split(),
-        "its family is read from Hugging Face checkpoints alone",
+        "supported only as a Hugging Face checkpoint",
     ),
     **dict.fromkeys(("gptj", "recurrentgemma"), "llama.cpp does not convert it"),
     **dict.fromkeys(
@@ -1190,6 +1190,6 @@ REFUSED: Mapping[str, str] = {
         "hrm_text hunyuan_vl hy_v4 internlm2 jais laguna maincoder maple mellum minicpm "
         "mistral4 muse-glimmer nanbeige openelm orion paddleocr pangu-embedded plamo plamo3 "
         "plm qwen refact smallthinker spark2_5 step35 talkie xverse".split(),
-        "no family of this decoder",
+        "the family is not supported",
     ),
 }

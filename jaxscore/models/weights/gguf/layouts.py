@@ -1,7 +1,7 @@
-"""Layouts of tensors that conversion to GGUF changes, how each is undone, and tensors' values.
+"""Values of GGUF tensors, and the layouts that conversion to GGUF changes, with their inverses.
 
-Every function of a layout takes and returns values with the axes of the checkpoint: [out, in] of a
-matrix, [E, out, in] of experts.
+The functions of a layout take and return values with the axes of the checkpoint: [out, in] for a
+matrix, [E, out, in] for experts.
 """
 
 import functools
@@ -28,7 +28,7 @@ PLAIN = {
 
 
 def values_of(file: GgufFile, name: str) -> np.ndarray:
-    """A tensor's values: in its own type if it is a plain one, otherwise float32.
+    """Return a tensor's values, in float32 if it is quantized, otherwise in its stored type.
 
     Raises:
         InputError: the type needs the package `gguf`, which is not installed.
@@ -38,7 +38,7 @@ def values_of(file: GgufFile, name: str) -> np.ndarray:
 
 
 def piece_of(file: GgufFile, name: str, index: int) -> np.ndarray:
-    """`values_of(file, name)[index]`, without reading the other values."""
+    """Return `values_of(file, name)[index]` without reading the other values."""
     entry = entry_of(file.tensors[name], index)
     return _decode(entry, entry.shape)
 
@@ -46,10 +46,10 @@ def piece_of(file: GgufFile, name: str, index: int) -> np.ndarray:
 def rows_of(
     tensor: StoredTensor, change: Callable[[np.ndarray], np.ndarray] | None = None
 ) -> StoredRows | None:
-    """A matrix's rows as stored; None if it is no matrix in blocks.
+    """Return a matrix's rows as stored, or None if it is not a matrix in blocks.
 
     Args:
-        change: a permutation of rows.
+        change: a permutation of rows to apply.
     """
     if len(tensor.shape) != 2 or tensor.type.name in PLAIN:
         return None
@@ -66,14 +66,14 @@ def rows_of(
 
 
 def entry_of(tensor: StoredTensor, index: int) -> StoredTensor:
-    """One entry along a tensor's first axis."""
+    """Return one entry along a tensor's first axis."""
     n_bytes = len(tensor.data) // tensor.shape[0]
     data = tensor.data[index * n_bytes : (index + 1) * n_bytes]
     return tensor._replace(shape=tensor.shape[1:], data=data)
 
 
 def dtype_of(tensor: StoredTensor) -> np.dtype:
-    """Type of the values of a tensor."""
+    """Return the dtype of a tensor's values."""
     return PLAIN.get(tensor.type.name, np.dtype(np.float32))
 
 
@@ -98,7 +98,7 @@ def _decode(tensor: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.ndarray]:
-    """The decoder of a type: of rows of bytes [N, B] the weights, float32 [N, columns]."""
+    """Return the function from a tensor's rows of bytes [N, B] to float32 weights [N, columns]."""
     if tensor.type.name in LAYOUTS:
         return functools.partial(block_weights, type_name=tensor.type.name)
     try:
@@ -110,8 +110,8 @@ def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.n
             "package gguf: pip install gguf"
         ) from None
     try:
-        kind = GGMLQuantizationType[tensor.type.name]
-        dequantize(np.zeros((1, tensor.type.n_bytes), np.uint8), kind)
+        quant_type = GGMLQuantizationType[tensor.type.name]
+        dequantize(np.zeros((1, tensor.type.n_bytes), np.uint8), quant_type)
     except (KeyError, NotImplementedError):
         raise InputError(
             f"{tensor.where}: tensor {name} is stored as {tensor.type.name}, which the installed "
@@ -119,8 +119,8 @@ def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.n
         ) from None
 
     def decode(rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = dequantize(rows, kind)
-        return found
+        weights: np.ndarray = dequantize(rows, quant_type)
+        return weights
 
     return decode
 
@@ -132,9 +132,9 @@ class Recurrent(NamedTuple):
     """Sizes of recurrent layers.
 
     Attributes:
-        groups: number of heads of keys.
-        key_rows: rows of the keys of all heads.
-        values: number of heads of values.
+        groups: the number of key heads.
+        key_rows: the rows of all key heads together.
+        values: the number of value heads.
     """
 
     groups: int
@@ -143,7 +143,7 @@ class Recurrent(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Number of heads of queries, and of keys and values, in each attention layer of a file."""
+    """Numbers of query heads and of key-value heads in each attention layer of a file."""
 
     queries: int
     keys: int
@@ -151,13 +151,13 @@ class Heads(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How one tensor becomes the checkpoint's.
+    """Conversion of one stored tensor to the checkpoint's layout.
 
     Attributes:
-        change: of the values.
-        shape: of the result, from the stored one.
-        is_float32: the values are computed in float32 whatever their type.
-        keeps_rows: `change` only moves whole rows, and so also takes rows of bytes.
+        change: a function that converts the values.
+        shape: a function from the stored shape to the result's.
+        is_float32: if True, the result is float32 for every stored type.
+        keeps_rows: if True, `change` only permutes rows, so that it also works on rows of bytes.
     """
 
     change: Callable[[np.ndarray, Heads], np.ndarray]
@@ -167,14 +167,14 @@ class Layout(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """How several tensors of a layer become one.
+    """Conversion of several stored tensors of a layer to one tensor of the checkpoint.
 
     Attributes:
-        parts: names in the file, without the layer.
-        join: the values of the parts, of one type.
-        shape: of the result, from the stored ones.
-        has_pieces: `join` may be applied to each index of the first axis alone.
-        n_axes: of each part.
+        parts: the names in the file, without the layer.
+        join: a function that joins the values of the parts, which have one dtype.
+        shape: a function from the stored shapes to the result's.
+        has_pieces: if True, `join` also works on single entries along the first axis.
+        n_axes: the number of axes of each part.
     """
 
     parts: tuple[str, ...]
@@ -185,26 +185,26 @@ class Joined(NamedTuple):
 
 
 def unpermute(rows: np.ndarray, n_heads: int) -> np.ndarray:
-    """Rows of queries or keys in Hugging Face's order, from [H, half, 2] to [H, 2, half].
+    """Reorder rows of queries or keys from [H, half, 2] to Hugging Face's [H, 2, half].
 
-    llama.cpp rotates neighbours (2i, 2i + 1) where Hugging Face rotates the halves (i, i + n/2).
+    llama.cpp rotates the pairs (2i, 2i + 1), Hugging Face the pairs (i, i + n/2).
     """
     half = rows.shape[0] // n_heads // 2
     return rows.reshape(n_heads, half, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
 def _by_groups(rows: np.ndarray, heads: Heads) -> np.ndarray:
-    """[q; k; v] as groups of heads: their queries, then one head of keys and one of values."""
+    """Reorder [q; k; v] by groups: the query heads of a group, then its key and value head."""
     width = rows.shape[0] // (heads.queries + 2 * heads.keys)
     ends = [heads.queries * width, (heads.queries + heads.keys) * width]
     groups = [
-        part.reshape(heads.keys, -1, *rows.shape[1:]) for part in np.split(rows, ends, axis=0)
+        section.reshape(heads.keys, -1, *rows.shape[1:]) for section in np.split(rows, ends, axis=0)
     ]
     return np.concatenate(groups, axis=1).reshape(rows.shape)
 
 
 def _alternating(parts: Sequence[np.ndarray], _: Heads) -> np.ndarray:
-    """Values of two vectors [..., n] in turn, [..., 2n]."""
+    """Interleave two vectors [..., n] to [..., 2n]."""
     return np.stack(parts, axis=-1).reshape(*parts[0].shape[:-1], -1)
 
 
@@ -213,28 +213,28 @@ def _transposed(values: np.ndarray) -> np.ndarray:
 
 
 def _key_value_up(parts: Sequence[np.ndarray], _: Heads) -> np.ndarray:
-    """[H, rank, k] and [H, v, rank] as the rows of k, then v, of each head: [H (k + v), rank]."""
+    """Join [H, rank, k] and [H, v, rank] to rows of k, then v, of each head: [H (k + v), rank]."""
     keys, values = parts
     return np.concatenate([_transposed(keys), values], axis=1).reshape(-1, keys.shape[1])
 
 
 def _by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
-    """Heads of values from [values / groups, groups] to [groups, values / groups]."""
+    """Reorder value heads from [values / groups, groups] to [groups, values / groups]."""
     sizes = _recurrent(heads)
     tiled = rows.reshape(sizes.values // sizes.groups, sizes.groups, -1, *rows.shape[1:])
     return tiled.swapaxes(0, 1).reshape(rows.shape)
 
 
 def _last_by_keys(rows: np.ndarray, heads: Heads) -> np.ndarray:
-    """`_by_keys` of the rows behind the queries' and keys' rows."""
+    """Apply `_by_keys` to the rows after those of queries and keys."""
     start = 2 * _recurrent(heads).key_rows
     return np.concatenate([rows[:start], _by_keys(rows[start:], heads)])
 
 
 def _log_rates(values: np.ndarray) -> np.ndarray:
-    """Logarithms from -exp(logarithm), float32."""
-    found: np.ndarray = np.log(-values.astype(np.float64)).astype(np.float32)
-    return found
+    """Return x of values -exp(x), float32."""
+    logarithms: np.ndarray = np.log(-values.astype(np.float64)).astype(np.float32)
+    return logarithms
 
 
 def _recurrent(heads: Heads) -> Recurrent:
@@ -243,10 +243,10 @@ def _recurrent(heads: Heads) -> Recurrent:
 
 
 def _grouped_projection(parts: Sequence[np.ndarray], heads: Heads) -> np.ndarray:
-    """[q; k; v] and z as q, k, v and z of each head of keys."""
+    """Join [q; k; v] and z to q, k, v and z of each key head."""
     sizes, (qkv, z) = _recurrent(heads), parts
     rows = [*np.split(qkv, [sizes.key_rows, 2 * sizes.key_rows]), z]
-    by_head = [part.reshape(sizes.groups, -1, z.shape[1]) for part in rows]
+    by_head = [section.reshape(sizes.groups, -1, z.shape[1]) for section in rows]
     return np.concatenate(by_head, axis=1).reshape(-1, z.shape[1])
 
 
@@ -258,21 +258,21 @@ TRANSPOSED = Layout(lambda values, _: _transposed(values), lambda shape: shape[:
 ROW = Layout(lambda values, _: values.reshape(1, -1), lambda shape: (1, math.prod(shape)))
 FLAT = Layout(lambda values, _: values.reshape(-1), lambda shape: (math.prod(shape),))
 TAPS = Layout(lambda rows, _: rows[:, None], lambda shape: (shape[0], 1, *shape[1:]))
-# llama.cpp stores -exp(A_log), whose logarithm is A_log up to the rounding of float32.
+# llama.cpp stores -exp(A_log); inverting it gives A_log up to float32 rounding.
 LOG_RATES = Layout(lambda values, _: _log_rates(values), is_float32=True)
 FLAT_LOG_RATES = Layout(
     lambda values, _: _log_rates(values).reshape(-1), FLAT.shape, is_float32=True
 )
-# Of Mamba-1
+# Mamba-1
 SELECTIVE_SCAN = {"ssm_a": LOG_RATES, "ssm_conv1d.weight": TAPS}
-# Of Mamba-2
+# Mamba-2
 STATE_SPACE = {
     "ssm_a": FLAT_LOG_RATES,
     "ssm_conv1d.weight": TAPS,
     "ssm_d": FLAT,
     "ssm_norm.weight": FLAT,
 }
-# Of Qwen3.5, whose heads of values are stored in another order
+# Qwen3.5, whose value heads are stored in another order
 TILED = {
     "attn_qkv.weight": Layout(_last_by_keys, keeps_rows=True),
     "ssm_conv1d.weight": TAPS._replace(
@@ -287,23 +287,23 @@ TILED = {
 }
 
 PERMUTED = {
-    f"attn_{part}.{kind}": QUERIES if part == "q" else KEYS
-    for part in "qk"
-    for kind in ("weight", "bias")
+    f"attn_{letter}.{suffix}": QUERIES if letter == "q" else KEYS
+    for letter in "qk"
+    for suffix in ("weight", "bias")
 }
 
 
 def minus_one(*norms: str) -> dict[str, Layout]:
-    """Layouts of norms to which conversion has added the one that the family adds."""
+    """Return layouts of norms to whose scales conversion added 1."""
     return {f"{name}.weight": MINUS_ONE for name in ("output_norm", *norms)}
 
 
-def _gate_up(kind: str) -> tuple[str, str]:
-    return f"ffn_gate_exps.{kind}", f"ffn_up_exps.{kind}"
+def _gate_up(suffix: str) -> tuple[str, str]:
+    return f"ffn_gate_exps.{suffix}", f"ffn_up_exps.{suffix}"
 
 
-def _down(kind: str) -> tuple[str]:
-    return (f"ffn_down_exps.{kind}",)
+def _down(suffix: str) -> tuple[str]:
+    return (f"ffn_down_exps.{suffix}",)
 
 
 # Experts [E, out, in], and their biases [E, out]
@@ -319,7 +319,7 @@ GATE_THEN_UP_TRANSPOSED = Joined(
 )
 GATE_UP_ALTERNATING = Joined(
     _gate_up("weight"),
-    lambda parts, heads: _alternating([_transposed(part) for part in parts], heads),
+    lambda parts, heads: _alternating([_transposed(values) for values in parts], heads),
     lambda shapes: (shapes[0][0], shapes[0][2], 2 * shapes[0][1]),
 )
 GATE_UP_BIAS_ALTERNATING = Joined(
@@ -331,7 +331,7 @@ GATE_UP_BIAS_ALTERNATING = Joined(
 
 
 def gate_then_up(suffix: str = "") -> Joined:
-    """Gate, then up, of one MLP, whose tensors' names have a suffix."""
+    """Return the conversion that joins gate and up of an MLP, whose names end with `suffix`."""
     return Joined(
         (f"ffn_gate{suffix}.weight", f"ffn_up{suffix}.weight"),
         lambda parts, _: np.concatenate(parts),
@@ -354,7 +354,7 @@ KEY_VALUE_UP = Joined(
     lambda shapes: (shapes[0][0] * (shapes[0][2] + shapes[1][1]), shapes[0][1]),
     has_pieces=False,
 )
-# Of recurrent layers of qwen3next
+# Recurrent layers of qwen3next
 GROUPED_PROJECTION = Joined(
     ("attn_qkv.weight", "attn_gate.weight"),
     _grouped_projection,
