@@ -1,10 +1,10 @@
-"""Parameters of arrays in memory: Hugging Face tensors of a JAX program, and trees of parameters.
+"""Parameters from arrays in memory: Hugging Face tensors of a JAX program, and parameter trees.
 
-tensors of NumPy     read as those of a checkpoint, see `params`
-jax.Array tensors    one program stacks, transposes and rounds them, its results already split
+NumPy tensors        read like those of a checkpoint, see `params`
+jax.Array tensors    one program stacks, transposes and rounds them; its results are sharded
 
-Neither way nor `copied_to` moves a device array through the host. Nothing here shares memory with
-what was passed in, since a training step donates its arrays.
+Device arrays are never moved through the host. Results share no memory with the arguments, since a
+training step donates its arrays.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,31 +32,31 @@ Load = Callable[[Tensors], decoder.Params]
 
 
 def array_tensors(values: Mapping[str, Any]) -> Tensors:
-    """Tensors of a state dict.
+    """Return the tensors of a state dict.
 
     Args:
         values: NumPy or JAX arrays of floats by name.
 
     Raises:
-        InputError: no mapping of names to arrays, or an array that is deleted or not of floats.
+        InputError: not a mapping of names to arrays, or an array is deleted or not of floats.
     """
     if not isinstance(values, Mapping) or not values:
-        found = "empty" if isinstance(values, Mapping) else type(values).__name__
+        description = "empty" if isinstance(values, Mapping) else type(values).__name__
         raise InputError(
-            f"{MEMORY}: tensors is {found}, expected arrays by their Hugging Face "
+            f"{MEMORY}: tensors is {description}, expected arrays by their Hugging Face "
             "name, such as model.embed_tokens.weight"
         )
     for name, array in values.items():
         if not isinstance(name, str) or not isinstance(array, np.ndarray | jax.Array):
             raise InputError(
                 f"{MEMORY}: tensor {name} is {type(array).__name__}, expected a NumPy or JAX "
-                "array; of PyTorch give tensor.numpy()"
+                "array; convert PyTorch tensors with tensor.numpy()"
             )
         _check_not_deleted(f"{MEMORY}: tensor {name}", array)
         if array.dtype not in FLOATS:
             raise InputError(
-                f"{MEMORY}: tensor {name} is of {array.dtype}, expected float32, bfloat16, float16 "
-                "or float64; dequantize it"
+                f"{MEMORY}: tensor {name} has dtype {array.dtype}, expected float32, bfloat16, "
+                "float16 or float64; dequantize it"
             )
     outlines = {
         name: array if isinstance(array, np.ndarray) else outline(array.shape, array.dtype)
@@ -79,13 +79,13 @@ def tensor_loader(
     *,
     integers: bool,
 ) -> Load:
-    """A function that makes parameters of tensors; for device arrays its program is compiled once.
+    """Return a function from tensors to parameters; for device arrays it compiles one program.
 
-    Arguments are those of `load_params`. Parameters are bit for bit those of a checkpoint with
-    these tensors.
+    The arguments are those of `load_params`. The parameters equal those of a checkpoint with these
+    tensors bit for bit.
 
     Raises:
-        InputError: (the function) as `load_params`; or weights that are stored quantized, of
+        InputError: raised by the function, see `load_params`; or int8 weights are requested of
             device arrays.
     """
     shapes = shapes_of(config, dtype)
@@ -110,98 +110,105 @@ def tensor_loader(
             return load_params(MEMORY, family, config, tensors, dtype, placement, **options)
         if config.quantized:
             raise InputError(
-                f"{MEMORY}: int8 weights are made of host arrays; give NumPy tensors, or leave "
-                "quantize out"
+                f"{MEMORY}: int8 weights are computed from host arrays; give NumPy tensors, or "
+                "leave quantize out"
             )
         target = jax.tree.leaves(shardings)[0]
-        arrays = {name: _beside(array, target) for name, array in arrays.items()}
+        arrays = {name: _on_devices_of(array, target) for name, array in arrays.items()}
         if config.head.tied:
             stored = Reader.of(MEMORY, tensors, family).stored
             token = stored.get(family.sources(config)["embed", "token"].name)
             head = stored.get(family.head)
             if token and head:
                 check_tied(MEMORY, arrays[token], arrays[head])
-        made: decoder.Params = program(arrays)
-        return made
+        params: decoder.Params = program(arrays)
+        return params
 
     return load
 
 
 def _stacked(leaf: Leaf) -> jax.Array:
-    """The parameter of a leaf whose tensors are device arrays.
+    """Stack the device arrays of a leaf to its parameter.
 
-    Each is written to its place, as stored: XLA:CPU takes five times as long to stack bfloat16.
+    Each is written into the result in its storage dtype: XLA:CPU takes five times as long to stack
+    bfloat16.
     """
-    parts: list[Any] = [read() for read in leaf.reads]
-    stored = [to_storage(part.astype(leaf.dtype), leaf.kept != leaf.dtype) for part in parts]
-    # Also a single one is copied: a result that is an argument as it was would share its memory.
+    arrays: list[Any] = [read() for read in leaf.reads]
+    stored = [to_storage(array.astype(leaf.dtype), leaf.kept != leaf.dtype) for array in arrays]
+    # A single array is copied, too: an unchanged argument as a result would share its memory.
     values = jnp.zeros((len(stored), *stored[0].shape), stored[0].dtype)
-    for i, part in enumerate(stored):
-        values = lax.dynamic_update_index_in_dim(values, part, i, axis=0)
+    for i, array in enumerate(stored):
+        values = lax.dynamic_update_index_in_dim(values, array, i, axis=0)
     return values.reshape(leaf.shape)
 
 
 def _devices(sharding: Sharding) -> tuple[jax.Device, ...] | None:
-    """Devices of a sharding in order, or None if the order is not known."""
+    """Return the devices of a sharding in order, or None if the order is not known."""
     if isinstance(sharding, NamedSharding):
         return tuple(sharding.mesh.devices.flat)
-    found = tuple(sharding.device_set)
-    return found if len(found) == 1 else None
+    devices = tuple(sharding.device_set)
+    return devices if len(devices) == 1 else None
 
 
-def _whole(sharding: Sharding) -> Sharding:
-    """A copy of the whole array on each device of a sharding."""
+def _replicated(sharding: Sharding) -> Sharding:
+    """Return the sharding with a copy of the whole array on each device."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
 
 
 def with_auto_axes(array: Any) -> Any:
-    """The array with a sharding that the compiler may change.
+    """Return the array with a sharding that the compiler may change.
 
-    With explicit axes, the default of `jax.make_mesh`, an operation with an ambiguous result fails.
+    With explicit axes, the default of `jax.make_mesh`, operations with ambiguous shardings fail.
     """
-    own = getattr(array, "sharding", None)
-    if not isinstance(own, NamedSharding):
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
         return array
-    mesh = Mesh(own.mesh.devices, own.mesh.axis_names)
-    return array if mesh == own.mesh else jax.device_put(array, NamedSharding(mesh, own.spec))
+    mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
+    return (
+        array
+        if mesh == sharding.mesh
+        else jax.device_put(array, NamedSharding(mesh, sharding.spec))
+    )
 
 
-def _beside(array: Any, target: Sharding) -> Any:
-    """An array on the devices of a sharding, in the same order, so that one program takes both.
+def _on_devices_of(array: Any, target: Sharding) -> Any:
+    """Return an array on the devices of a sharding, in order, so that one program takes both.
 
-    An array of these devices stays where it is. Others are gathered where they are and then copied
-    from device to device.
+    An array on these devices is returned unchanged. Others are gathered on their devices and then
+    copied from device to device.
     """
     array = with_auto_axes(array)
-    own = getattr(array, "sharding", None)
-    if own is None or (_devices(own) is not None and _devices(own) == _devices(target)):
+    sharding = getattr(array, "sharding", None)
+    if sharding is None or (
+        _devices(sharding) is not None and _devices(sharding) == _devices(target)
+    ):
         return array
-    if not array.is_fully_replicated and isinstance(own, NamedSharding):
-        array = jax.jit(lambda x: x, out_shardings=_whole(own))(array)
-    return jax.device_put(array, _whole(target))
+    if not array.is_fully_replicated and isinstance(sharding, NamedSharding):
+        array = jax.jit(lambda x: x, out_shardings=_replicated(sharding))(array)
+    return jax.device_put(array, _replicated(target))
 
 
 def copied_to(array: Any, target: Sharding) -> jax.Array:
-    """A copy of an array with this sharding."""
-    near = _beside(array, target)
-    copied: jax.Array = jax.device_put(near, target, may_alias=False)
+    """Copy an array to this sharding."""
+    moved = _on_devices_of(array, target)
+    copied: jax.Array = jax.device_put(moved, target, may_alias=False)
     return copied
 
 
 def abstract_array(array: jax.Array) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and placement of an array."""
+    """Return the shape, dtype and sharding of an array."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
-def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
-    """Copies of new values of a tree of parameters, placed as the current ones.
+def copied_tree(values: Any, current: Any, label: str = "parameters") -> Any:
+    """Copy new values of a parameter tree to the shardings of the current ones.
 
     Args:
         values: NumPy or JAX arrays in the structure of `current`.
-        current: arrays or each one's `abstract_array`.
-        what: what the tree is, for errors.
+        current: arrays, or the `abstract_array` of each.
+        label: the name of the tree for error messages.
 
     Raises:
         InputError: naming the first value that is missing, left over, or of another shape or
@@ -214,23 +221,23 @@ def copied_tree(values: Any, current: Any, what: str = "parameters") -> Any:
     for path, leaf in old:
         name = jax.tree_util.keystr(path)
         if name not in names:
-            raise InputError(f"{what}: {name} is missing; give all values, in the same structure")
-        found = names.pop(name)
-        if not isinstance(found, np.ndarray | jax.Array):
-            raise InputError(f"{what}: {name} is {type(found).__name__}, expected an array")
-        _check_not_deleted(f"{what}: {name}", found)
-        dtype = found.dtype
-        if isinstance(found, np.ndarray):  # a device holds float64 as float32
+            raise InputError(f"{label}: {name} is missing; give all values, in the same structure")
+        value = names.pop(name)
+        if not isinstance(value, np.ndarray | jax.Array):
+            raise InputError(f"{label}: {name} is {type(value).__name__}, expected an array")
+        _check_not_deleted(f"{label}: {name}", value)
+        dtype = value.dtype
+        if isinstance(value, np.ndarray):  # a device holds float64 as float32
             dtype = jax.dtypes.canonicalize_dtype(dtype)
-        if found.shape != leaf.shape or dtype != leaf.dtype:
+        if value.shape != leaf.shape or dtype != leaf.dtype:
             raise InputError(
-                f"{what}: {name} is {found.dtype} {list(found.shape)}, expected {leaf.dtype} "
+                f"{label}: {name} is {value.dtype} {list(value.shape)}, expected {leaf.dtype} "
                 f"{list(leaf.shape)}"
             )
     if names or structure != other:
         extra = f": {next(iter(names))} is left over" if names else " has another structure"
-        raise InputError(f"{what}{extra}; give the same tree with new values")
+        raise InputError(f"{label}{extra}; give the same tree with new values")
     copies = [
-        copied_to(found, leaf.sharding) for (_, found), (_, leaf) in zip(new, old, strict=True)
+        copied_to(value, leaf.sharding) for (_, value), (_, leaf) in zip(new, old, strict=True)
     ]
     return jax.tree.unflatten(structure, copies)

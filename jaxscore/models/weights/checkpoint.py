@@ -1,4 +1,4 @@
-"""`Checkpoint`: the config, format, storage and tensors of a model on disk, resolved once."""
+"""Checkpoints on disk: their config, format, quantization and tensors."""
 
 import dataclasses
 import functools
@@ -28,15 +28,14 @@ Format = Literal["safetensors", "gguf", "converted"]
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A model on disk. Its files are opened when they are needed, and not again.
+    """A model on disk, whose files are opened at most once, when they are needed.
 
     Attributes:
-        path: its folder, or its GGUF file.
-        format: "safetensors" of Hugging Face, "gguf", or "converted" by `jaxscore convert`.
-        written: config.json as written, or what it would be for a GGUF file, without the keys of
+        path: the folder, or the GGUF file.
+        format: "safetensors" (Hugging Face), "gguf", or "converted" (by `jaxscore convert`).
+        written: the content of config.json, or its equivalent for a GGUF file, without the keys in
             `accepted`.
-        accepted: keys of the config that are not handled and that the user vouches for, with their
-            values.
+        accepted: unsupported keys of the config, with their values, that the user declared safe.
     """
 
     path: Path
@@ -49,7 +48,7 @@ class Checkpoint:
         """Read the config of a folder or GGUF file; see `folder.resolve` for names.
 
         Raises:
-            InputError: there is no config with a model type.
+            InputError: the config or its model type is missing.
         """
         if is_gguf(path):
             return cls(path, "gguf", read_config(path))
@@ -57,7 +56,7 @@ class Checkpoint:
 
     @property
     def where(self) -> str:
-        """Name of the file that has the config, for messages."""
+        """The file with the config, for messages."""
         return str(config_path(self.path))
 
     @functools.cached_property
@@ -67,10 +66,10 @@ class Checkpoint:
 
     @functools.cached_property
     def scheme(self) -> "Scheme | GgufScheme | None":
-        """Storage of the weights; None if they are plain safetensors.
+        """The storage of the weights; None if they are unquantized safetensors.
 
         Raises:
-            InputError: a quantization method, or a setting of one, that is not handled.
+            InputError: the quantization method or one of its settings is not supported.
         """
         if self.format == "gguf":
             from jaxscore.models.weights import gguf  # which imports JAX
@@ -80,7 +79,7 @@ class Checkpoint:
 
     @functools.cached_property
     def tensors(self) -> Tensors:
-        """The tensors by plain names; quantized ones are computed at each look-up.
+        """The tensors by unquantized names; quantized ones are computed at each look-up.
 
         Raises:
             InputError: a file is missing or damaged, or its tensors do not match the scheme.
@@ -91,10 +90,10 @@ class Checkpoint:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read config.json of a folder as written, or what it would be for a GGUF file.
+    """Read config.json of a folder, or its equivalent for a GGUF file.
 
     Raises:
-        InputError: there is none with a model type.
+        InputError: the config or its model type is missing.
     """
     if is_gguf(path):
         from jaxscore.models.weights import gguf  # which imports JAX
@@ -110,13 +109,14 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def raw_config(config: Any) -> dict[str, Any]:
-    """Return a config as config.json has it.
+    """Return a config as the content of config.json.
 
     Args:
-        config: that, an object of transformers, or the folder or hub id of a checkpoint.
+        config: the content of config.json, a config object of transformers, or the folder or hub id
+            of a checkpoint.
 
     Raises:
-        InputError: anything else.
+        InputError: the config is something else.
     """
     if isinstance(config, str | Path):
         return read_config(resolve(str(config), None))
@@ -124,7 +124,7 @@ def raw_config(config: Any) -> dict[str, Any]:
         return dict(config)
     if not hasattr(config, "to_json_string"):
         raise InputError(
-            f"config is {type(config).__name__}, expected what config.json contains, a config of "
+            f"config is {type(config).__name__}, expected the content of config.json, a config of "
             "transformers, or the folder or hub id of a checkpoint"
         )
     values: dict[str, Any] = json.loads(config.to_json_string())

@@ -1,9 +1,8 @@
-"""CRC-32 of the arrays of a converted checkpoint; each process checks its own shards.
+"""CRC-32 checksums of the arrays of a converted checkpoint; each process checks its shards.
 
-An array has a checksum of the whole, and one of each of the equal parts that it is cut into along
-the axis that `model` of a mesh may split, in each dtype that it may be loaded in. A process checks
-the parts that its shards hold, each in one shard or in several; what several processes share of a
-part is not checked, and named.
+For each dtype in which it may be loaded, an array has one checksum of the whole and one for each of
+equal parts along the axis that the mesh axis `model` may shard. A process checks the parts that are
+completely in its shards. Parts that are divided among processes are reported as unchecked.
 """
 
 import math
@@ -19,23 +18,23 @@ import numpy as np
 from jaxscore.device.sharding import keys_of, split_axis
 from jaxscore.models.weights.filling import n_threads
 
-KINDS = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-PARTS = 128 * 9 * 5 * 7  # an array has gcd(PARTS, length of the axis) parts
+DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+PARTS = 128 * 9 * 5 * 7  # an array is cut into gcd(PARTS, length of the axis) parts
 
-PIECE = 64 << 20  # bytes that a thread has of an accelerator's array at a time
+PIECE = 64 << 20  # bytes of an accelerator's array that a thread copies to the host at a time
 
-# Name of a parameter -> dtype -> of the whole, then of each part.
+# Parameter name -> dtype -> checksum of the whole, then of each part
 Checksums = Mapping[str, Mapping[str, list[int]]]
 
 
 def of_params(arrays: Any) -> Checksums:
-    """The checksums of a tree of NumPy arrays."""
+    """Compute the checksums of a tree of NumPy arrays."""
 
     def of_array(name: str, array: np.ndarray) -> dict[str, list[int]]:
         parts = _parts(array, split_axis(name, array.shape))
         return {
-            kind: [_crc(part.astype(dtype, copy=False)) for part in (array, *parts)]
-            for kind, dtype in KINDS.items()
+            name: [_crc(values.astype(dtype, copy=False)) for values in (array, *parts)]
+            for name, dtype in DTYPES.items()
         }
 
     leaves = _named(arrays)
@@ -44,13 +43,12 @@ def of_params(arrays: Any) -> Checksums:
 
 
 def damaged_and_unchecked(params: Any, checksums: Checksums) -> tuple[list[str], list[str]]:
-    """Names of parameters of which a checksum differs in this process, and of those of which it
-    holds something that has none.
+    """Return the names of damaged parameters, and of those not completely checked in this process.
 
     Args:
-        params: arrays on devices, as they were restored.
-        checksums: from `of_params`; a parameter without them, or with another number of them,
-            counts as damaged.
+        params: restored arrays on devices.
+        checksums: the result of `of_params`; a parameter without checksums, or with another number
+            of them, counts as damaged.
     """
 
     def check(name: str, array: jax.Array) -> tuple[bool, bool]:
@@ -68,8 +66,9 @@ def damaged_and_unchecked(params: Any, checksums: Checksums) -> tuple[list[str],
 
     leaves = _named(params)
     with ThreadPoolExecutor(n_threads()) as pool:
-        found = [*zip(leaves, pool.map(check, leaves, leaves.values()), strict=True)]
-    return [name for name, (bad, _) in found if bad], [name for name, (_, left) in found if left]
+        results = [*zip(leaves, pool.map(check, leaves, leaves.values()), strict=True)]
+    damaged = [name for name, (is_damaged, _) in results if is_damaged]
+    return damaged, [name for name, (_, is_unchecked) in results if is_unchecked]
 
 
 def _named(tree: Any) -> dict[str, Any]:
@@ -82,19 +81,19 @@ def _n_parts(shape: tuple[int, ...], axis: int | None) -> int:
 
 
 def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
-    """Equal parts along the axis; none if the array is whole on each device."""
+    """Split an array into equal parts along the axis; none if each device has the whole array."""
     return [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
 
 
 def _distinct_shards(array: jax.Array) -> list[Any]:
-    """The shards of this process without copies."""
+    """Return the shards of this process without replicas."""
     return [*{str(shard.index): shard for shard in array.addressable_shards}.values()]
 
 
 def _in_this_process(
     array: jax.Array, shards: list[Any], axis: int | None, n_parts: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Index among the expected checksums, checksum and size of everything that the shards hold."""
+    """Yield (index among the expected checksums, checksum, size) of each complete part."""
     if shards[0].data.shape == array.shape:
         yield 0, _crc_of_array(shards[0].data), array.size
         return
@@ -117,20 +116,20 @@ def _in_this_process(
 def _joined(
     shape: tuple[int, ...], dtype: Any, axis: int, pieces: list[tuple[Any, int, int, int]]
 ) -> np.ndarray:
-    """A part, on the host.
+    """Copy a part to the host.
 
     Args:
-        pieces: of each a shard, where it begins in the shard and in the part along the axis, and
-            its length.
+        pieces: (shard, start in the shard, start in the part, length) along the axis of each
+            piece of the part.
     """
     if len(pieces) == 1:
         shard, begin, _, n = pieces[0]
         return _sliced(shard.data, axis, begin, n)
     out = np.empty(shape, dtype)
     for shard, begin, at, n in pieces:
-        place = [*shard.index]
-        place[axis] = slice(at, at + n)
-        out[tuple(place)] = _sliced(shard.data, axis, begin, n)
+        index = [*shard.index]
+        index[axis] = slice(at, at + n)
+        out[tuple(index)] = _sliced(shard.data, axis, begin, n)
     return out
 
 
@@ -144,10 +143,10 @@ def _crc_of_array(array: jax.Array) -> int:
 
 
 def _sliced(array: jax.Array, axis: int, begin: int, size: int) -> np.ndarray:
-    """On the host. JAX caches the host copy of a whole device array, so slice it."""
+    """Copy a slice to the host; a copy of the whole device array would stay in JAX's cache."""
     if _is_on_host(array):
-        whole = np.moveaxis(np.asarray(array), axis, 0)  # the same memory
-        return np.moveaxis(whole[begin : begin + size], 0, axis)
+        view = np.moveaxis(np.asarray(array), axis, 0)  # the same memory
+        return np.moveaxis(view[begin : begin + size], 0, axis)
     return np.asarray(jax.lax.dynamic_slice_in_dim(array, begin, size, axis))
 
 

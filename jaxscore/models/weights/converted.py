@@ -1,11 +1,11 @@
-"""Folders that `jaxscore convert` writes: our parameter tree as an Orbax checkpoint.
+"""Folders that `jaxscore convert` writes: the parameter tree as an Orbax checkpoint.
 
-    config.json, tokenizer files    those of the original, without a quantization_config
+    config.json, tokenizer files    copies of the original's, without quantization_config
     params/                         the tree of `init_params`, matrices in one dtype
-    checksums.json                  of each array, see `checksums`
-    jaxscore.json                   its origin; written last, and the mark of such a folder
+    checksums.json                  checksums of each array, see `checksums`
+    jaxscore.json                   the origin; written last, and identifies such a folder
 
-Its arrays need no table of names and no transposition, and each process restores its own shards.
+The arrays need neither renaming nor transposition, and each process restores only its shards.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from jaxscore.text import tokenizer_files
 from jaxscore.text.tokenizer_files import load_tokenizer
 
 CHECKSUMS = "checksums.json"
-FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads unchecked
-CHUNK = 64 << 20  # bytes: least that a process reads of a parameter that it has a part of
+FORMAT, UNCHECKED = 2, 1  # format 1 lacks checksums and loads unchecked
+CHUNK = 64 << 20  # bytes that a process reads at least of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,12 @@ class Facts:
     """Origin of a converted checkpoint.
 
     Attributes:
-        model_type: of the config.
-        dtype: of the matrices: "float32" or "bfloat16".
-        source: the model as requested; `revision` is its commit if known.
-        lora: the adapter that is merged in.
-        jaxscore: version that wrote it.
+        model_type: the config's model type.
+        dtype: the dtype of matrices, "float32" or "bfloat16".
+        source: the model as requested.
+        revision: the model's commit, if known.
+        lora: the adapter that is merged in, if any.
+        jaxscore: the version of jaxscore that wrote the folder.
     """
 
     model_type: str
@@ -66,15 +67,15 @@ def read_facts(folder: Path) -> Facts:
     """Read the origin of a converted checkpoint.
 
     Raises:
-        InputError: not written by `save`, or of another format.
+        InputError: the file was not written by `save`, or has another format.
     """
     where = folder / CONVERTED
     written = read_json(where)
     names = {field.name for field in dataclasses.fields(Facts)}
     if not isinstance(written, dict) or written.get("format") not in (FORMAT, UNCHECKED):
-        found = written.get("format") if isinstance(written, dict) else None
+        version = written.get("format") if isinstance(written, dict) else None
         raise InputError(
-            f"{where}: format is {found!r}, expected {FORMAT}; convert the original again"
+            f"{where}: format is {version!r}, expected {FORMAT}; convert the original again"
         )
     facts = {name: value for name, value in written.items() if name != "format"}
     if set(facts) != names or facts["dtype"] not in ("float32", "bfloat16"):
@@ -86,34 +87,34 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_checksums(folder: Path) -> checksums.Checksums | None:
-    """Checksums of the arrays, or None for a folder of an older version.
+    """Read the checksums of the arrays; None for a folder of an older version.
 
     Raises:
-        InputError: not written by `save`.
+        InputError: the file was not written by `save`.
     """
     where = folder / CHECKSUMS
     if not where.exists() and read_json(folder / CONVERTED).get("format") == UNCHECKED:
         return None
-    found = read_json(where)
-    sound = isinstance(found, dict) and all(
-        isinstance(of_dtype, dict)
-        and all(isinstance(parts, list) and parts for parts in of_dtype.values())
-        for of_dtype in found.values()
+    values = read_json(where)
+    is_valid = isinstance(values, dict) and all(
+        isinstance(by_dtype, dict)
+        and all(isinstance(parts, list) and parts for parts in by_dtype.values())
+        for by_dtype in values.values()
     )
-    if not sound:
+    if not is_valid:
         raise InputError(f"{where}: expected checksums of all arrays; convert the original again")
-    return found
+    return values
 
 
 def check_absent(output: Path) -> None:
-    """Refuse to overwrite.
+    """Refuse to overwrite existing files.
 
     Raises:
-        InputError: a file, a folder that is not empty, or a place that cannot be written.
+        InputError: a file, a folder that is not empty, or a path that cannot be written.
     """
     with _as_refusals(output):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
-            raise InputError(f"{output}: exists and is no folder; give another name")
+            raise InputError(f"{output}: exists and is not a folder; give another name")
         if output.is_dir() and any(output.iterdir()):
             raise InputError(f"{output}: exists and is not empty; give another name, or empty it")
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -125,47 +126,43 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
     Args:
         output: see `check_absent`.
         source: the original checkpoint, whose files other than weights are copied.
-        params: on the CPU, from `load_params`.
-        with_code: also copy Python files, for a tokenizer that needs them.
+        params: the result of `load_params` on the CPU.
+        with_code: if True, also copy Python files, which some tokenizers need.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder cannot be written.
     """
     check_absent(output)
-    with _as_refusals(output), temporary_folder(output) as made:
+    with _as_refusals(output), temporary_folder(output) as temporary:
         if is_gguf(source):
-            _write_json(made / CONFIG, read_config(source))
-            _write_tokenizer(made, load_tokenizer(source))
+            _write_json(temporary / CONFIG, read_config(source))
+            _write_tokenizer(temporary, load_tokenizer(source))
         else:
             for pattern in FILES + ["*.py"] * with_code:
                 for file in source.glob(pattern):
                     if ".safetensors" not in file.name and file.is_file():
                         check_side_file(file, source)
-                        shutil.copyfile(file, made / file.name)
-            _write_plain_config(made)
-        found = _save_params(made / CONVERTED_PARAMS, params)
-        (made / CHECKSUMS).write_text(json.dumps(found) + "\n", encoding="utf-8")
-        _write_json(made / CONVERTED, {"format": FORMAT, **dataclasses.asdict(facts)})
+                        shutil.copyfile(file, temporary / file.name)
+            # The parameters are not quantized
+            config = read_config(temporary)
+            if (plain := quantization.plain_config(config)) != config:
+                _write_json(temporary / CONFIG, plain)
+        saved = _save_params(temporary / CONVERTED_PARAMS, params)
+        (temporary / CHECKSUMS).write_text(json.dumps(saved) + "\n", encoding="utf-8")
+        _write_json(temporary / CONVERTED, {"format": FORMAT, **dataclasses.asdict(facts)})
         umask = os.umask(0)
         os.umask(umask)
-        made.chmod(0o777 & ~umask)
+        temporary.chmod(0o777 & ~umask)
         if output.exists():
             output.rmdir()
-        made.rename(output)
-
-
-def _write_plain_config(folder: Path) -> None:
-    """Drop the `quantization_config`: the parameters are plain."""
-    raw = read_config(folder)
-    if (plain := quantization.plain_config(raw)) != raw:
-        _write_json(folder / CONFIG, plain)
+        temporary.rename(output)
 
 
 def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
-    """Write what a tokenizer that is not in files of its own needs to be loaded again."""
+    """Write the files of a tokenizer that was read from a GGUF file."""
     tokenizer.backend_tokenizer.save(str(folder / tokenizer_files.TRUTH))
     settings = {
-        # By this key tokenizer.json is taken as it is.
+        # With this key transformers uses tokenizer.json unchanged.
         "backend": "tokenizers",
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -185,7 +182,7 @@ def _save_params(path: Path, params: Params) -> checksums.Checksums:
     import orbax.checkpoint as ocp
 
     def plain(leaf: jax.Array) -> np.ndarray:
-        """NumPy view of the memory of a CPU device."""
+        """Return a NumPy view of the memory of a CPU device."""
         array = np.asarray(leaf)
         return array.view(ml_dtypes.bfloat16) if array.dtype == np.uint16 else array
 
@@ -197,10 +194,10 @@ def _save_params(path: Path, params: Params) -> checksums.Checksums:
 
 
 def has_unembedding(folder: Path) -> bool:
-    """Whether the parameters have an unembedding beside the embedding.
+    """Return True if the parameters have an unembedding in addition to the embedding.
 
     Raises:
-        InputError: damaged.
+        InputError: the checkpoint is damaged.
     """
     path = (folder / CONVERTED_PARAMS).absolute()
     with _checkpointer() as checkpointer:
@@ -219,28 +216,28 @@ def restore(
         integers: see `device.backends.Backend`.
 
     Raises:
-        InputError: damaged, according to Orbax or a checksum, or not the parameters of the config.
+        InputError: the checkpoint is damaged, by Orbax or a checksum, or does not match the config.
     """
     import orbax.checkpoint as ocp
 
     path = (folder / CONVERTED_PARAMS).absolute()
     with _checkpointer() as checkpointer:
         try:
-            found = checkpointer.metadata(path).item_metadata.tree
+            saved = checkpointer.metadata(path).item_metadata.tree
         except Exception as problem:  # Orbax and TensorStore raise many unrelated kinds
             raise _damaged(path, problem) from None
         target = shapes_of(config, dtype)
-        _check_same(path, found, target)
+        _check_same(path, saved, target)
         target = jax.tree_util.tree_map_with_path(
             lambda at, leaf: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=placement(keys_of(at), leaf.shape)
             ),
             target,
         )
-        how = ocp.checkpoint_utils.construct_restore_args(target)
+        restore_args = ocp.checkpoint_utils.construct_restore_args(target)
         try:
             params = checkpointer.restore(
-                path, ocp.args.PyTreeRestore(item=target, restore_args=how)
+                path, ocp.args.PyTreeRestore(item=target, restore_args=restore_args)
             )
         except Exception as problem:
             raise _damaged(path, problem) from None
@@ -254,13 +251,13 @@ def restore(
         names, unchecked = checksums.damaged_and_unchecked(params, expected)
         if names:
             raise InputError(
-                f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: "
-                "their checksums differ; the files are damaged, convert the original again"
+                f"{path}: {len(names)} arrays differ from what was converted, such as "
+                f"{names[0]} (wrong checksum); the files are damaged, convert the original again"
             )
         if unchecked:
             print(
                 f"{path}: {len(unchecked)} arrays, such as {unchecked[0]}, are divided among "
-                "processes, none of which can check its part; loaded unchecked",
+                "processes, so that no process can check them; loaded unchecked",
                 file=sys.stderr,
             )
     leaves, tree = jax.tree.flatten(params)
@@ -273,23 +270,25 @@ def restore(
 def _checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
-    # Weights are noise to a compressor, and reading them takes it as long as the disk.
+    # Weights do not compress, and decompression would take as long as reading from disk.
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
 
 
-def _check_same(path: Path, found: Any, target: Params) -> None:
-    """Require equal names and shapes; `restore` rounds to the dtypes."""
+def _check_same(path: Path, saved: Any, target: Params) -> None:
+    """Require equal names and shapes; `restore` converts dtypes."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {jax.tree_util.keystr(at, simple=True, separator="."): x.shape for at, x in leaves}
 
-    has, needs = shapes(found), shapes(target)
+    has, needs = shapes(saved), shapes(target)
     if has != needs:
         names = sorted(name for name in has | needs if has.get(name) != needs.get(name))
-        listed = ", ".join(f"{name} {has.get(name)} for {needs.get(name)}" for name in names[:5])
+        listed = ", ".join(
+            f"{name} has {has.get(name)}, expected {needs.get(name)}" for name in names[:5]
+        )
         raise InputError(
-            f"{path}: {len(names)} parameters are not what config.json asks for: {listed}; "
+            f"{path}: {len(names)} parameters do not match config.json: {listed}; "
             "convert the original again"
         )
 
@@ -308,5 +307,5 @@ def _as_refusals(output: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise InputError(
-            f"{output}: cannot be written ({problem.strerror or problem}); give a place that can"
+            f"{output}: cannot be written ({problem.strerror or problem}); give another path"
         ) from None

@@ -1,10 +1,10 @@
-"""Device arrays from views of mapped files: read in parallel, each byte copied once.
+"""Device arrays from views of mapped files, read in parallel; each byte is copied once.
 
 A parameter is stacked from many tensors (one per layer), so a pool of threads fills its buffer
-piece by piece; NumPy copies and casts without Python's lock. Values that are computed row by row
-are computed a few rows at a time, which a core's cache holds. While one parameter goes to the
-device the next one is filled, and no third is started: on an accelerator the host has at most two
-parameters beside the mapped pages. On the CPU the device array is the buffer itself.
+piece by piece; NumPy copies and casts without the GIL. Row-wise values are computed a few rows at a
+time, so that they fit into a core's cache. While one parameter is copied to the device, the next
+one is filled. On an accelerator the host holds at most two parameters in addition to the mapped
+pages. On the CPU the device array is the buffer itself.
 """
 
 import collections
@@ -19,22 +19,22 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-ALIGNMENT = 64  # bytes: JAX takes an aligned buffer as a CPU device array without a copy
+ALIGNMENT = 64  # bytes; JAX uses an aligned buffer as a CPU device array without a copy
 PIECE = 16 << 20  # bytes of a buffer that one thread fills at a time
-STORED = 1 << 17  # bytes of rows from which values are computed at a time: measured
-TILE = (2048, 128, 16)  # rows, columns and columns at a time of a transposed copy: measured
-MAX_THREADS = 16  # more do not increase the bandwidth
+STORED = 1 << 17  # bytes of rows from which values are computed at a time; tuned
+TILE = (2048, 128, 16)  # rows, columns, and columns per strip, of a transposed copy; tuned
+MAX_THREADS = 16  # more threads do not increase the bandwidth
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) on each axis
 
 
 @dataclasses.dataclass(frozen=True)
 class RowWise:
-    """Values whose rows each follow from one stored row.
+    """Values whose rows are each computed from one stored row.
 
     Attributes:
-        rows: stored ones, [R, ...].
-        compute: the values of some of them.
+        rows: the stored rows, [R, ...].
+        compute: a function from stored rows to their values.
     """
 
     rows: np.ndarray
@@ -46,16 +46,16 @@ Read = Callable[[], np.ndarray | RowWise]
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """How to read a parameter.
+    """A parameter to read, with the functions that read its tensors.
 
     Attributes:
-        shape: of the parameter.
-        dtype: that its values are rounded to.
-        kept: dtype of the array, of the same width; see `device.dots.storage_dtype`.
-        n_leading: number of axes along which tensors are stacked: layers, experts.
-        reads: for each place along these axes, in C order, a function that returns its view
-            [shape[n_leading:]], or how to compute it.
-        computed: whether a part costs as much as the whole, so that a piece is a whole tensor.
+        shape: the parameter's shape.
+        dtype: the dtype to which values are rounded.
+        kept: the dtype of the array, of the same width; see `device.dots.storage_dtype`.
+        n_leading: the number of axes along which tensors are stacked (layers, experts).
+        reads: a function per index along these axes, in C order. It returns a view
+            [shape[n_leading:]], or rows from which it is computed.
+        computed: if True, a few rows cost as much as a whole tensor, so tensors are not divided.
     """
 
     shape: tuple[int, ...]
@@ -71,8 +71,8 @@ class _Filling:
     """A parameter whose buffers are being filled.
 
     Attributes:
-        buffers: of `leaf.dtype`, one for each distinct shard on this host.
-        pieces: the copies that fill them.
+        buffers: a buffer of `leaf.dtype` for each distinct shard on this host.
+        pieces: the copies that fill the buffers.
     """
 
     leaf: Leaf
@@ -108,7 +108,7 @@ def device_arrays(leaves: Iterable[tuple[Leaf, Sharding]]) -> Iterator[jax.Array
 
 
 def n_threads() -> int:
-    """Number of threads that read: one per core that this process may use."""
+    """Return the number of reading threads: one per core that this process may use."""
     has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
     n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return min(n_cores, MAX_THREADS)
@@ -121,16 +121,16 @@ def _start(pool: ThreadPoolExecutor, leaf: Leaf, sharding: Sharding) -> _Filling
         bounds = _bounds(index, leaf.shape)
         if bounds not in buffers:
             buffers[bounds] = _aligned([stop - start for start, stop in bounds], leaf.dtype)
-    leading, own_shape = leaf.shape[: leaf.n_leading], leaf.shape[leaf.n_leading :]
-    places = itertools.product(*map(range, leading))
+    leading, tensor_shape = leaf.shape[: leaf.n_leading], leaf.shape[leaf.n_leading :]
+    positions = itertools.product(*map(range, leading))
     needed = [
-        (place, read)
-        for place, read in zip(places, leaf.reads, strict=True)
-        if any(_contains(bounds, place) for bounds in buffers)
+        (position, read)
+        for position, read in zip(positions, leaf.reads, strict=True)
+        if any(_contains(bounds, position) for bounds in buffers)
     ]
-    n_rows, size = own_shape[0], math.prod(own_shape) * leaf.dtype.itemsize
+    n_rows, size = tensor_shape[0], math.prod(tensor_shape) * leaf.dtype.itemsize
     step = n_rows if leaf.computed else max(1, PIECE * n_rows // max(1, size))
-    # Small tensors share a piece, which costs a thread some 50 us whatever it contains.
+    # Small tensors share a piece, since each piece has an overhead of about 50 us.
     per_piece = 1 if leaf.computed else max(1, PIECE // max(1, size))
     pieces = [
         pool.submit(_fill, leaf, buffers, needed[k : k + per_piece], start, start + step)
@@ -148,12 +148,12 @@ def _fill(
     stop: int,
 ) -> None:
     """Copy rows [start, stop) of some tensors into every shard that contains any of them."""
-    for place, read in tensors:
+    for position, read in tensors:
         view = read()
         for bounds, buffer in buffers.items():
-            if not _contains(bounds, place):
+            if not _contains(bounds, position):
                 continue
-            corner = tuple(at - low for at, (low, _) in zip(place, bounds, strict=False))
+            corner = tuple(at - low for at, (low, _) in zip(position, bounds, strict=False))
             (low, high), *others = bounds[leaf.n_leading :]
             first, last = max(start, low), min(stop, high)
             if first < last:
@@ -171,11 +171,11 @@ def write_rows(
     target: np.ndarray,
     columns: tuple[slice, ...] = (),
 ) -> None:
-    """Compute and cast a few rows at a time.
+    """Compute values from stored rows and cast them into `target`, a few rows at a time.
 
     Args:
-        compute: the values of some rows.
-        columns: of the values that `target` takes.
+        compute: a function from stored rows to their values.
+        columns: the columns of the values to write to `target`.
     """
     step = max(1, STORED * len(rows) // max(1, rows.nbytes))
     for start in range(0, len(rows), step):
@@ -186,8 +186,8 @@ def write_rows(
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
     """Copy and cast.
 
-    A transposed source is first straightened, one tile at a time, in strips and without a cast:
-    NumPy's own order takes ten times as long, and it casts bfloat16 fast only along rows.
+    A transposed source is first copied to C order, one tile at a time, in strips and without a
+    cast. NumPy's order takes ten times as long, and its cast of bfloat16 is fast only along rows.
     """
     if source.ndim != 2 or abs(source.strides[0]) >= abs(source.strides[1]):
         target[...] = source
@@ -198,17 +198,17 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
     for i, j in itertools.product(
         range(0, source.shape[0], rows), range(0, source.shape[1], columns)
     ):
-        turned = source[i : i + rows, j : j + columns]
+        tile = source[i : i + rows, j : j + columns]
         out = target[i : i + rows, j : j + columns]
-        straight = out if same else np.empty(turned.shape, source.dtype)
+        straight = out if same else np.empty(tile.shape, source.dtype)
         for k in range(0, columns, strip):
-            straight.view(bits)[:, k : k + strip] = turned.view(bits)[:, k : k + strip]
+            straight.view(bits)[:, k : k + strip] = tile.view(bits)[:, k : k + strip]
         if not same:
             out[...] = straight
 
 
 def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Uninitialized array that JAX need not copy."""
+    """Allocate an uninitialised array that JAX can use without a copy."""
     n_bytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(n_bytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -217,9 +217,9 @@ def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 
 def _bounds(index: tuple[slice, ...] | None, shape: Sequence[int]) -> Bounds:
     assert index is not None  # every axis of a parameter has a slice
-    ranges = (part.indices(size) for part, size in zip(index, shape, strict=True))
+    ranges = (axis.indices(size) for axis, size in zip(index, shape, strict=True))
     return tuple((start, stop) for start, stop, _ in ranges)
 
 
-def _contains(bounds: Bounds, place: tuple[int, ...]) -> bool:
-    return all(low <= at < high for at, (low, high) in zip(place, bounds, strict=False))
+def _contains(bounds: Bounds, position: tuple[int, ...]) -> bool:
+    return all(low <= at < high for at, (low, high) in zip(position, bounds, strict=False))

@@ -1,16 +1,17 @@
-"""Fingerprint of a model: a digest of all bytes that decide its numbers.
+"""Fingerprint of a model: a digest of all bytes that determine its scores.
 
-SHA-256, because processors have instructions for it (1.67 GB/s on one core with SHA-NI) and
-because two models with the same digest would share journal rows. A file is cut into chunks that
-threads hash in parallel; its digest is the digest of the chunks' digests.
+The digest is SHA-256: processors have instructions for it (1.67 GB/s on one core with SHA-NI), and
+collisions must be impossible, since two models with the same digest would share journal rows. A
+file is cut into chunks that threads hash in parallel; its digest is the digest of the chunks'
+digests.
 
 In a run of several processes the first one computes the fingerprint. The others would read the
-same bytes again, so they compare an outline: sizes, headers and samples.
+same bytes again, so they only compare an outline: sizes, headers and samples.
 
 Digests of weight files are cached in the user's cache folder. An entry is named by the file's
 device and inode and contains the version of the file that was read, so a changed file replaces
-its entry. An entry that is missing, damaged, cannot be written or is in a folder that others can
-write costs the time to read the file again, and never gives a wrong digest.
+its entry. If an entry is missing, damaged, not writable or in a folder that others can write, the
+file is read again; the digest is never wrong.
 """
 
 import collections
@@ -33,19 +34,23 @@ from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.filling import n_threads
 from jaxscore.models.weights.folder import CONFIG, CONVERTED, CONVERTED_PARAMS, is_converted
 
-FORMAT = 2  # increased with every change of the definition of a fingerprint
-CHUNK = 16 << 20  # bytes; another size gives other digests, so raise FORMAT with it
-PIECE = 1 << 20  # bytes that are read and hashed at a time, small enough for a core's cache
-HEAD, SAMPLES, SAMPLE = 1 << 20, 16, 1 << 16  # of an outline: bytes, number, bytes
-SMALL = 1 << 20  # bytes; a smaller file is hashed as fast as its cached digest is found
-# Nanoseconds for which a file must have been unchanged to be cached: a file system's clock has
-# ticks (2 s on FAT, 4 ms on Linux), and two changes within one tick have the same time
+FORMAT = 2  # increase with every change of the definition of a fingerprint
+CHUNK = 16 << 20  # bytes; increase FORMAT with a change, since digests depend on it
+PIECE = 1 << 20  # bytes that are read and hashed at a time; fits into a core's cache
+HEAD, SAMPLES, SAMPLE = (
+    1 << 20,
+    16,
+    1 << 16,
+)  # of an outline: bytes, number of samples, bytes per sample
+SMALL = 1 << 20  # bytes; hashing a smaller file is as fast as reading its cached digest
+# Nanoseconds for which a file must have been unchanged to be cached. The clock of a file system has
+# ticks (2 s on FAT, 4 ms on Linux), and two changes within one tick have the same time.
 SETTLED = 2_000_000_000
 CHANGED = "run again once the checkpoint is complete and at rest"
 
 
 class Version(NamedTuple):
-    """Facts that change whenever a file's bytes do; the times are in nanoseconds."""
+    """Attributes of a file that change whenever its bytes do; times are in nanoseconds."""
 
     device: int
     inode: int
@@ -61,15 +66,15 @@ class _Stopped(Exception):
 def fingerprint(
     folder: Path, adapter: Path | None = None, stop: threading.Event | None = None
 ) -> str:
-    """A digest of a checkpoint's config and weights, and of an adapter's.
+    """Return a digest of a checkpoint's config and weights, and of an adapter's.
 
-    It covers file names below the folder and contents, not the place or times: a copy has the
-    same fingerprint. The tokenizer is not part of it, since scores are requested by token ids.
+    It covers names relative to the folder and contents, not paths or times: a copy has the same
+    fingerprint. The tokenizer is not included, since scores are requested by token ids.
 
     Args:
-        folder: a Hugging Face checkpoint, or what `jaxscore convert` wrote.
+        folder: a Hugging Face checkpoint, or an output of `jaxscore convert`.
         adapter: a folder with a LoRA adapter.
-        stop: set it to end the work early with an exception.
+        stop: an event that ends the work early with an exception.
 
     Returns:
         64 hexadecimal digits.
@@ -79,16 +84,16 @@ def fingerprint(
     """
     files = _files(folder, adapter)
     versions = {path: _version_of(path) for path in files.values()}
-    return _hashed(files, versions, stop or threading.Event())
+    return _hash_files(files, versions, stop or threading.Event())
 
 
 class Digests(NamedTuple):
     """Digests of a checkpoint.
 
     Attributes:
-        digest: the fingerprint; empty in all processes but the first.
-        outline: of sizes, headers and samples; empty in a run of one process.
-        versions: of the files before they were read.
+        digest: the fingerprint; empty in all processes except the first.
+        outline: the digest of sizes, headers and samples; empty in a run of one process.
+        versions: the versions of the files before they were read.
     """
 
     digest: str
@@ -98,40 +103,40 @@ class Digests(NamedTuple):
 
 @contextlib.contextmanager
 def computed_beside(folder: Path, adapter: Path | None = None) -> Iterator[Callable[[], Digests]]:
-    """Digests, computed by threads while the block loads the same files.
+    """Compute digests in threads while the block loads the same files.
 
-    Each byte then comes from the disk once. The block's end waits for the digests, unless the
+    Each byte is then read from disk once. The context manager waits for the digests, unless the
     block fails.
 
     Yields:
-        Function that returns them after the block.
+        A function that returns the digests after the block.
 
     Raises:
-        InputError: as `fingerprint`, or a file has changed by the block's end.
+        InputError: see `fingerprint`; or a file changed before the end of the block.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as pool:
         try:
-            found = pool.submit(_digests_of_process, folder, adapter, stop)
-            yield found.result
+            digests = pool.submit(_digests_of_process, folder, adapter, stop)
+            yield digests.result
         except BaseException:
             stop.set()
             raise
-        for path, version in found.result().versions.items():
+        for path, version in digests.result().versions.items():
             _check_same(path, version)
 
 
 def _digests_of_process(folder: Path, adapter: Path | None, stop: threading.Event) -> Digests:
-    """`Digests` with what this process needs."""
+    """Compute the digests that this process needs."""
     files = _files(folder, adapter)
     versions = {path: _version_of(path) for path in files.values()}
     outline = _outline(files) if processes.is_distributed() else ""
-    whole = _hashed(files, versions, stop) if processes.is_first() else ""
-    return Digests(whole, outline, versions)
+    digest = _hash_files(files, versions, stop) if processes.is_first() else ""
+    return Digests(digest, outline, versions)
 
 
 def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
-    """Files that `models.load` reads parameters from, and their config, by kind and name."""
+    """Return the weight files and configs of a model, by ("model" or "adapter", name)."""
     if is_gguf(folder):
         files = {("model", path.name): path for path in read_gguf(folder).files}
     else:
@@ -152,22 +157,22 @@ def _files(folder: Path, adapter: Path | None) -> dict[tuple[str, str], Path]:
     return files
 
 
-def _hashed(
+def _hash_files(
     files: dict[tuple[str, str], Path], versions: dict[Path, Version], stop: threading.Event
 ) -> str:
-    """The fingerprint of some files, which had these versions before.
+    """Return the fingerprint of files that had these versions before.
 
-    Takes the digest of a file from the cache if it is known.
+    Cached digests of files are used.
     """
     read_at = time.time_ns()
-    known = {
+    cached = {
         path: _cached_digest(version) if version.size > SMALL else None
         for path, version in versions.items()
     }
     chunks = [
         (path, start)
         for path, version in versions.items()
-        if known[path] is None
+        if cached[path] is None
         for start in range(0, version.size, CHUNK)
     ]
 
@@ -181,7 +186,7 @@ def _hashed(
             leaves[path].append(digest)
     digests = []
     for path, version in versions.items():
-        if (file_digest := known[path]) is None:
+        if (file_digest := cached[path]) is None:
             _check_same(path, version)
             data = b"%d:" % version.size + b"".join(leaves[path])
             file_digest = hashlib.sha256(data).hexdigest()
@@ -192,9 +197,9 @@ def _hashed(
 
 
 def _outline(files: dict[tuple[str, str], Path]) -> str:
-    """Digest of each file's size, first `HEAD` bytes and `SAMPLES` samples.
+    """Return a digest of each file's size, first `HEAD` bytes and `SAMPLES` samples.
 
-    These 2 MB show another checkpoint or an update, not damage between the samples.
+    These 2 MB reveal another checkpoint or an update, but not damage between the samples.
     """
     digest = hashlib.sha256(repr(list(files)).encode())
     for path in files.values():
@@ -202,13 +207,13 @@ def _outline(files: dict[tuple[str, str], Path]) -> str:
         digest.update(b"%d:" % size)
         starts = range(HEAD, size, max(SAMPLE, (size - HEAD) // SAMPLES)) if size > HEAD else ()
         for start, length in ((0, HEAD), *((start, SAMPLE) for start in starts)):
-            whole = min(length, size - start)
-            digest.update(_chunk_digest(path, start, whole, threading.Event()))
+            n_bytes = min(length, size - start)
+            digest.update(_chunk_digest(path, start, n_bytes, threading.Event()))
     return digest.hexdigest()
 
 
 def _chunk_digest(path: Path, start: int, size: int, stop: threading.Event) -> bytes:
-    """Digest of `size` bytes from `start`. Reading and hashing release Python's lock."""
+    """Return the digest of `size` bytes from `start`. Reading and hashing release the GIL."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(min(PIECE, size)))
     try:
         with open(path, "rb", buffering=0) as file:
@@ -244,13 +249,13 @@ def _unreadable(path: Path, problem: OSError) -> InputError:
 
 
 def _cached_digest(version: Version) -> str | None:
-    """Cached digest of this version of a file, hexadecimal, or None."""
+    """Return the cached hexadecimal digest of this version of a file, or None."""
     if (entry := _entry(version)) is None:
         return None
     try:
         if not entry.exists():
             return None
-        create_cache_folder("weights")  # refuses one in which others could change a digest
+        create_cache_folder("weights")  # refuses a folder that others can write
         lines = entry.read_text("ascii").splitlines()
     except (OSError, ValueError, InputError):
         return None
@@ -260,12 +265,11 @@ def _cached_digest(version: Version) -> str | None:
 
 
 def _cache_digest(version: Version, digest: str, read_at: int) -> None:
-    """Keep a digest, if the file has been at rest for long enough.
+    """Write a digest to the cache if the file has been unchanged for long enough.
 
     Args:
-        digest: hexadecimal, of all bytes of the file.
-        read_at: nanoseconds since the epoch, when `version` was looked up and before the file
-            was read.
+        digest: the hexadecimal digest of all bytes of the file.
+        read_at: the time before `version` was read, in nanoseconds since the epoch.
     """
     entry = _entry(version)
     if entry is None or read_at - version.ctime < SETTLED:
@@ -290,6 +294,6 @@ def _entry(version: Version) -> Path | None:
 
 
 def _lines(version: Version, digest: str) -> list[str]:
-    """The digest, and a checksum of it and of the version that it belongs to."""
+    """Return the lines of a cache entry: the digest, and a checksum of it and of the version."""
     checked = hashlib.sha256(f"{tuple(version)} {digest}".encode()).hexdigest()
     return [digest, checked]

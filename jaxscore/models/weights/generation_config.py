@@ -9,7 +9,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.weights.folder import config_path, read_json
 
 FILE = "generation_config.json"
-MAX_ID = (1 << 31) - 1  # of a token
+MAX_ID = (1 << 31) - 1  # largest token id
 MAX_REAL = 1e30  # below the largest float32
 
 
@@ -17,14 +17,14 @@ MAX_REAL = 1e30  # below the largest float32
 class GenerationDefaults:
     """Sampling defaults of a checkpoint, as transformers' `generate` would apply them.
 
-    jaxscore reports them and applies none: a `GenerationRequest` states its own.
+    jaxscore only reports them: a `GenerationRequest` has all its settings.
 
     Attributes:
-        do_sample: sample instead of greedy decoding. The values below apply to sampling only,
-            except for `repetition_penalty`.
-        temperature, top_k, top_p: of sampling; a top_k of 0 keeps all tokens.
-        repetition_penalty: of greedy and sampled text.
-        unhandled: entries by name that change the text and that jaxscore does not implement.
+        do_sample: if True, sample instead of greedy decoding. The values below only apply to
+            sampling, except for `repetition_penalty`.
+        temperature, top_k, top_p: the parameters of sampling; a top_k of 0 keeps all tokens.
+        repetition_penalty: the penalty of greedy and sampled text.
+        unhandled: entries by name that change the text and that jaxscore does not support.
     """
 
     do_sample: bool = False
@@ -44,7 +44,7 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and -MAX_REAL < value < MAX_REAL
 
 
-# Entries that a `GenerationRequest` has, with a test of the values that it accepts
+# Entries that a `GenerationRequest` has, with a check of the values that it accepts
 COMPUTED: dict[str, Callable[[Any], bool]] = {
     "do_sample": lambda value: type(value) is bool,
     "temperature": lambda value: _number(value) and value > 0,
@@ -53,7 +53,7 @@ COMPUTED: dict[str, Callable[[Any], bool]] = {
     "repetition_penalty": lambda value: _number(value) and value > 0,
 }
 
-# Entries of sampled text, and other entries of any text -> values beside None that change nothing
+# Entries for sampled text, and other entries for any text -> values other than None without effect
 SAMPLING: dict[str, tuple[Any, ...]] = {
     "temperature": (),
     "top_k": (),
@@ -97,12 +97,12 @@ ANY_TEXT: dict[str, tuple[Any, ...]] = {
 def read_generation_config(
     folder: Path, config: Mapping[str, Any]
 ) -> tuple[tuple[int, ...], GenerationDefaults]:
-    """EOS ids and sampling defaults of a checkpoint.
+    """Read the EOS ids and sampling defaults of a checkpoint.
 
-    Each comes from `generation_config.json` if it has them, otherwise from the config.
+    Each is from `generation_config.json` if that has it, otherwise from the config.
 
     Args:
-        config: the text model's.
+        config: the text model's config.
 
     Raises:
         InputError: the file is not a JSON object, or an `eos_token_id` is not an id or a list of
@@ -120,23 +120,23 @@ def read_generation_config(
 
 
 def _eos_ids(config: Mapping[str, Any], where: Path) -> tuple[int, ...]:
-    found = config.get("eos_token_id")
-    ids = found if isinstance(found, list) else [] if found is None else [found]
+    value = config.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(id) is int and 0 <= id <= MAX_ID for id in ids):
         raise InputError(
-            f"{where}: eos_token_id is {found!r}, expected a token id or a list of them"
+            f"{where}: eos_token_id is {value!r}, expected a token id or a list of them"
         )
     return tuple(ids)
 
 
 def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
-    given = {name: value for name, value in config.items() if value is not None}
-    values = {name: given[name] for name in COMPUTED if name in given}
+    entries = {name: value for name, value in config.items() if value is not None}
+    values = {name: entries[name] for name in COMPUTED if name in entries}
     valid = {name: value for name, value in values.items() if COMPUTED[name](value)}
     neutral = SAMPLING | ANY_TEXT
     unhandled = {
         name: value
-        for name, value in given.items()
+        for name, value in entries.items()
         if (name in neutral and name not in COMPUTED and value not in neutral[name])
         or (name in values and name not in valid)
     }

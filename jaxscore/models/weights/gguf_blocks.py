@@ -1,7 +1,7 @@
-"""Blocks of GGUF's types: their weights, and the arrays of `device.dots.Blocks` that hold them.
+"""Blocks of GGUF's types: conversion to weights, and to the arrays of `device.dots.Blocks`.
 
 A type is described by the arrays in its blocks (layouts: ggml-common.h of ggml). Weights of all
-layers are one parameter and have one form; it is the smallest that is exact for all their types.
+layers are one parameter with one form: the smallest that is exact for all their types.
 """
 
 import functools
@@ -18,21 +18,21 @@ IQ4_VALUES = np.array(
 )
 
 
-Read = Callable[[np.ndarray], np.ndarray]  # of blocks uint8 [n, bytes]
+Read = Callable[[np.ndarray], np.ndarray]  # reads an array from blocks uint8 [n, bytes]
 
 
 class Layout(NamedTuple):
-    """How blocks of one type are read.
+    """Layout of the blocks of one type, with functions that read their arrays.
 
     Attributes:
-        n_bytes: of a block.
-        bits: 4 if the weights fit, otherwise 8.
-        size: weights of a group.
-        values: int8 [n, block]. Those of 4 bits are 0 to 15 with minima, otherwise -8 to 7.
-        scale: float16 [n, groups], or int8 if `outer` is not None.
-        minimum: likewise; None if the type has none.
-        outer: float16 [n], None if scales are not nested.
-        outer_minimum: float16 [n]; minima are added.
+        n_bytes: the bytes of a block.
+        bits: 4 if the values fit into 4 bits, otherwise 8.
+        size: the number of weights of a group.
+        values: reads int8 [n, block]. 4-bit values are 0 to 15 with minima, otherwise -8 to 7.
+        scale: reads float16 [n, groups], or int8 if `outer` is not None.
+        minimum: reads minima like `scale`; None if the type is symmetric. Minima are added.
+        outer: reads float16 [n]; None if scales are not nested.
+        outer_minimum: reads float16 [n]; None if minima are not nested.
     """
 
     n_bytes: int
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 def _bytes(start: int, stop: int, dtype: type = np.uint8) -> Read:
-    """An array in a block."""
+    """Create a reader of an array in a block."""
     return lambda blocks: np.ascontiguousarray(blocks[:, start:stop]).view(dtype)
 
 
@@ -55,12 +55,12 @@ def _float16(start: int) -> Read:
 
 
 def _halves(packed: np.ndarray) -> np.ndarray:
-    """Low halves of bytes [..., k], then the high ones: [..., 2 k]."""
+    """Return the low nibbles of bytes [..., k], then the high ones: [..., 2 k]."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
 def _planes(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Parts of `bits` bits of bytes [..., k], the lowest first: [..., 8 / bits, k]."""
+    """Split bytes [..., k] into fields of `bits` bits, lowest first: [..., 8 / bits, k]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     return (packed[..., None, :] >> shifts) & np.uint8((1 << bits) - 1)
 
@@ -78,7 +78,7 @@ def _values_q4_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def _values_5(blocks: np.ndarray, start: int) -> np.ndarray:
-    """The fifth bits come first: bit k of 32 is weight k's."""
+    """Read 5-bit values: 32 fifth bits, of which bit k belongs to weight k, then the nibbles."""
     fifth = np.unpackbits(blocks[:, start : start + 4], axis=-1, bitorder="little")
     return _values_4(blocks, start + 4) | (fifth << 4)
 
@@ -92,7 +92,7 @@ def _values_q2_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _values_q3_k(blocks: np.ndarray) -> np.ndarray:
-    """Four less if the bit of the mask is 0; plane k is of weights 32 k to 32 k + 31."""
+    """Read 3-bit values; bit k of the mask's bytes is the third bit of weights 32k to 32k + 31."""
     low = _flat(_planes(blocks[:, 32:96].reshape(-1, 2, 32), 2))
     third = _flat(_planes(blocks[:, :32], 1))
     return (low | (third << 2)).view(np.int8) - np.int8(4)
@@ -124,11 +124,14 @@ def _scales_q3_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def _scales_k(blocks: np.ndarray, which: int) -> np.ndarray:
-    """Scales (0) or minima (1) of Q4_K and Q5_K, 6 bits each in 12 bytes: the first four whole in
-    bytes 0 to 3 and 4 to 7, whose highest bits belong to the last four."""
-    whole, last = blocks[:, 4 + 4 * which : 8 + 4 * which], blocks[:, 12:16]
+    """Read scales (0) or minima (1) of Q4_K and Q5_K: 8 of each in 12 bytes, 6 bits each.
+
+    Bytes 0 to 3 and 4 to 7 have the first four in their low 6 bits, and in their high 2 bits the
+    high bits of the last four, whose low nibbles are in bytes 8 to 11.
+    """
+    first, last = blocks[:, 4 + 4 * which : 8 + 4 * which], blocks[:, 12:16]
     low = last >> 4 if which else last & 15
-    return np.concatenate([whole & 63, low | ((whole >> 6) << 4)], axis=-1)
+    return np.concatenate([first & 63, low | ((first >> 6) << 4)], axis=-1)
 
 
 def _scales_iq4_xs(blocks: np.ndarray) -> np.ndarray:
@@ -182,22 +185,22 @@ LAYOUTS = {
 
 
 def form_of(type_name: str, columns: int) -> Form | None:
-    """The smallest form that holds a type exactly, or None if there is none."""
+    """Return the smallest form that represents a type exactly, or None."""
     if (layout := LAYOUTS.get(type_name)) is None:
         return None
-    kind = INT4 if layout.bits == 4 else INT8
+    value_type = INT4 if layout.bits == 4 else INT8
     scale = FLOAT16 if layout.outer is None else NESTED
-    return Form(kind, layout.size, layout.minimum is not None, scale, columns)
+    return Form(value_type, layout.size, layout.minimum is not None, scale, columns)
 
 
 def block_weights(rows: np.ndarray, type_name: str) -> np.ndarray:
-    """float32 [rows, columns] of uint8 [rows, bytes], bit for bit those of `gguf.quants`.
+    """Dequantize uint8 [rows, bytes] to float32 [rows, columns], bit for bit like `gguf.quants`.
 
-    It makes six passes, so that a few rows at a time, which a core's cache holds, are fastest.
+    The function makes six passes, so it is fastest on a few rows that fit into a core's cache.
     """
     layout = LAYOUTS[type_name]
     blocks = rows.reshape(-1, layout.n_bytes)
-    with np.errstate(over="ignore", invalid="ignore"):  # of a damaged file's scales
+    with np.errstate(over="ignore", invalid="ignore"):  # scales of damaged files
         scale = _times(layout.scale(blocks), layout.outer, blocks)
         weights = layout.values(blocks).astype(np.float32).reshape(*scale.shape, -1)
         weights *= scale[..., None]
@@ -207,13 +210,13 @@ def block_weights(rows: np.ndarray, type_name: str) -> np.ndarray:
 
 
 def _times(numbers: np.ndarray, outer: Read | None, blocks: np.ndarray) -> np.ndarray:
-    """float32 scales or minima [n, groups]."""
+    """Return float32 scales or minima [n, groups]."""
     wide = numbers.astype(np.float32)
     return wide if outer is None else wide * outer(blocks).astype(np.float32)
 
 
 def block_values(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
-    """int8 [rows, columns], or uint8 [rows, columns / 2] if the form has 4 bits."""
+    """Return `Blocks.values`: int8 [rows, columns], or uint8 [rows, columns / 2] with 4 bits."""
     layout = LAYOUTS[type_name]
     values = layout.values(rows.reshape(-1, layout.n_bytes))
     if form.kind == INT8:
@@ -223,20 +226,20 @@ def block_values(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
 
 
 def packed(codes: np.ndarray, n_rows: int) -> np.ndarray:
-    """uint8 [rows, columns / 2] of weights' 4 bits, row by row, as `dots.PACKED` says."""
+    """Pack 4-bit codes of rows to uint8 [rows, columns / 2]; for the order see `dots.PACKED`."""
     halves = codes.reshape(-1, 2, PACKED // 2)
     return (halves[:, 0] | halves[:, 1] << np.uint8(4)).reshape(n_rows, -1)
 
 
 def block_scales(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
-    """`Blocks.scale` [rows, groups]."""
+    """Return `Blocks.scale` [rows, groups]."""
     layout = LAYOUTS[type_name]
     scales = layout.scale(rows.reshape(-1, layout.n_bytes))
     return _per_group(scales, len(rows), layout, form)
 
 
 def block_minima(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
-    """`Blocks.minimum` [rows, groups]; of a type without minima those that undo its shift."""
+    """Return `Blocks.minimum` [rows, groups]; symmetric types get minima that undo the shift."""
     layout = LAYOUTS[type_name]
     blocks = rows.reshape(-1, layout.n_bytes)
     if layout.minimum is not None:
@@ -249,14 +252,14 @@ def block_minima(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
 
 
 def block_outer_scales(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
-    """`Blocks.outer_scale` [rows, columns / 256]."""
+    """Return `Blocks.outer_scale` [rows, columns / 256]."""
     layout = LAYOUTS[type_name]
     assert layout.outer is not None
     return layout.outer(rows.reshape(-1, layout.n_bytes)).view(np.uint16).reshape(len(rows), -1)
 
 
 def block_outer_minima(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
-    """`Blocks.outer_minimum` [rows, columns / 256]."""
+    """Return `Blocks.outer_minimum` [rows, columns / 256]."""
     layout = LAYOUTS[type_name]
     blocks = rows.reshape(-1, layout.n_bytes)
     if layout.outer_minimum is not None:
@@ -277,15 +280,15 @@ READ_FIELD: dict[str, Callable[[np.ndarray, str, Form], np.ndarray]] = {
 
 
 def _is_shifted(layout: Layout, form: Form) -> bool:
-    """Whether values -8 to 7 are stored as 0 to 15, beside others that have minima."""
+    """Return True if a symmetric type's values -8 to 7 become 0 to 15, as the form has minima."""
     return form.kind == INT4 and form.has_minimum and layout.minimum is None
 
 
 def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:
-    """What undoes the shift of a type's values, exact.
+    """Return the minima that exactly undo the shift of a symmetric type's values.
 
     Raises:
-        InputError: a scale is above 8,188, whose eightfold float16 does not hold.
+        InputError: a scale is above 8,188, so that 8 times the scale exceeds float16.
     """
     if not _is_shifted(layout, form):
         return np.zeros_like(scales)
@@ -294,13 +297,13 @@ def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:
     if not np.isfinite(minima).all():
         largest = np.abs(scales).max()
         raise InputError(
-            f"a block has the scale {largest}, expected at most 8,188 beside blocks with minima; "
+            f"a block has the scale {largest}, expected at most 8,188 if other layers have minima; "
             "leave out --quantize stored"
         )
     return minima
 
 
 def _per_group(numbers: np.ndarray, n_rows: int, layout: Layout, form: Form) -> np.ndarray:
-    """Numbers of a type's groups for the form's groups, which may be halves of them."""
+    """Convert numbers per group of a type to the form's groups, which may be smaller."""
     bits = numbers.view(np.int8 if form.scale == NESTED else np.uint16).reshape(n_rows, -1)
     return np.repeat(bits, layout.size // form.size, axis=1) if layout.size > form.size else bits

@@ -1,9 +1,9 @@
-"""LoRA adapters in PEFT's format, merged into a checkpoint's tensors as they are read.
+"""LoRA adapters in PEFT's format, merged into a checkpoint's tensors at look-up.
 
 W + scale * B @ A (arXiv 2106.09685), in float32 and before any rounding to the model's dtype,
 with scale = alpha / r, or alpha / sqrt(r) if the adapter is rank-stabilised (arXiv 2312.03732).
-Whole tensors of the checkpoint are merged, before a family's table splits them, so fused matrices
-need no special case. Settings that no test compares with PEFT's own merge are refused.
+Deltas are added to the checkpoint's tensors before a family's table splits them, so fused matrices
+need no special case. Only settings that a test compares with PEFT's merge are supported.
 """
 
 import dataclasses
@@ -23,33 +23,33 @@ from jaxscore.models.weights.folder import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-ROOT = "base_model.model."  # prefix of PEFT's model for the names of its base
+ROOT = "base_model.model."  # PEFT's prefix for names of the base model
 PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
-# Original tensors of an adapted LM head, which PEFT saves with it unless told otherwise
+# Original tensors of an adapted LM head, which PEFT saves by default
 BASE = re.compile(r"(?P<module>.+)\.base_layer\.(?P<tensor>weight|bias)")
 
-# Settings of `adapter_config.json` that a merge reads:
+# Settings of `adapter_config.json` that are read
 READ = frozenset("r lora_alpha use_rslora rank_pattern alpha_pattern".split())
-# that do not affect it: training, and the modules, which the tensors' names tell; fan_in_fan_out
-# follows from the kind of module, as PEFT sets it itself;
+# Settings that do not affect a merge: those of training, and the adapted modules, which follow from
+# the tensors' names. fan_in_fan_out follows from the module's class, as in PEFT.
 INERT = frozenset(
     "auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode "
     "layers_pattern layers_to_transform lora_dropout megatron_core peft_version "
     "qalora_group_size revision runtime_config target_modules".split()
 )
-# and that are handled with some values only. Any other must be off.
+# Settings of which only these values are supported. All others must be off.
 ONLY: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "task_type": ("CAUSAL_LM", None),
     "bias": ("none",),
-    # Others, such as PiSSA, change the weights that the adapter is added to.
+    # Others, such as PiSSA, change the base weights.
     "init_lora_weights": (True, False, "gaussian"),
 }
 # Modules of transformers' class Conv1D, whose weights are [in, out].
 CONV1D = {"gpt2": ("c_attn", "c_fc", "c_proj")}
-# Modules that several layers share, each of which PEFT adapts on its own
+# Modules that several layers share, which PEFT adapts separately for each layer
 SHARED = {"zamba": ".shared_transf.", "zamba2": ".shared_transformer."}
-MOST_SCALE = 1e9  # alpha over rank; usual are 0.5 to 4
+MAX_SCALE = 1e9  # alpha / rank; usually 0.5 to 4
 PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes years
 
 
@@ -58,8 +58,8 @@ class Delta:
     """Update of one weight [out, in].
 
     Attributes:
-        a, b: [r, in] and [out, r], as stored.
-        scale: of their product.
+        a, b: the factors [r, in] and [out, r], as stored.
+        scale: the factor of their product.
     """
 
     a: np.ndarray
@@ -67,7 +67,7 @@ class Delta:
     scale: float
 
     def added_to(self, weight: np.ndarray, *, transposed: bool) -> np.ndarray:
-        """The updated weight, float32; `transposed` if the weight is [in, out]."""
+        """Return the updated weight, float32; `transposed` if the weight is [in, out]."""
         product = self.b.astype(np.float32) @ self.a.astype(np.float32)
         product *= np.float32(self.scale)
         product += (weight.T if transposed else weight).astype(np.float32)
@@ -79,10 +79,10 @@ class Adapter:
     """A checked adapter.
 
     Attributes:
-        weights: its file, named in errors.
-        base_model: the model that its config names, which is not checked.
-        deltas: by module of the base model.
-        base_tensors: the base model's tensors that the file has, by their names. As in PEFT, they
+        weights: the adapter's file, for error messages.
+        base_model: the base model named by the adapter's config; not checked.
+        deltas: the updates by module of the base model.
+        base_tensors: tensors of the base model in the adapter's file, by name. As in PEFT, they
             replace those of the checkpoint before the deltas are added.
     """
 
@@ -93,28 +93,28 @@ class Adapter:
 
 
 def read(folder: Path) -> Adapter:
-    """Read the adapter of a folder that PEFT's `save_pretrained` wrote.
+    """Read an adapter from a folder written by PEFT's `save_pretrained`.
 
     Raises:
-        InputError: files that are missing or damaged, a setting or tensor that is not handled.
+        InputError: a file is missing or damaged, or a setting or tensor is not supported.
     """
     where = folder / CONFIG
     if not folder.is_dir():
         raise InputError(f"adapter {folder}: no such folder; expected one with {CONFIG}")
     if not where.exists():
-        raise InputError(f"adapter {folder}: holds no {CONFIG}; give a folder that PEFT has saved")
+        raise InputError(f"adapter {folder}: {CONFIG} is missing; give a folder saved by PEFT")
     config = read_json(where)
     if not isinstance(config, dict):
         raise InputError(f"{where}: expected an object, found {type(config).__name__}")
     _check_config(config, where)
     weights = folder / WEIGHTS
     if not weights.exists() and (pickled := sorted(folder.glob("adapter_model.*"))):
-        raise InputError(f"{pickled[0]}: is not read; save the adapter again, as {WEIGHTS}")
+        raise InputError(f"{pickled[0]}: pickles are not read; save the adapter as {WEIGHTS}")
     halves: dict[str, dict[str, np.ndarray]] = {}
     base_tensors: dict[str, np.ndarray] = {}
     tensors = map_file(weights)
     if not tensors:
-        raise InputError(f"{weights}: holds no tensors")
+        raise InputError(f"{weights}: the file is without tensors")
     adapted = {pair["module"] for name in tensors if (pair := PAIR.fullmatch(name))}
     for name, array in tensors.items():
         match = PAIR.fullmatch(name) or BASE.fullmatch(name)
@@ -131,8 +131,8 @@ def read(folder: Path) -> Adapter:
             base_tensors[f"{module}.{match['tensor']}"] = array
     deadline = time.monotonic() + PATTERN_SECONDS
     deltas = {
-        module: _delta(module, found, config, where, weights, deadline)
-        for module, found in halves.items()
+        module: _delta(module, arrays, config, where, weights, deadline)
+        for module, arrays in halves.items()
     }
     base = config.get("base_model_name_or_path")
     base_model = one_line(base) if isinstance(base, str) else None
@@ -142,58 +142,57 @@ def read(folder: Path) -> Adapter:
 def merged(
     tensors: Tensors, adapter: Adapter, model_type: str, bare: Callable[[str], str]
 ) -> Tensors:
-    """The tensors with the adapter merged in at each look-up.
+    """Return the tensors with the adapter merged in at each look-up.
 
     Args:
-        model_type: of the config.
-        bare: a tensor's name without what checkpoint and adapter may spell differently.
+        model_type: the config's model type.
+        bare: a function that removes from a name what differs between checkpoint and adapter.
 
     Raises:
-        InputError: a module of the adapter that no tensor of the model matches.
+        InputError: a module of the adapter matches no tensor of the model.
     """
-
     stored = {bare(name): name for name in tensors.stored}
     deltas: dict[str, tuple[Delta, bool]] = {}
     for module, delta in adapter.deltas.items():
         name = stored.get(bare(f"{module}.weight"))
         if SHARED.get(model_type, " ") in module:
             raise InputError(
-                f"{adapter.weights}: module {module} is of a block that several layers share, and "
-                "the adapter is for one of them; train one of the layers' own modules"
+                f"{adapter.weights}: module {module} belongs to a block that several layers share, "
+                "but the adapter is for one of them; adapt modules that are not shared"
             )
         if name is None and module.rpartition(".")[2] == "lm_head":
             raise InputError(
-                f"{adapter.weights}: module {module} is adapted, and the model has no such tensor, "
-                "since its LM head is the embedding; save the model with tie_word_embeddings false "
-                "and both tensors, or adapt other modules"
+                f"{adapter.weights}: module {module} is adapted, but the model lacks this tensor, "
+                "because its LM head is the embedding; save the model with tie_word_embeddings "
+                "false and both tensors, or adapt other modules"
             )
         if name is None:
             raise InputError(
-                f"{adapter.weights}: module {module} is none of the model's, which has "
+                f"{adapter.weights}: module {module} is not in the model, which has "
                 f"{', '.join(sorted(tensors.stored)[:3])} ...; the adapter was made for "
                 f"{adapter.base_model or 'an unnamed model'}"
             )
         if name in deltas:
-            raise InputError(f"{adapter.weights}: module {module} is there under two names")
+            raise InputError(f"{adapter.weights}: module {module} appears under two names")
         transposed = module.rpartition(".")[2] in CONV1D.get(model_type, ())
-        found = tensors.stored[name].shape
-        wanted = (delta.b.shape[0], delta.a.shape[1])
-        if found != (wanted[::-1] if transposed else wanted):
+        shape = tensors.stored[name].shape
+        expected = (delta.b.shape[0], delta.a.shape[1])
+        if shape != (expected[::-1] if transposed else expected):
             raise InputError(
-                f"{adapter.weights}: module {module} is for a weight of shape {list(wanted)}; "
-                f"tensor {name} of the model has {list(found)}"
+                f"{adapter.weights}: module {module} is for a weight of shape {list(expected)}; "
+                f"tensor {name} of the model has {list(shape)}"
                 f"{', which is [in, out]' if transposed else ''}"
             )
         check_float(tensors.where[name], name, tensors.stored[name])
         deltas[name] = delta, transposed
     replaced = {}
-    for own_name, array in adapter.base_tensors.items():
-        name = stored.get(bare(own_name))
+    for base_name, array in adapter.base_tensors.items():
+        name = stored.get(bare(base_name))
         if name is None or tensors.stored[name].shape != array.shape:
-            shape = "no such tensor" if name is None else list(tensors.stored[name].shape)
+            actual = "no such tensor" if name is None else list(tensors.stored[name].shape)
             raise InputError(
-                f"{adapter.weights}: the original {own_name} of the adapted module has shape "
-                f"{list(array.shape)}; the model has {shape}"
+                f"{adapter.weights}: the original {base_name} of the adapted module has shape "
+                f"{list(array.shape)}; the model has {actual}"
             )
         check_float(tensors.where[name], name, tensors.stored[name])
         replaced[name] = array
@@ -216,87 +215,87 @@ def merged(
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:
-    """Require every setting to be read, inert, or at a value that is handled."""
+    """Require every setting to be read, inert, or at a supported value."""
     for name, value in sorted(config.items()):
         if name in ONLY:
-            # `in` takes 1 for True
-            good = any(type(value) is type(known) and value == known for known in ONLY[name])
+            # `in` would accept 1 for True
+            is_valid = any(type(value) is type(option) and value == option for option in ONLY[name])
         else:
-            good = name in READ | INERT or value is None or value is False or value in ({}, [])
-        if not good:
+            is_valid = name in READ | INERT or value is None or value is False or value in ({}, [])
+        if not is_valid:
             raise InputError(
                 f"{where}: {name} is {value!r}, which is not handled"
                 + (f"; handled are {', '.join(map(repr, ONLY[name]))}" if name in ONLY else "")
                 + "; merge this adapter with PEFT itself"
             )
     if "peft_type" not in config:
-        raise InputError(f"{where}: has no peft_type, expected 'LORA'")
+        raise InputError(f"{where}: peft_type is missing, expected 'LORA'")
     if type(config.get("use_rslora", False)) is not bool:
         raise InputError(f"{where}: use_rslora is {config['use_rslora']!r}, expected true or false")
-    _positive(config.get("r"), "r", where, whole=True)
-    _positive(config.get("lora_alpha"), "lora_alpha", where)
+    _check_positive(config.get("r"), "r", where, integral=True)
+    _check_positive(config.get("lora_alpha"), "lora_alpha", where)
     for name in ("rank_pattern", "alpha_pattern"):
         patterns = config.get(name) or {}
         if not isinstance(patterns, dict):
             raise InputError(f"{where}: {name} is {patterns!r}, expected an object")
         for pattern, value in patterns.items():
-            _positive(value, f"{name} of {pattern!r}", where, whole=name == "rank_pattern")
+            _check_positive(value, f"{name} of {pattern!r}", where, integral=name == "rank_pattern")
             try:
-                with (
-                    warnings.catch_warnings()
-                ):  # of nested sets, which do not concern this checkpoint
+                with warnings.catch_warnings():  # about nested sets, irrelevant here
                     warnings.simplefilter("ignore")
-                    re.compile(_at_end(pattern))  # what PEFT takes
+                    re.compile(_at_end(pattern))  # the syntax that PEFT uses
                     regex.compile(_at_end(pattern))
             except (re.error, regex.error, OverflowError, RecursionError) as problem:
                 raise InputError(
-                    f"{where}: {name}: {pattern!r} is no pattern ({problem})"
+                    f"{where}: {name}: {pattern!r} is not a valid pattern ({problem})"
                 ) from None
 
 
-def _positive(value: Any, name: str, where: Path, *, whole: bool = False) -> None:
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
-        kind = "a whole number" if whole else "a number"
-        raise InputError(f"{where}: {name} is {value!r}, expected {kind} above 0")
+def _check_positive(value: Any, name: str, where: Path, *, integral: bool = False) -> None:
+    types = int if integral else int | float
+    if isinstance(value, bool) or not isinstance(value, types) or not 0 < value < math.inf:
+        expected = "a whole number" if integral else "a number"
+        raise InputError(f"{where}: {name} is {value!r}, expected {expected} above 0")
 
 
 def _delta(
     module: str,
-    found: dict[str, np.ndarray],
+    halves: dict[str, np.ndarray],
     config: dict[str, Any],
     where: Path,
     weights: Path,
     deadline: float,
 ) -> Delta:
-    if set(found) != {"A", "B"}:
-        raise InputError(f"{weights}: module {module} has lora_{next(iter(found))} alone")
-    a, b = found["A"], found["B"]
-    rank = _own(config.get("rank_pattern"), module, config["r"], where, deadline)
-    alpha = _own(config.get("alpha_pattern"), module, config["lora_alpha"], where, deadline)
+    if set(halves) != {"A", "B"}:
+        raise InputError(f"{weights}: module {module} has only lora_{next(iter(halves))}")
+    a, b = halves["A"], halves["B"]
+    rank = _value_for(config.get("rank_pattern"), module, config["r"], where, deadline)
+    alpha = _value_for(config.get("alpha_pattern"), module, config["lora_alpha"], where, deadline)
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != rank or b.shape[1] != rank:
         raise InputError(
             f"{weights}: module {module} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, "
             f"expected [{rank}, in] and [out, {rank}], since its rank is {rank} in {where.name}"
         )
-    if alpha > MOST_SCALE * rank:
-        raise InputError(f"{where}: lora_alpha of module {module} is {alpha}, and its rank {rank}")
+    if alpha > MAX_SCALE * rank:
+        raise InputError(
+            f"{where}: lora_alpha of module {module} is {alpha}, too large for its rank {rank}"
+        )
     return Delta(a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
-def _own(
+def _value_for(
     patterns: dict[str, Any] | None, module: str, default: Any, where: Path, deadline: float
 ) -> Any:
-    """Value of the first pattern that matches the end of a module's name, as in PEFT."""
+    """Return the value of the first pattern that matches the end of a module's name, as in PEFT."""
     for pattern, value in (patterns or {}).items():
         try:
-            left = max(0.001, deadline - time.monotonic())
-            if regex.match(_at_end(pattern), module, timeout=left):
+            seconds_left = max(0.001, deadline - time.monotonic())
+            if regex.match(_at_end(pattern), module, timeout=seconds_left):
                 return value
         except TimeoutError:
             raise InputError(
-                f"{where}: patterns take more than {PATTERN_SECONDS:g} s, {pattern!r} for module "
-                f"{module} too; write it without repeats in repeats"
+                f"{where}: matching of patterns takes more than {PATTERN_SECONDS:g} s, stopped at "
+                f"{pattern!r} for module {module}; write it without nested repeats"
             ) from None
     return default
 

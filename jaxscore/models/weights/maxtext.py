@@ -8,10 +8,10 @@ Per layer, of width D with H heads of h channels:
     MLP, LM head        kernel [in, out]                    weight [out, in]
     embedding           [V, D], padded to more rows         weight [V, D]
 
-Queries of llama and gemma contain the factor 1 / sqrt(h) of attention; gemma's norms contain the
-one that Hugging Face adds, and its embedding the factor sqrt(D). With `rope_type: llama3.1` the
-channels of queries and keys that are rotated together are neighbours; otherwise, and in Hugging
-Face's layout, they are h / 2 apart.
+In llama and gemma, queries contain attention's factor 1 / sqrt(h). In gemma, norms contain the 1
+that Hugging Face adds, and the embedding the factor sqrt(D). With `rope_type: llama3.1` the two
+channels of a rotary pair are adjacent; otherwise, and in Hugging Face's layout, they are h / 2
+apart.
 """
 
 import functools
@@ -39,24 +39,24 @@ GEMMA_NORMS = {
     "pre_self_attention_norm": "input_layernorm",
     "pre_ffw_norm": "post_attention_layernorm",
 }
-KINDS = ("llama", "qwen2", "qwen3", "gemma")
+MODEL_TYPES = ("llama", "qwen2", "qwen3", "gemma")
 SCAN_AXIS = 1
 
 Keys = tuple[str, ...]
 
 
-def _layer_table(kind: str) -> dict[Keys, str]:
-    """Names in a layer."""
-    norms = GEMMA_NORMS if kind == "gemma" else LAYER_NORMS
-    table: dict[Keys, str] = {(theirs, "scale"): f"{ours}.weight" for theirs, ours in norms.items()}
-    for theirs, ours in ATTENTION.items():
-        table["self_attention", theirs, "kernel"] = f"self_attn.{ours}.weight"
-        if kind == "qwen2" and theirs != "out":
-            table["self_attention", theirs, "bias"] = f"self_attn.{ours}.bias"
-    if kind == "qwen3":
-        for theirs, ours in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
-            table["self_attention", theirs, "scale"] = f"self_attn.{ours}.weight"
-    return table | {("mlp", t, "kernel"): f"mlp.{ours}.weight" for t, ours in MLP.items()}
+def _layer_table(model_type: str) -> dict[Keys, str]:
+    """Return Hugging Face's names of a layer's parameters by MaxText's paths."""
+    norms = GEMMA_NORMS if model_type == "gemma" else LAYER_NORMS
+    table: dict[Keys, str] = {(name, "scale"): f"{target}.weight" for name, target in norms.items()}
+    for name, target in ATTENTION.items():
+        table["self_attention", name, "kernel"] = f"self_attn.{target}.weight"
+        if model_type == "qwen2" and name != "out":
+            table["self_attention", name, "bias"] = f"self_attn.{target}.bias"
+    if model_type == "qwen3":
+        for name, target in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
+            table["self_attention", name, "scale"] = f"self_attn.{target}.weight"
+    return table | {("mlp", name, "kernel"): f"mlp.{target}.weight" for name, target in MLP.items()}
 
 
 TOP: dict[Keys, str] = {
@@ -70,24 +70,26 @@ TOP: dict[Keys, str] = {
 def tensors_of_maxtext(
     params: Any, config: Any, *, interleaved: bool | None = None
 ) -> dict[str, Any]:
-    """Tensors under Hugging Face names, for `Scorer.from_tensors` and `Scorer.update`.
+    """Convert MaxText's parameters to Hugging Face tensors for `Scorer.from_tensors` and `update`.
 
-    Device arrays stay on their devices; one program converts them.
+    Device arrays stay on their devices; one compiled program converts them.
 
     Args:
-        params: MaxText's tree of NumPy or JAX arrays: `state.params`, or what Orbax restores of a
-            checkpoint's `items`; all but `params` is left out.
-        config: of the Hugging Face model, as of `Scorer.from_tensors`.
-        interleaved: whether the `rope_type` or the model's name in MaxText starts with
-            `llama3.1`. None is whether the config's rotary parameters are of the type `llama3`.
+        params: MaxText's tree of NumPy or JAX arrays: `state.params`, or a checkpoint's `items` as
+            restored by Orbax, of which only `params` is used.
+        config: the config of the Hugging Face model, see `Scorer.from_tensors`.
+        interleaved: True if the `rope_type` or the model's name in MaxText starts with `llama3.1`;
+            by default, True if the rope type in the config is `llama3`.
 
     Raises:
-        InputError: another model type, or a parameter that is missing or left over, by its path.
+        InputError: the model type is not supported, or a parameter is missing or left over.
     """
     config = raw_config(config)
-    kind = config.get("model_type")
-    if kind not in KINDS:
-        raise InputError(f"MaxText's parameters of {kind!r}: handled are {', '.join(KINDS)}")
+    model_type = config.get("model_type")
+    if model_type not in MODEL_TYPES:
+        raise InputError(
+            f"MaxText's parameters of {model_type!r}: supported are {', '.join(MODEL_TYPES)}"
+        )
     flat = _flat(params)
     if interleaved is None:
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -101,13 +103,13 @@ def tensors_of_maxtext(
 
 @functools.lru_cache(maxsize=8)
 def _program(key: str, interleaved: bool) -> Any:
-    """The compiled conversion; `key` is the config as JSON."""
+    """Return the compiled conversion; `key` is the config as JSON."""
     return jax.jit(functools.partial(_converted, json.loads(key), interleaved))
 
 
 def _flat(params: Any) -> dict[str, Any]:
-    """Arrays by their path, joined by `/`, below the outer `params`."""
-    if hasattr(params, "to_pure_dict"):  # the state of an NNX module
+    """Return the arrays inside `params` by their path, joined by `/`."""
+    if hasattr(params, "to_pure_dict"):  # state of an NNX module
         params = params.to_pure_dict()
     from flax.core import meta
 
@@ -121,21 +123,21 @@ def _flat(params: Any) -> dict[str, Any]:
 def _converted(
     config: Mapping[str, Any], interleaved: bool, flat: Mapping[str, Any]
 ) -> dict[str, Any]:
-    kind, n_layers = config["model_type"], config["num_hidden_layers"]
-    left, out = dict(flat), {}
-    is_scanned = any(name.startswith("decoder/layers/") for name in left)
+    model_type, n_layers = config["model_type"], config["num_hidden_layers"]
+    remaining, out = dict(flat), {}
+    is_scanned = any(name.startswith("decoder/layers/") for name in remaining)
 
     def take(path: Keys) -> Any:
         name = "/".join(path)
-        if name not in left:
-            raise InputError(f"MaxText's parameters: {name} is missing, which a {kind} has")
-        return left.pop(name)
+        if name not in remaining:
+            raise InputError(f"MaxText's parameters: {name} of a {model_type} model is missing")
+        return remaining.pop(name)
 
     for path, name in TOP.items():
-        if path[1] == "logits_dense" and "/".join(path) not in left:
-            continue  # tied; `from_tensors` checks that it may be
+        if path[1] == "logits_dense" and "/".join(path) not in remaining:
+            continue  # tied; `from_tensors` checks the config
         out[name] = _tensor(config, interleaved, path, take(path))
-    for path, name in _layer_table(kind).items():
+    for path, name in _layer_table(model_type).items():
         stacked = take(("decoder", "layers", *path)) if is_scanned else None
         if stacked is not None and stacked.shape[SCAN_AXIS] != n_layers:
             raise InputError(
@@ -143,44 +145,46 @@ def _converted(
                 f"{list(stacked.shape)}, expected {n_layers} layers along axis {SCAN_AXIS}"
             )
         for i in range(n_layers):
-            own = take(("decoder", f"layers_{i}", *path)) if stacked is None else stacked[:, i]
-            out[f"model.layers.{i}.{name}"] = _tensor(config, interleaved, path, own)
-    if left:
-        names = ", ".join(sorted(left)[:5])
-        raise InputError(f"MaxText's parameters: {len(left)} are left over: {names}")
+            value = take(("decoder", f"layers_{i}", *path)) if stacked is None else stacked[:, i]
+            out[f"model.layers.{i}.{name}"] = _tensor(config, interleaved, path, value)
+    if remaining:
+        names = ", ".join(sorted(remaining)[:5])
+        raise InputError(f"MaxText's parameters: {len(remaining)} are left over: {names}")
     return out
 
 
 def _tensor(config: Mapping[str, Any], interleaved: bool, path: Keys, value: Any) -> Any:
-    """A layer's parameter, or one beside the layers, in Hugging Face's layout."""
-    kind, what = config["model_type"], path[-2]
-    if what == "token_embedder":
+    """Convert a parameter to Hugging Face's layout."""
+    model_type, module = config["model_type"], path[-2]
+    if module == "token_embedder":
         value = value[: config["vocab_size"]]
-        return _scaled(value, 1 / math.sqrt(config["hidden_size"])) if kind == "gemma" else value
+        return (
+            _scaled(value, 1 / math.sqrt(config["hidden_size"])) if model_type == "gemma" else value
+        )
     if path[-1] == "scale":
-        return (value.astype("float32") - 1).astype(value.dtype) if kind == "gemma" else value
-    if what in ("query", "key") and interleaved:
+        return (value.astype("float32") - 1).astype(value.dtype) if model_type == "gemma" else value
+    if module in ("query", "key") and interleaved:
         pairs = value.reshape(*value.shape[:-1], -1, 2)
         value = pairs.swapaxes(-1, -2).reshape(value.shape)
-    if what == "query" and kind in ("llama", "gemma"):
+    if module == "query" and model_type in ("llama", "gemma"):
         value = _scaled(value, math.sqrt(value.shape[-1]))
     if path[-1] == "bias":
         return value.reshape(-1)
-    rows = -1 if what == "out" else value.shape[0]
-    matrix = value.reshape(rows, value.shape[-1] if what == "out" else -1).T
-    return matrix[: config["vocab_size"]] if what == "logits_dense" else matrix
+    rows = -1 if module == "out" else value.shape[0]
+    matrix = value.reshape(rows, value.shape[-1] if module == "out" else -1).T
+    return matrix[: config["vocab_size"]] if module == "logits_dense" else matrix
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """The value times a factor, rounded once."""
+    """Multiply by a factor and round once."""
     return (value.astype("float32") * factor).astype(value.dtype)
 
 
 def read_orbax(folder: Path) -> Any:
-    """The tree of an Orbax checkpoint, as NumPy arrays.
+    """Read the tree of an Orbax checkpoint as NumPy arrays.
 
     Raises:
-        InputError: the folder has none.
+        InputError: the folder is not an Orbax checkpoint.
     """
     import orbax.checkpoint as ocp
 
@@ -188,11 +192,11 @@ def read_orbax(folder: Path) -> Any:
     try:
         with ocp.PyTreeCheckpointer() as checkpointer:
             tree = checkpointer.metadata(path).item_metadata.tree
-            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-            return checkpointer.restore(path, restore_args=how)
+            restore_args = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            return checkpointer.restore(path, restore_args=restore_args)
     except (OSError, ValueError, KeyError, AttributeError) as problem:
         reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
-            f"{folder}: no Orbax checkpoint of parameters ({reason}); expected a folder such as "
-            "checkpoints/0/items"
+            f"{folder}: not an Orbax checkpoint of parameters ({reason}); expected a folder such "
+            "as checkpoints/0/items"
         ) from None

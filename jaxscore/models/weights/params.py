@@ -1,12 +1,12 @@
-"""The parameter tree of a checkpoint: the tensors that each parameter is read from, checked first.
+"""Reading of a checkpoint's parameter tree; all tensors are checked before the first is read.
 
 With `--quantize int8` the layers' weights are symmetric int8 with a scale per output channel,
 rounded to nearest:
 
     weight[o, i]  ~  values[o, i] * scale[o]        scale[o] = max_i |weight[o, i]| / 127
 
-With `--quantize stored` they stay in the file's blocks, see `device.dots`, if one form holds those
-of all layers exactly and the parameter takes whole rows as they are stored.
+With `--quantize stored` weights stay in the file's blocks, see `device.dots`, if one form
+represents those of all layers exactly and the parameter consists of whole stored rows.
 """
 
 import dataclasses
@@ -48,9 +48,13 @@ from jaxscore.models.weights.tensor_files import (
     outline,
 )
 
-# First keys of weights that stay in blocks
+# First keys of weights that can stay in blocks
 IN_LAYERS = ("layers", "attentions", "recurrent", "mlps", "experts")
-MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
+MATRICES = (
+    "token",
+    "position",
+    "weight",
+)  # last keys of parameters that are rounded; others are float32
 LARGEST_INT8 = 127
 
 # (tensor's name, whether it is transposed, columns of the weight) -> form, or None
@@ -60,14 +64,14 @@ Placement = Callable[[tuple[str, ...], tuple[int, ...]], Sharding]
 
 
 def on_one_device(path: tuple[str, ...], shape: tuple[int, ...]) -> Sharding:
-    """Placement of everything on the first device."""
+    """Return the placement on the first device."""
     return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
-    """The parameter tree as `jax.ShapeDtypeStruct`.
+    """Return the parameter tree as `jax.ShapeDtypeStruct`.
 
-    Matrices are of `dtype`, or int8 if they have scales, or `Blocks`; vectors are float32.
+    Matrices have `dtype`, or int8 if they have scales, or are `Blocks`; vectors are float32.
     """
     shapes, tree = parameter_shapes(config)
     out: list[Any] = []
@@ -76,10 +80,10 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
         if (form := forms.get("/".join(keys))) is not None:
             out.append(abstract_blocks(form, shape, dtype))
             continue
-        kind = dtype if keys[-1] in MATRICES else np.dtype(np.float32)
+        leaf_dtype = dtype if keys[-1] in MATRICES else np.dtype(np.float32)
         if keys[-1] in MATRICES and (*keys[:-1], SCALE) in shapes:
-            kind = np.dtype(np.int8)
-        out.append(jax.ShapeDtypeStruct(shape, kind))
+            leaf_dtype = np.dtype(np.int8)
+        out.append(jax.ShapeDtypeStruct(shape, leaf_dtype))
     return jax.tree_util.tree_unflatten(tree, out)
 
 
@@ -87,10 +91,13 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 def parameter_shapes(
     config: decoder.DecoderConfig,
 ) -> tuple[Mapping[tuple[str, ...], tuple[int, ...]], Any]:
-    """Shape of each parameter, and the tree; kept since the trace takes a second for hybrids."""
-    # The key is made inside, where it is traced: outside it would compile and run two programs.
-    made = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
-    leaves, tree = jax.tree_util.tree_flatten_with_path(made)
+    """Return the shape of each parameter, and the tree structure.
+
+    The result is cached, since tracing takes a second for hybrid models.
+    """
+    # The key is created inside, where it is traced: outside it would compile and run two programs.
+    params = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params)
     return {keys_of(path): leaf.shape for path, leaf in leaves}, tree
 
 
@@ -110,12 +117,12 @@ def load_params(
     Every tensor is checked before the first is read.
 
     Args:
-        placement: sharding of each parameter; a process reads the shards of its devices.
+        placement: the sharding of each parameter; a process reads only its shards.
         integers: see `device.backends.Backend`.
-        shapes: result of `shapes_of`, which takes a while, if it is known.
+        shapes: the result of `shapes_of` if the caller has it, since that is slow.
 
     Raises:
-        InputError: tensors that are missing, left over, not floats or of another shape.
+        InputError: a tensor is missing, left over, not of floats, or has the wrong shape.
     """
     reader = Reader.of(folder, tensors, family)
     leaves, tree = read_leaves(reader, family, config, shapes or shapes_of(config, dtype), integers)
@@ -132,7 +139,7 @@ def check_params(
     """Check the names, types and shapes of all tensors without reading a value.
 
     Raises:
-        InputError: as `load_params`, except for errors in values.
+        InputError: see `load_params`, except for errors in values.
     """
     reader = Reader.of(folder, tensors, family)
     shapes = shapes_of(config, np.dtype(np.float32))
@@ -146,13 +153,13 @@ def read_leaves(
     in_tree: decoder.Params,
     integers: bool,
 ) -> tuple[dict[tuple[str, ...], Leaf], Any]:
-    """How to read each parameter, by path, and the structure of their tree.
+    """Return the leaves that read each parameter, by path, and the tree structure.
 
     Args:
-        in_tree: result of `shapes_of`.
+        in_tree: the result of `shapes_of`.
 
     Raises:
-        InputError: tensors that are missing, left over, not floats or of another shape.
+        InputError: a tensor is missing, left over, not of floats, or has the wrong shape.
     """
     table = family.sources(config)
     tree = jax.tree.structure(in_tree)
@@ -162,10 +169,10 @@ def read_leaves(
     leaves: dict[tuple[str, ...], Leaf] = {}
     used: set[str] = set()
     for keys, expected in shapes.items():
-        # Scales are computed from the weights that they belong to
+        # Scales are computed from their weights
         origin = (*keys[:-1], "weight") if keys[-1] == SCALE else keys
-        kind = np.dtype(expected.dtype)
-        leaf, names = _leaf(reader, table[origin], shapes[origin].shape, kind, integers)
+        dtype = np.dtype(expected.dtype)
+        leaf, names = _leaf(reader, table[origin], shapes[origin].shape, dtype, integers)
         used |= names
         if is_blocks(expected):
             source = _resolved(reader, table[keys], expected.shape)
@@ -174,7 +181,7 @@ def read_leaves(
             continue
         if keys[-1] == SCALE:
             leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_scales)
-        elif kind == np.int8:
+        elif dtype == np.int8:
             leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_values)
         leaves[keys] = leaf
     used |= _check_constants(reader, family.constants(config))
@@ -196,15 +203,15 @@ def read_leaves(
 
 
 def _check_constants(reader: "Reader", constants: Mapping[str, Sequence[int]]) -> set[str]:
-    """Require stored tensors without learned values to have those of the config; their names."""
+    """Check stored tensors whose values follow from the config, and return their names."""
     names = {name for name in constants if name in reader.stored}
     for name in sorted(names):
-        found = np.asarray(reader.values(name, None))
-        if found.tolist() != list(constants[name]):
+        values = np.asarray(reader.values(name, None))
+        if values.tolist() != list(constants[name]):
             raise InputError(
-                f"{reader.folder}: tensor {name} is {str(found.tolist())[:60]}, and the config "
-                f"makes it {str(list(constants[name]))[:60]}; the config and the weights do not "
-                "belong together"
+                f"{reader.folder}: tensor {name} is {str(values.tolist())[:60]}, expected "
+                f"{str(list(constants[name]))[:60]} by the config; the config and the weights do "
+                "not belong together"
             )
     return names
 
@@ -216,14 +223,14 @@ def stored_forms(
     tensors: Tensors | None,
     expected_form: ExpectedForm | None = None,
 ) -> tuple[tuple[str, Form], ...]:
-    """Weights of layers that can stay in the blocks of their file: `DecoderConfig.stored`.
+    """Return the weights of layers that can stay in blocks: the value of `DecoderConfig.stored`.
 
     Args:
-        tensors: of the checkpoint; None if only its config is known.
-        expected_form: the form of a weight by the config, used without tensors.
+        tensors: the checkpoint's tensors; None if only its config is known.
+        expected_form: a function that returns a weight's form by the config, used without tensors.
 
     Raises:
-        InputError: there are none.
+        InputError: no weight can stay in blocks.
     """
     reader = None if tensors is None else Reader.of(folder, tensors, family)
     table = family.sources(config)
@@ -239,36 +246,35 @@ def stored_forms(
             assert expected_form is not None
             source = table[keys]
             is_whole = keys[-2] != "router" and not source.plus and not source.entries
-            found = {
+            forms_of_parts = {
                 expected_form(family.prefix + name, bool(source.transposed), expected.shape[-1])
                 for name, _ in _names(source, expected.shape)
             }
-            form = found.pop() if is_whole and len(found) == 1 else None
+            form = forms_of_parts.pop() if is_whole and len(forms_of_parts) == 1 else None
         if form is not None:
             forms.append(("/".join(keys), form))
     if not forms:
         raise InputError(
             f"{folder}: --quantize stored keeps the weights of layers in the blocks of a quantized "
-            "checkpoint, and none here are in blocks that can be kept; take --quantize int8, or "
-            "leave it out"
+            "checkpoint, but none of them can stay in blocks; use --quantize int8, or leave it out"
         )
     return tuple(forms)
 
 
 def _form_of(reader: "Reader", source: Source, shape: tuple[int, ...]) -> Form | None:
-    """The form in which a weight can stay in the blocks of its file, or None."""
+    """Return the form in which a weight can stay in blocks, or None."""
     source = _resolved(reader, source, shape)
     names = {reader.stored.get(name, "") for name, _ in _names(source, shape)}
     rows = [reader.tensors.rows.get(name) for name in names]
     if source.plus or source.entries:
         return None
-    if any(one is None or one.is_transposed != bool(source.transposed) for one in rows):
+    if any(stored is None or stored.is_transposed != bool(source.transposed) for stored in rows):
         return None
-    return common_form([one.form for one in rows if one is not None])
+    return common_form([stored.form for stored in rows if stored is not None])
 
 
 def stored_share(shapes: Any) -> float:
-    """Share of all parameters that stay in the blocks of their file."""
+    """Return the share of all parameters that stay in the blocks of their file."""
     leaves = jax.tree.leaves(shapes, is_leaf=is_blocks)
     return sum(leaf.size for leaf in leaves if is_blocks(leaf)) / sum(leaf.size for leaf in leaves)
 
@@ -281,11 +287,11 @@ def _block_leaves(
     expected: Blocks,
     form: Form,
 ) -> dict[tuple[str, ...], Leaf]:
-    """How to read the arrays of a weight in blocks.
+    """Return the leaves that read the arrays of a weight in blocks.
 
     Args:
-        weight: how to read its values.
-        expected: the arrays' shapes.
+        weight: the leaf that reads the weight's values.
+        expected: the shapes of the arrays.
     """
     n_rows = expected.shape[-2]
 
@@ -309,32 +315,32 @@ def _block_leaves(
 def _stored_rows(
     reader: "Reader", name: str, index: int | None, source: Source, n_rows: int, field: str
 ) -> np.ndarray:
-    """What a field of a weight in blocks is made from, in our order: [n_rows, ...]."""
+    """Read the stored rows of a field of a weight in blocks, in the parameter's row order."""
     stored = reader.tensors.rows[reader.stored[name]]
     rows, source = stored.read(field, index), dataclasses.replace(source, transposed=False)
-    found = _orient(reader.folder, name, index, rows, source, (n_rows, *rows.shape[1:]))
-    return np.ascontiguousarray(found)
+    rows = _orient(reader.folder, name, index, rows, source, (n_rows, *rows.shape[1:]))
+    return np.ascontiguousarray(rows)
 
 
 def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
-    """Whether a tensor belongs to a multi-token-prediction layer.
+    """Return True if a tensor belongs to a multi-token-prediction layer.
 
     Such a layer is recognised by its projection of an embedding and a hidden state: a layer
     after the last one with `eh_proj`, or ERNIE's `mtp_` layers.
     """
-    if found := re.match(r"layers\.(\d+)\.", name):
-        return int(found[1]) >= n_layers and f"{found[0]}eh_proj.weight" in stored
-    found = re.match(r"mtp_(?:block|emb_norm|hidden_norm|linear_proj)\.(\d+)\.", name)
-    return found is not None and f"mtp_linear_proj.{found[1]}.weight" in stored
+    if match := re.match(r"layers\.(\d+)\.", name):
+        return int(match[1]) >= n_layers and f"{match[0]}eh_proj.weight" in stored
+    match = re.match(r"mtp_(?:block|emb_norm|hidden_norm|linear_proj)\.(\d+)\.", name)
+    return match is not None and f"mtp_linear_proj.{match[1]}.weight" in stored
 
 
 class Reader(NamedTuple):
     """Tensors by the family's names, which checkpoints store with or without its prefix.
 
     Attributes:
-        folder: named in errors.
-        tensors: of the checkpoint.
-        stored: the family's name -> the checkpoint's.
+        folder: the folder, for error messages.
+        tensors: the checkpoint's tensors.
+        stored: the checkpoint's names by the family's names.
     """
 
     folder: Path
@@ -350,18 +356,18 @@ class Reader(NamedTuple):
             bare = bare_name(family, name)
             if bare in stored:
                 raise InputError(
-                    f"{folder}: tensor {bare} is there twice, as {stored[bare]} and as {name}"
+                    f"{folder}: tensor {bare} is stored twice, as {stored[bare]} and as {name}"
                 )
             stored[bare] = name
         return cls(folder, tensors, stored)
 
     def outline(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
-        """`outline` of a tensor, or of one entry along its first axis.
+        """Return the `outline` of a tensor, or of one entry along its first axis.
 
-        It has no bytes of its own, so checking its shape costs no copy.
+        An outline allocates no data, so checking its shape costs no copy.
 
         Args:
-            entries: see `Source`.
+            entries: see `Source.entries`.
 
         Raises:
             InputError: the tensor is missing or has too few entries.
@@ -369,7 +375,7 @@ class Reader(NamedTuple):
         if name not in self.stored:
             last = name.split(".")[-1]
             similar = [
-                whole for bare, whole in sorted(self.stored.items()) if bare.split(".")[-1] == last
+                full for bare, full in sorted(self.stored.items()) if bare.split(".")[-1] == last
             ]
             prefix = next((w.removesuffix(b) for b, w in self.stored.items() if w != b), "")
             raise InputError(
@@ -377,34 +383,34 @@ class Reader(NamedTuple):
                 f"others, such as {', '.join(similar[:3])}"
             )
         array = self.tensors.stored[self.stored[name]]
-        whole = outline(array.shape, array.dtype)
+        view = outline(array.shape, array.dtype)
         if index is None:
-            return whole
+            return view
         if entries:
             if array.ndim != 2 or len(array) % entries:
                 raise InputError(
-                    f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config "
-                    f"wants the rows of {entries} matrices"
+                    f"{self.folder}: tensor {name} has shape {list(array.shape)}, expected the "
+                    f"rows of {entries} matrices"
                 )
-            return whole[: len(array) // entries]
+            return view[: len(array) // entries]
         if array.ndim < 2 or index >= len(array):
             raise InputError(
-                f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config wants "
-                f"at least {index + 1} along its first axis"
+                f"{self.folder}: tensor {name} has shape {list(array.shape)}, expected at least "
+                f"{index + 1} entries along its first axis"
             )
-        return whole[index]
+        return view[index]
 
     def encoded(self, names: Iterable[tuple[str, int | None]]) -> dict[str, StoredRows]:
-        """Rows of a parameter's tensors, of which a few can be dequantized alone."""
-        found = {name: self.tensors.rows.get(self.stored[name]) for name, _ in names}
+        """Return the rows of those tensors of a parameter that can be dequantized row by row."""
+        stored_rows = {name: self.tensors.rows.get(self.stored[name]) for name, _ in names}
         return {
             name: rows
-            for name, rows in found.items()
+            for name, rows in stored_rows.items()
             if rows is not None and rows.decode is not None
         }
 
     def values(self, name: str, index: int | None, entries: int = 0) -> np.ndarray:
-        """Values of a tensor, or of one entry along its first axis; `entries` as of `Source`."""
+        """Return the values of a tensor, or of one entry along its first axis; see `outline`."""
         stored = self.stored[name]
         if index is not None and entries:
             array = self.tensors.arrays[stored]
@@ -416,23 +422,23 @@ class Reader(NamedTuple):
 def _leaf(
     reader: Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
 ) -> tuple[Leaf, set[str]]:
-    """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
+    """Check a parameter's tensors, and return the leaf that reads it and the tensors' names."""
     source = _resolved(reader, source, shape)
     names = _names(source, shape)
     n_leading = len(_letters(source))
-    own_shape = shape[n_leading:]
+    tensor_shape = shape[n_leading:]
 
     def read(name: str, index: int | None) -> np.ndarray | RowWise:
         if (rows := encoded.get(name)) is not None and rows.decode is not None:
-            own = _stored_rows(reader, name, index, source, own_shape[0], "values")
-            return RowWise(own, rows.decode)
+            stored_rows = _stored_rows(reader, name, index, source, tensor_shape[0], "values")
+            return RowWise(stored_rows, rows.decode)
         values = reader.values(name, index, source.entries)
-        return _orient(reader.folder, name, index, values, source, own_shape)
+        return _orient(reader.folder, name, index, values, source, tensor_shape)
 
     for name, index in names:
         array = reader.outline(name, index, source.entries)
         check_float(reader.tensors.where[reader.stored[name]], _label(name, index), array)
-        _orient(reader.folder, name, index, array, source, own_shape)
+        _orient(reader.folder, name, index, array, source, tensor_shape)
     used = {name for name, _ in names}
     encoded = {} if source.transposed or source.plus else reader.encoded(names)
     computed = any(reader.stored[name] in reader.tensors.changed for name in used - {*encoded})
@@ -446,10 +452,10 @@ def _leaf(
 
 
 def _resolved(reader: Reader, source: Source, shape: tuple[int, ...]) -> Source:
-    """The source of a parameter of this shape that the checkpoint has, with its orientation.
+    """Return the source that the checkpoint has of a parameter, with its orientation.
 
     Raises:
-        InputError: as `_with_orientation`.
+        InputError: see `_with_orientation`.
     """
     if source.otherwise is not None:
         ((tensor, _),) = _names(source, (1,) * len(_letters(source)))
@@ -465,31 +471,33 @@ def _resolved(reader: Reader, source: Source, shape: tuple[int, ...]) -> Source:
 def _with_orientation(
     reader: Reader, source: Source, tensor: tuple[str, int | None], shape: tuple[int, ...]
 ) -> Source:
-    """A source with the orientation that the shape of its first tensor has.
+    """Return a source with the orientation by the shape of its first tensor.
 
     Raises:
-        InputError: a square tensor, which has either.
+        InputError: the tensor is square, so that its orientation is ambiguous.
     """
     rows, columns = reader.outline(*tensor).shape
     if rows == columns:
         raise InputError(
-            f"{reader.folder}: tensor {_label(*tensor)} is square, so whether it is transposed "
-            "cannot be known; give a checkpoint with one tensor for each expert"
+            f"{reader.folder}: tensor {_label(*tensor)} is square, so its orientation is "
+            "ambiguous; give a checkpoint with one tensor per expert"
         )
     return dataclasses.replace(source, transposed=columns != shape[-1])
 
 
 def _letters(source: Source) -> list[str]:
-    """What a parameter is stacked over: `i`, layers, and `j`, experts or heads."""
-    names = {"i": ("{i}", "{pair}"), "j": ("{j}",)}
-    return [letter for letter, of in names.items() if any(name in source.name for name in of)]
+    """Return the letters of the stacked axes: `i` for layers, `j` for experts or heads."""
+    fields = {"i": ("{i}", "{pair}"), "j": ("{j}",)}
+    return [
+        letter for letter, names in fields.items() if any(name in source.name for name in names)
+    ]
 
 
 def _names(source: Source, shape: tuple[int, ...]) -> list[tuple[str, int | None]]:
-    """Tensors of a parameter, with an index along the first axis for names such as `down[3]`."""
+    """Return a parameter's tensors, with an index along the first axis for names like `down[3]`."""
     letters, names = _letters(source), []
-    for place in itertools.product(*map(range, shape[: len(letters)])):
-        at = dict(zip(letters, place, strict=True))
+    for position in itertools.product(*map(range, shape[: len(letters)])):
+        at = dict(zip(letters, position, strict=True))
         if source.owners:
             at["owner"] = source.owners[at["i"]]
         if source.layers is not None:
@@ -515,32 +523,32 @@ def _orient(
     source: Source,
     shape: tuple[int, ...],
 ) -> np.ndarray:
-    """A tensor, or an entry of one, in the layout and shape of our tree; a view if possible.
+    """Return a tensor, or an entry of one, in the parameter's layout; a view if possible.
 
     Args:
-        folder, name, index: named in errors.
+        folder, name, index: the tensor's folder, name and index, for error messages.
 
     Raises:
-        InputError: it has another shape.
+        InputError: the tensor has the wrong shape.
     """
     view = view.T if source.transposed else view
     if len(shape) == 1 and view.size == max((*view.shape, 1)):
         view = view.reshape(-1)  # a vector may be stored as a matrix of one row, or as a scalar
-    part = source.part
+    section = source.part
     rows = math.prod(shape) if view.ndim == 1 else shape[0]  # per-head norms may be stored flat
     all_rows = rows + source.skip
-    if part is not None:
-        all_rows = rows * part.size // (part.stop - part.start) + source.skip
+    if section is not None:
+        all_rows = rows * section.size // (section.stop - section.start) + source.skip
     expected = (all_rows,) if view.ndim == 1 else (all_rows, *shape[1:])
     if view.shape != expected:
         raise InputError(
-            f"{folder}: tensor {_label(name, index)} gives shape {list(view.shape)}, "
-            f"the config wants {list(expected)}"
+            f"{folder}: tensor {_label(name, index)} has shape {list(view.shape)}, "
+            f"expected {list(expected)}"
         )
     view = view[source.skip :]
-    if part is not None:
-        pieces = view.reshape(part.groups, part.size, -1, *view.shape[1:])
-        view = pieces[:, part.start : part.stop]
+    if section is not None:
+        pieces = view.reshape(section.groups, section.size, -1, *view.shape[1:])
+        view = pieces[:, section.start : section.stop]
     view = view.reshape(shape)
     return view.astype(np.float32) + np.float32(source.plus) if source.plus else view
 
@@ -552,7 +560,7 @@ def _computed_leaf(
     shape: tuple[int, ...],
     compute: Callable[[np.ndarray], np.ndarray],
 ) -> Leaf:
-    """The leaf of what `compute` returns for each row of each tensor."""
+    """Return a leaf that applies `compute` to the rows of each tensor."""
 
     def computed(values: np.ndarray) -> np.ndarray:
         try:
@@ -571,17 +579,17 @@ def _computed_leaf(
 
 
 def int8_scales(weight: np.ndarray) -> np.ndarray:
-    """float32 [out] of a weight [out, in]; 1 if a channel is all zeros."""
+    """Return the scales, float32 [out], of a weight [out, in]; 1 if a channel is all zeros."""
     largest = np.abs(weight.astype(np.float32)).max(axis=-1)
     scales = np.where(largest > 0, largest / np.float32(LARGEST_INT8), np.float32(1))
     return scales.astype(np.float32)
 
 
 def int8_values(weight: np.ndarray) -> np.ndarray:
-    """int8 [out, in] of a weight [out, in].
+    """Round a weight [out, in] to int8.
 
     Raises:
-        ValueError: a weight is not finite, which no integer represents.
+        ValueError: a weight is not finite.
     """
     weight = weight.astype(np.float32)
     if not np.isfinite(weight).all():
