@@ -1,18 +1,17 @@
 """Recurrent layers with their projections, as Flax modules.
 
-Layers with a state take tokens in chunks before their projections, since rows of the residual
-stream are narrower than those of the projections, and return them after the last one. States and
+Layers with a state gather tokens into chunks before their input projections, since the residual
+stream is narrower than the projections, and scatter them after the output projection. States and
 products of the recurrence are float32.
 
-What a layer carries from token to token are variables of the collection "states", float32: those
-that the rows continue are given, and those at `PathIndex.kept` tokens are returned if the
-collection is mutable. Their first axis counts start states or kept tokens, the second one heads or
-channels. A mixer reads its own with
-`start_state` and returns them with `keep_state`; convolutions do so themselves. A step of
-generation is a batch of rows of one token (`single_tokens`).
+The states of a layer are float32 variables of the Flax collection "states". The caller passes the
+start states; if the collection is mutable, the layer returns the states at the tokens of
+`PathIndex.kept`. The first axis of a state counts start states or kept tokens, the second one heads
+or channels. A mixer reads its state with `start_state` and returns it with `keep_state`; its
+convolutions do the same. A generation step is a batch of rows of one token (`single_tokens`).
 
-On a mesh a shard computes its heads, blocks of a gated unit, or channels of a short convolution,
-see `device.sharding`; each shard's sums of the last product are added.
+On a mesh, a shard computes its heads, blocks of a gated unit, or channels of a short convolution,
+see `device.sharding`; the outputs of the last projection are summed over shards.
 """
 
 import dataclasses
@@ -58,19 +57,19 @@ from jaxscore.device.recurrence.rules import (
 )
 from jaxscore.device.rows import Chunks, Paths
 
-LARGEST_RATE = 8.0  # of log decay in the RG-LRU
-SELECTED = "selected_step", "selected_b", "selected_c"  # products of a selective scan
-UNIT_EPS = 1e-6  # added to the square of a query's or key's length
+LARGEST_RATE = 8.0  # upper bound of -log decay in the RG-LRU, times softplus
+SELECTED = "selected_step", "selected_b", "selected_c"  # projections of a selective scan
+UNIT_EPS = 1e-6  # added to the squared norm of a query or key
 
 
 def start_state(module: nn.Module, name: str = "state") -> Array | None:
-    """State [n, H, ...] that the rows continue, or None."""
+    """Return the start state [n, H, ...] of the rows, or None."""
     state: Array | None = module.get_variable("states", name)
     return state
 
 
 def keep_state(module: nn.Module, state: Array | None, name: str = "state") -> None:
-    """Return a state [E, H, ...] at the kept tokens."""
+    """Store the state [E, H, ...] at the kept tokens, if the collection is mutable."""
     if state is not None and module.is_mutable_collection("states"):
         module.put_variable("states", name, state)
 
@@ -84,22 +83,24 @@ def finish(
     *,
     use_bias: bool = False,
 ) -> Array:
-    """Return the kept states, and the last product of a mixer's outputs [N, C, D] as `shape`."""
+    """Store the kept states; project a mixer's outputs [N, C, D], and return them in `shape`."""
     keep_state(mixer, kept)
     c = mixer.config
 
-    def summed(y: Array) -> Array:
-        """Sums of tokens in rows, where those of a shard are neighbours."""
-        in_rows: Array = mixer.build.summed(index.scatter(y).reshape(shape))
-        return in_rows
+    def sum_shards(y: Array) -> Array:
+        """Sum over shards in row order, in which the tokens of a shard are consecutive."""
+        summed: Array = mixer.build.summed(index.scatter(y).reshape(shape))
+        return summed
 
-    return Linear(c.width, use_bias, c.quantized, summed, name="out")(out)
+    return Linear(c.width, use_bias, c.quantized, sum_shards, name="out")(out)
 
 
 class Convolution(nn.Module):
-    """`convolve` of the tokens or slots [..., D] of an index, and its last inputs as a state.
+    """Convolution of the tokens or slots [..., D] of an index, whose state is its last inputs.
 
     Attributes:
+        taps: kernel size.
+        use_bias: True if the convolution has a bias.
         dilation: see `convolve`; 1 for slots.
     """
 
@@ -121,7 +122,7 @@ class Convolution(nn.Module):
 
 
 class ShortConvolutionMixer(nn.Module):
-    """`ShortConvolution`, in the order of the rows."""
+    """The mixer of `ShortConvolution`, in row order."""
 
     config: DecoderConfig
     mixer: ShortConvolution
@@ -139,7 +140,7 @@ class ShortConvolutionMixer(nn.Module):
 
 
 class GatedDeltaMixer(nn.Module):
-    """`GatedDelta`."""
+    """The mixer of `GatedDelta`."""
 
     config: DecoderConfig
     mixer: GatedDelta
@@ -151,12 +152,12 @@ class GatedDeltaMixer(nn.Module):
         index: ChunkIndex = layout.paths.chunks
         D, H = x.shape[-1], m.n_value_heads // self.build.shards
         x_NCD = index.gather(x.reshape(-1, D))
-        J, own_keys = key_heads(self.build, m.n_key_heads)
+        J, select_keys = key_heads(self.build, m.n_key_heads)
 
         def heads(name: str, n_heads: int, width: int, rank: int = 0) -> Array:
             quantized = "" if name == "step" else c.quantized
-            read = Linear(rank, False, quantized, name=f"{name}_in")(x_NCD) if rank else x_NCD
-            y = Linear(n_heads * width, False, quantized, name=name)(read)
+            step_input = Linear(rank, False, quantized, name=f"{name}_in")(x_NCD) if rank else x_NCD
+            y = Linear(n_heads * width, False, quantized, name=name)(step_input)
             return y.reshape(*y.shape[:2], n_heads, width)
 
         def convolved(name: str, n_heads: int, width: int) -> Array:
@@ -165,7 +166,7 @@ class GatedDeltaMixer(nn.Module):
             mixed = Convolution(m.taps, False, name=f"{name}_conv")(flat, index)
             return ACTIVATIONS[m.activation](mixed).reshape(y.shape)
 
-        q, k = (own_keys(unit_length(convolved(name, J, m.key_width))) for name in ("q", "k"))
+        q, k = (select_keys(unit_length(convolved(name, J, m.key_width))) for name in ("q", "k"))
         v, z = convolved("v", H, m.value_width), heads("z", H, m.value_width, m.rank)
         rate = m.largest_rate * jax.nn.sigmoid(Linear(H, False, name="rate")(x_NCD))
         log_rate = self.param("log_rate", nn.initializers.zeros, (H,))
@@ -179,17 +180,17 @@ class GatedDeltaMixer(nn.Module):
             log_decay = -jnp.exp(log_rate) * jax.nn.softplus(steps)
         else:
             log_decay = m.least_decay * jax.nn.sigmoid(jnp.exp(log_rate) * steps)
-        (q, k, v, rate, log_decay), broken = isolate(q, k, v, rate, log_decay)
+        (q, k, v, rate, log_decay), is_nonfinite = isolate(q, k, v, rate, log_decay)
         q *= m.key_width**-0.5
         out, kept = gated_delta(q, k, v, log_decay, rate, index, start_state(self))
         norm = Norm(c, use_bias=False, use_scale=True, eps=m.norm_eps, name="norm")
         gate = jax.nn.sigmoid if m.sigmoid_gate else jax.nn.silu
-        out, kept = spread_nonfinite(norm(out) * gate(z), kept, broken, layout.paths)
+        out, kept = spread_nonfinite(norm(out) * gate(z), kept, is_nonfinite, layout.paths)
         return finish(self, out.reshape(*out.shape[:2], -1), kept, index, x.shape)
 
 
 class LightningMixer(nn.Module):
-    """`Lightning`."""
+    """The mixer of `Lightning`."""
 
     config: DecoderConfig
     mixer: Lightning
@@ -211,7 +212,7 @@ class LightningMixer(nn.Module):
             for name in "qkv"
         )
         log_decay = -self.param("slope", nn.initializers.ones, (H,)) + jnp.zeros(q.shape[:3])
-        (q, k, v), broken = isolate(q, k, v)
+        (q, k, v), is_nonfinite = isolate(q, k, v)
         steps = jnp.ones_like(log_decay)
         out, kept = state_space(v, steps, log_decay, k, q, index, start_state(self))
         norm = Norm(
@@ -224,12 +225,12 @@ class LightningMixer(nn.Module):
             name="norm",
         )
         out = jax.nn.sigmoid(project("z")) * norm(out.reshape(*out.shape[:2], inner))
-        out, kept = spread_nonfinite(out, kept, broken, layout.paths)
+        out, kept = spread_nonfinite(out, kept, is_nonfinite, layout.paths)
         return finish(self, out, kept, index, x.shape)
 
 
 class StateSpaceMixer(nn.Module):
-    """`StateSpace`."""
+    """The mixer of `StateSpace`."""
 
     config: DecoderConfig
     mixer: StateSpace
@@ -242,7 +243,7 @@ class StateSpaceMixer(nn.Module):
         D, H = x.shape[-1], m.n_heads // self.build.shards
         inner = H * m.head_width
         x_NCD = index.gather(x.reshape(-1, D))
-        G, own_groups = key_heads(self.build, m.n_groups)
+        G, select_groups = key_heads(self.build, m.n_groups)
         factors = dict(zip(("z", "x", "b", "c", "step"), m.factors, strict=True))
 
         def project(name: str, width: int, quantized: str = "") -> Array:
@@ -254,33 +255,33 @@ class StateSpaceMixer(nn.Module):
             return ACTIVATIONS[m.activation](mixed).reshape(*y.shape[:2], n_heads, width)
 
         z, u = project("z", inner, c.quantized), convolved("x", H, m.head_width)
-        b, c_ = (own_groups(convolved(name, G, m.state_width)) for name in ("b", "c"))
+        b, c_ = (select_groups(convolved(name, G, m.state_width)) for name in ("b", "c"))
         steps = project("step", H) + self.param("step_bias", nn.initializers.ones, (H,))
         steps = jnp.clip(jax.nn.softplus(steps), m.least_step, m.most_step)
         log_decay = -jnp.exp(self.param("log_rate", nn.initializers.zeros, (H,))) * steps
-        (u, steps, log_decay, b, c_), broken = isolate(u, steps, log_decay, b, c_)
+        (u, steps, log_decay, b, c_), is_nonfinite = isolate(u, steps, log_decay, b, c_)
         out, kept = state_space(u, steps, log_decay, b, c_, index, start_state(self))
         out += self.param("skip", nn.initializers.ones, (H,))[:, None] * u
         out = self.normed(out.reshape(*out.shape[:2], inner), z)
-        out, kept = spread_nonfinite(out, kept, broken, layout.paths)
+        out, kept = spread_nonfinite(out, kept, is_nonfinite, layout.paths)
         return finish(self, out, kept, index, x.shape, use_bias=m.out_bias)
 
     def normed(self, out: Array, z: Array) -> Array:
-        """Gated outputs, normed within each group before or after the gate, or not at all."""
+        """Gate outputs, and norm them per group before or after the gate, if at all."""
         m, build, gate = self.mixer, self.build, jax.nn.silu(z)
         if not m.norm:
             return out * gate
-        is_part = m.n_groups % build.shards != 0  # the shard's heads are some of one group's
-        n_groups = 1 if is_part else m.n_groups // build.shards
+        is_split_group = m.n_groups % build.shards != 0  # several shards share a group
+        n_groups = 1 if is_split_group else m.n_groups // build.shards
         grouped = (out * gate if m.norm == "gated" else out).reshape(*out.shape[:2], n_groups, -1)
         width = m.n_heads * m.head_width // m.n_groups
         norm = Norm(
             self.config,
-            shape=(m.n_groups if is_part else n_groups, width),
+            shape=(m.n_groups if is_split_group else n_groups, width),
             use_bias=False,
             use_scale=True,
             eps=m.norm_eps,
-            split=build.axis if is_part else None,
+            split=build.axis if is_split_group else None,
             groups=m.n_groups,
             name="norm",
         )
@@ -288,8 +289,8 @@ class StateSpaceMixer(nn.Module):
         return y if m.norm == "gated" else y * gate
 
 
-class OfHeads(nn.Module):
-    """Product of each head [..., H, in] with a weight [H, out, in] of its own."""
+class PerHeadLinear(nn.Module):
+    """A linear map per head, [..., H, in] to [..., H, out], with a weight [H, out, in]."""
 
     width: int
     use_bias: bool = False
@@ -303,7 +304,7 @@ class OfHeads(nn.Module):
 
 
 class SelectiveScanMixer(nn.Module):
-    """`SelectiveScan`. Products that make step sizes, B and C are never int8."""
+    """The mixer of `SelectiveScan`. The projections of step sizes, B and C are never int8."""
 
     config: DecoderConfig
     mixer: SelectiveScan
@@ -317,15 +318,15 @@ class SelectiveScanMixer(nn.Module):
         all_shards = None if axis is None else functools.partial(lax.psum, axis_name=axis)
         x_NCD = index.gather(x.reshape(-1, x.shape[-1]))
         heads = (m.n_heads // self.build.shards,) if m.n_heads else ()
-        width = inner // math.prod(heads)  # of a head
+        width = inner // math.prod(heads)  # channels per head
 
         def project(name: str) -> Array:
             return Linear(inner, m.bias, c.quantized, name=name)(x_NCD)
 
         def selected(name: str, width: int) -> Array:
-            """Of each head [N, C, H, width]."""
+            """Project u to [N, C, H, width], and norm it if the model does."""
             if heads:
-                y = OfHeads(width, name=name)(u.reshape(*u.shape[:2], *heads, -1))
+                y = PerHeadLinear(width, name=name)(u.reshape(*u.shape[:2], *heads, -1))
             else:
                 y = Linear(width, False, summed=all_shards, name=name)(u)[:, :, None]
             if not m.norm:
@@ -340,13 +341,15 @@ class SelectiveScanMixer(nn.Module):
             selected(name, width)
             for name, width in zip(SELECTED, (m.rank, m.state_width, m.state_width), strict=True)
         )
-        step = OfHeads(width, True, name="step") if heads else Linear(inner, True, name="step")
+        step = (
+            PerHeadLinear(width, True, name="step") if heads else Linear(inner, True, name="step")
+        )
         steps = jax.nn.softplus(step(steps).reshape(u.shape))
         rate = -jnp.exp(
             self.param("log_rate", nn.initializers.zeros, (*heads, m.state_width, width))
         )
         rate = rate.swapaxes(0, 1).reshape(m.state_width, inner) if heads else rate
-        start = start_state(self)  # channels first, as a mesh splits them
+        start = start_state(self)  # stored as [n, channels, S], since a mesh splits channels
         start = None if start is None else start.swapaxes(1, 2)
         out, kept = selective_scan(u, steps, rate, b, c_, index, start)
         out += self.param("skip", nn.initializers.ones, (*heads, width)).reshape(-1) * u
@@ -355,7 +358,7 @@ class SelectiveScanMixer(nn.Module):
 
 
 class BlockGate(nn.Module):
-    """Sigmoid of a block-diagonal product with bias; weights are [blocks, in, out]."""
+    """The sigmoid of a block-diagonal linear map, with a weight [blocks, in, out] and a bias."""
 
     n_blocks: int
 
@@ -371,7 +374,7 @@ class BlockGate(nn.Module):
 
 
 class GatedUnitMixer(nn.Module):
-    """`GatedUnit`. The products inside the unit are never int8."""
+    """The mixer of `GatedUnit`. The projections of the RG-LRU's gates are never int8."""
 
     config: DecoderConfig
     mixer: GatedUnit
@@ -391,7 +394,7 @@ class GatedUnitMixer(nn.Module):
         u = Convolution(m.taps, True, name="conv")(project("x"), index)
         rate = jax.nn.softplus(self.param("decay_rate", nn.initializers.zeros, (inner,)))
         log_decay = -LARGEST_RATE * BlockGate(n_blocks, name="decay_gate")(u) * rate
-        # Keeps the mean square of a state; a text's first token has no state to keep it with.
+        # Scale inputs to preserve the mean square of the state, which is 0 before the first token.
         is_first = index.gather(layout.position.reshape(-1, 1)) == 0
         decay = jnp.where(is_first, 0.0, jnp.exp(log_decay))
         scale = jnp.where(is_first, 1.0, jnp.sqrt(-jnp.expm1(2 * log_decay)))
@@ -402,9 +405,9 @@ class GatedUnitMixer(nn.Module):
 
 
 class RecurrentHalf(nn.Module):
-    """What a recurrence adds to the residual stream [R, L, D], of the shard's tokens.
+    """The recurrent half of a layer: a recurrence with its norms.
 
-    The recurrence itself reads all tokens.
+    Input and output [R, L, D] are of the shard's tokens; the recurrence itself reads all tokens.
     """
 
     config: DecoderConfig
@@ -414,38 +417,39 @@ class RecurrentHalf(nn.Module):
     def __call__(self, x: Array, layout: Layout) -> Array:
         c = self.config
         assert c.recurrent is not None
-        beside = c.recurrent.beside
-        is_before = c.norm.place in (*NORMS_BEFORE, "mixed")
-        read = Norm(c, name="attention_norm")(x) if is_before else x
-        if beside is not None:
-            read *= beside.mixer_in
-        rows = self.build.gathered(read).reshape(*layout.position.shape, -1)
-        mixed = mixer_module(c, self.build, name="mixer")(rows, layout)
-        if beside is not None:
-            mixed *= beside.mixer_out
+        factors = c.recurrent.beside
+        norms_before = c.norm.place in (*NORMS_BEFORE, "mixed")
+        normed = Norm(c, name="attention_norm")(x) if norms_before else x
+        if factors is not None:
+            normed *= factors.mixer_in
+        rows = self.build.gathered(normed).reshape(*layout.position.shape, -1)
+        out = mixer_module(c, self.build, name="mixer")(rows, layout)
+        if factors is not None:
+            out *= factors.mixer_out
         if c.norm.place in NORMS_AFTER:
-            mixed = Norm(c, name="attention_after_norm")(mixed)
-        return mixed
+            out = Norm(c, name="attention_after_norm")(out)
+        return out
 
 
 def mixer_module(config: DecoderConfig, build: Build = ON_CPU, name: str | None = None) -> Any:
-    """Module of the config's recurrence: (x [R, L, D], layout) -> [R, L, D]."""
+    """Return the module of the config's recurrence: (x [R, L, D], layout) -> [R, L, D]."""
     assert config.recurrent is not None
     mixer = config.recurrent.mixer
     return MODULES[type(mixer)](config, mixer, build, name=name)
 
 
 def key_heads(build: Build, n_keys: int) -> tuple[int, Callable[[Array], Array]]:
-    """Key heads that a shard computes, and a selection of those [..., J, K] that its heads use.
+    """Return the number of key heads that a shard computes, and a function that selects those that
+    its value heads use from [..., J, K].
 
-    With fewer key heads than shards, each shard computes all of them and uses one.
+    If shards do not divide key heads, each shard computes all of them and uses one.
     """
     if n_keys % build.shards == 0:
         return n_keys // build.shards, lambda keys: keys
 
     def select(keys: Array) -> Array:
-        mine = lax.axis_index(build.axis) * n_keys // build.shards
-        return lax.dynamic_slice_in_dim(keys, mine, 1, axis=-2)
+        key_head = lax.axis_index(build.axis) * n_keys // build.shards
+        return lax.dynamic_slice_in_dim(keys, key_head, 1, axis=-2)
 
     return n_keys, select
 
@@ -463,66 +467,72 @@ MODULES: dict[type, type[nn.Module]] = {
 def single_tokens(
     config: DecoderConfig, n_rows: int, n_ancestors: int | None = None
 ) -> PathIndex | None:
-    """Index of rows of one token, each with a start state of its own, all of whose states are
-    kept; None without recurrent layers.
+    """Return the path index of rows of one token, each with its own start state, which keeps all
+    states; None without recurrent layers.
 
     Args:
-        n_ancestors: of each token; None is as many as the recurrent layers need.
+        config: the decoder's config.
+        n_rows: the number of rows.
+        n_ancestors: the number of ancestors per token; None is the number that recurrent layers
+            read.
     """
     if config.recurrent is None:
         return None
     if n_ancestors is None:
         n_ancestors = config.recurrent.mixer.taps - 1
-    at, zeros = jnp.arange(n_rows, dtype=jnp.int32), jnp.zeros(n_rows, jnp.int32)
-    chunks = Chunks(at[:, None], at, zeros, zeros, jnp.int32(0))
-    end = jnp.ones((n_rows, 1), jnp.int32)
-    return path_index(Paths(zeros + n_rows, chunks), end, n_ancestors, n_rows, at)
+    token, zeros = jnp.arange(n_rows, dtype=jnp.int32), jnp.zeros(n_rows, jnp.int32)
+    chunks = Chunks(token[:, None], token, zeros, zeros, jnp.int32(0))
+    subtree_end = jnp.ones((n_rows, 1), jnp.int32)
+    return path_index(Paths(zeros + n_rows, chunks), subtree_end, n_ancestors, n_rows, token)
 
 
 def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:
-    """Zeros for the states of one recurrent layer at `n_rows` tokens, on one shard."""
+    """Return zero states of one recurrent layer for `n_rows` tokens, on one shard."""
     build = dataclasses.replace(build, tokens=None)  # these tokens are not split
 
-    def made(key: Array) -> Any:
-        x, at = jnp.zeros((n_rows, 1, config.width)), jnp.zeros((n_rows, 1), jnp.int32)
-        layout = Layout(at, at + 1, jnp.float32, single_tokens(config, n_rows))
+    def init_states(key: Array) -> Any:
+        x, position = jnp.zeros((n_rows, 1, config.width)), jnp.zeros((n_rows, 1), jnp.int32)
+        layout = Layout(position, position + 1, jnp.float32, single_tokens(config, n_rows))
         return RecurrentHalf(config, build).init(key, x, layout).get("states", {})
 
-    shapes = jax.eval_shape(made, jax.random.key(0))
+    shapes = jax.eval_shape(init_states, jax.random.key(0))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def unit_length(x: Array) -> Array:
-    """Vectors of length one."""
+    """Normalise vectors along the last axis to length one."""
     return x * lax.rsqrt(jnp.square(x).sum(-1, keepdims=True) + UNIT_EPS)
 
 
 def isolate(*arrays: Array) -> tuple[list[Array], Array]:
-    """Inputs of a recurrence [N, C, ...] with zeros at tokens that are not finite, and which are.
+    """Set the inputs of a recurrence [N, C, ...] to zero at tokens with non-finite values.
 
-    Masked products would carry a NaN to other texts of its chunk, as 0 * NaN.
+    Otherwise masked products would spread a NaN to other texts of the chunk, as 0 * NaN.
+
+    Returns:
+        The inputs, and the mask [N, C] of tokens with non-finite values.
     """
-    broken = jnp.stack([~jnp.isfinite(x).all(axis=range(2, x.ndim)) for x in arrays]).any(0)
+    is_nonfinite = jnp.stack([~jnp.isfinite(x).all(axis=range(2, x.ndim)) for x in arrays]).any(0)
 
-    def cleared(x: Array) -> Array:
-        return jnp.where(broken.reshape(*broken.shape, *[1] * (x.ndim - 2)), 0.0, x)
+    def clear(x: Array) -> Array:
+        return jnp.where(is_nonfinite.reshape(*is_nonfinite.shape, *[1] * (x.ndim - 2)), 0.0, x)
 
-    return [cleared(x) for x in arrays], broken
+    return [clear(x) for x in arrays], is_nonfinite
 
 
 def spread_nonfinite(
-    out: Array, kept: Array | None, broken: Array, paths: PathIndex
+    out: Array, kept: Array | None, is_nonfinite: Array, paths: PathIndex
 ) -> tuple[Array, Array | None]:
-    """Outputs [N, C, ...] and kept states [E, ...] with NaN at broken tokens [N, C] and everything
-    that continues them.
+    """Set outputs [N, C, ...] and kept states [E, ...] to NaN at non-finite tokens [N, C] and their
+    descendants.
 
-    The product that follows carries a shard's NaN to all shards.
+    The following projection spreads the NaN of one shard to all shards.
     """
     assert paths.chunks is not None
-    reached = paths.reached(paths.chunks.scatter(broken))
+    reached = paths.reached(paths.chunks.scatter(is_nonfinite))
 
-    def spread(x: Array, over: Array) -> Array:
-        return jnp.where(over.reshape(*over.shape, *[1] * (x.ndim - over.ndim)), jnp.nan, x)
+    def spread(x: Array, mask: Array) -> Array:
+        return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)), jnp.nan, x)
 
     if kept is not None:
         assert paths.kept is not None

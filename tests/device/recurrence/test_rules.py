@@ -35,7 +35,11 @@ def index_of(end, size, width, scored=None, n_ancestors=3):
     end = np.asarray(end)
     is_padding = padding(end, np.arange(end.size) if scored is None else scored)
     paths = device_paths(end, size, width, is_padding)
-    return parents(end), is_padding, path_index(paths, jnp.asarray(end), n_ancestors, most=2)
+    return (
+        parents(end),
+        is_padding,
+        path_index(paths, jnp.asarray(end), n_ancestors, chunks_at_once=2),
+    )
 
 
 def single_rows(n_rows, n_ancestors):
