@@ -1,7 +1,7 @@
-"""Layers of several kinds: attention of two sizes, of shared keys and values, and recurrences.
+"""Decoders with layers of several types: two attention sizes, shared keys and values, recurrences.
 
-One program has all kinds of layers and branches in each layer. Parameters are stacked per kind;
-keys and values leave a layer in arrays as large as the largest kind's.
+The program contains all layer types and branches in each layer. Parameters are stacked per type.
+Keys and values are padded to the largest attention size of the model.
 """
 
 import dataclasses
@@ -28,52 +28,53 @@ KEY_PARAMETERS = ("k", "v", "k_norm")  # absent in a layer that shares another's
 
 
 def stacked_by_kind(config: DecoderConfig) -> bool:
-    """Whether the parameters of attention are stacked per kind, outside `layers`."""
+    """Return True if attention parameters are stacked per layer type, outside `layers`."""
     recurrent = config.recurrent
-    several = config.attention.other_heads is not None or (
+    has_several_types = config.attention.other_heads is not None or (
         recurrent is not None and not recurrent.beside
     )
-    return several or bool(config.attention.keys_of) or config.mlp.layers is not None
+    return has_several_types or bool(config.attention.keys_of) or config.mlp.layers is not None
 
 
-def trim_rotary(own: PerLayer, here: DecoderConfig) -> PerLayer:
-    """Inputs of a layer with cosines and sines cut to the head width of its kind."""
-    if own.cos is None or own.sin is None or here.attention.latent is not None:
-        return own
-    pairs = here.attention.head_width // 2
-    return own._replace(cos=own.cos[..., :pairs], sin=own.sin[..., :pairs])
+def trim_rotary(inputs: PerLayer, config: DecoderConfig) -> PerLayer:
+    """Truncate the cosines and sines of a layer's inputs to its head width."""
+    if inputs.cos is None or inputs.sin is None or config.attention.latent is not None:
+        return inputs
+    pairs = config.attention.head_width // 2
+    return inputs._replace(cos=inputs.cos[..., :pairs], sin=inputs.sin[..., :pairs])
 
 
-def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
-    """Layers of a kind, and which of them compute their own keys and values."""
-    mine = [i for i in range(config.n_layers) if config.kind_of(i) == kind]
-    return mine, [
-        i for i in mine if not config.attention.keys_of or config.attention.keys_of[i] == i
+def layers_of(config: DecoderConfig, layer_type: int) -> tuple[list[int], list[int]]:
+    """Return the layers of a type, and those of them that compute their own keys and values."""
+    layers = [i for i in range(config.n_layers) if config.kind_of(i) == layer_type]
+    return layers, [
+        i for i in layers if not config.attention.keys_of or config.attention.keys_of[i] == i
     ]
 
 
 def cached_layers(config: DecoderConfig) -> list[int]:
-    """Layers with keys and values, in the order of a KV cache."""
+    """Return the layers with keys and values, in the order of a KV cache."""
     return [i for i in range(config.n_layers) if config.has_attention(i)]
 
 
-def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
-    """Key heads and channels of layers of one kind on one shard."""
+def _head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
+    """Return the number of key heads and channels of one attention size on one shard."""
     return 1 if build.whole_kv(
-        here
-    ) else here.attention.n_kv_heads // build.shards, here.attention.head_width
+        config
+    ) else config.attention.n_kv_heads // build.shards, config.attention.head_width
 
 
 def cache_head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
-    """Key heads and channels of a KV cache on one shard: the largest kind's."""
+    """Return the key heads and channels of a KV cache on one shard: the maxima over layers."""
     heads, widths = zip(
-        *(_own_shape(kind, build) for kind in config.attention_configs()), strict=True
+        *(_head_shape(attention_config, build) for attention_config in config.attention_configs()),
+        strict=True,
     )
     return max(heads), max(widths)
 
 
 def to_cache(keys_values: KeyValue, config: DecoderConfig, build: Build, dtype: Any) -> Any:
-    """Keys and values [R, L, K, H] as stored in a KV cache, [R, K, L, H]."""
+    """Convert keys and values [R, L, K, H] to the layout of a KV cache, [R, K, L, H]."""
     heads, width = cache_head_shape(config, build)
 
     def cache_layout(x: Array) -> Array:
@@ -83,36 +84,40 @@ def to_cache(keys_values: KeyValue, config: DecoderConfig, build: Build, dtype: 
     return to_storage(tuple(map(cache_layout, keys_values)), build.backend.integers)
 
 
-def sources_of(config: DecoderConfig, kind: int) -> list[int]:
-    """Layers of a kind whose keys and values another layer shares."""
+def sources_of(config: DecoderConfig, layer_type: int) -> list[int]:
+    """Return the layers of a type whose keys and values other layers reuse."""
     used = {source for layer, source in enumerate(config.attention.keys_of) if source != layer}
-    return [layer for layer in layers_of(config, kind)[1] if layer in used]
+    return [layer for layer in layers_of(config, layer_type)[1] if layer in used]
 
 
 def empty_sources(shape: tuple[int, ...], config: DecoderConfig, build: Build) -> Any:
-    """Zeros for shared keys and values of rows [R, L]: for each kind two arrays
-    [sources, R, L, K, H]."""
+    """Return zeros for the shared keys and values of rows [R, L].
+
+    Returns:
+        Two arrays [sources, R, L, K, H] for each attention size, or () if no layers share.
+    """
     if not config.attention.keys_of:
         return ()
     shapes = [
-        (len(sources_of(config, kind)), *shape, *_own_shape(here, build))
-        for kind, here in enumerate(config.attention_configs())
+        (len(sources_of(config, index)), *shape, *_head_shape(kind_config, build))
+        for index, kind_config in enumerate(config.attention_configs())
     ]
-    return tuple((jnp.zeros(one), jnp.zeros(one)) for one in shapes)
+    return tuple((jnp.zeros(shape_of_kind), jnp.zeros(shape_of_kind)) for shape_of_kind in shapes)
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerCall:
-    """What the attention half of one layer takes.
+    """Inputs of the attention half of one layer.
 
     Attributes:
-        params: of the decoder.
-        weights: the layer's parameters that do not depend on its kind.
-        layer: its index, which is data.
+        params: the decoder's parameters.
+        weights: the layer's parameters that every layer type has.
+        layer: the layer's index, a traced value.
         x: the residual stream [R, L, D], of the shard's tokens if `build.tokens`.
-        own: with caches of all layers if some layers have none.
-        sources: shared keys and values so far, see `empty_sources`.
-        states: of all recurrent layers before the rows; empty without.
+        inputs: the layer's inputs; if some layers have no keys and values, with the caches of all
+            layers.
+        sources: shared keys and values of earlier layers, see `empty_sources`.
+        states: the start states of all recurrent layers; empty if there are none.
     """
 
     params: Any
@@ -122,99 +127,113 @@ class LayerCall:
     layer: Array
     x: Array
     layout: Layout
-    own: PerLayer
+    inputs: PerLayer
     sources: Any
     states: Any
 
     def attention_half(self) -> tuple[Array, Any, Any, Any]:
-        """Attention, with a recurrence beside it or in its place, or nothing.
+        """Run attention, a recurrence, or both in parallel, or neither.
 
         Returns:
-            What it adds, its keys and values as stored, `sources` for later layers, and the
+            The output, the keys and values as stored, the `sources` of later layers, and the
             layer's states at `layout.paths.kept`.
         """
         config = self.config
         if stacked_by_kind(config):
-            return self._of_kind()
+            return self._branch_by_type()
         half = AttentionHalf(config, self.build)
-        added, keys_values = half.apply({"params": self.weights}, self.x, self.layout, self.own)
+        added, keys_values = half.apply({"params": self.weights}, self.x, self.layout, self.inputs)
         stored = self._stored(keys_values)
         if config.recurrent is None:
             return added, stored, self.sources, ()
-        beside, after = self._recurrence(self.layer, self.x)
-        return added + beside, stored, self.sources, after
+        recurrent_output, states = self._recurrence(self.layer, self.x)
+        return added + recurrent_output, stored, self.sources, states
 
-    def _of_kind(self) -> Any:
-        """Branches to the layer's kind."""
-        config, (places, kind_of) = self.config, _places(self.config)
-        here = {name: place[self.layer] for name, place in places.items()}
-        kept = None if self.layout.paths is None else self.layout.paths.kept
-        no_states = () if kept is None else empty_states(config, len(kept), self.build)
-
-        def branch(kind: int, shares: bool) -> Any:
-            if kind == RECURRENT:
-                return self._without_keys(*self._recurrence(here["recurrent"], self.x))
-            if kind == NO_MIXER:
-                return self._without_keys(jnp.zeros_like(self.x), no_states)
-            if config.shared_blocks is not None:
-                return self._with_block(here)
-            return *self._attention(here, kind, shares=shares), no_states
-
-        combinations = sorted(set(kind_of))
-        branches = [functools.partial(branch, *pair) for pair in combinations]
-        index = jnp.asarray([combinations.index(pair) for pair in kind_of], jnp.int32)[self.layer]
-        return lax.switch(index, branches)
-
-    def _attention(
-        self, here: Mapping[str, Array], kind: int, *, shares: bool
-    ) -> tuple[Array, Any, Any]:
-        """What attention of a kind adds, its keys and values as stored, and sources."""
-        config, stack = (
-            self.config.attention_configs()[kind],
-            self.params["attentions"][KINDS[kind]],
+    def _branch_by_type(self) -> Any:
+        """Run the branch of the layer's type."""
+        config, (indices, layer_types) = self.config, _layer_indices(self.config)
+        layer_indices = {name: index[self.layer] for name, index in indices.items()}
+        kept_tokens = None if self.layout.paths is None else self.layout.paths.kept
+        no_states = (
+            () if kept_tokens is None else empty_states(config, len(kept_tokens), self.build)
         )
 
-        def of_layer(name: str) -> Any:
-            nth = here["keys" if name in KEY_PARAMETERS else "all"]
-            return from_storage(jax.tree.map(lambda leaf: leaf[nth], stack[name]))
+        def branch(layer_type: int, shares: bool) -> Any:
+            if layer_type == RECURRENT:
+                return self._without_keys(*self._recurrence(layer_indices["recurrent"], self.x))
+            if layer_type == NO_MIXER:
+                return self._without_keys(jnp.zeros_like(self.x), no_states)
+            if config.shared_blocks is not None:
+                return self._with_block(layer_indices)
+            return *self._attention(layer_indices, layer_type, shares=shares), no_states
+
+        combinations = sorted(set(layer_types))
+        branches = [functools.partial(branch, *pair) for pair in combinations]
+        branch_index = jnp.asarray([combinations.index(pair) for pair in layer_types], jnp.int32)[
+            self.layer
+        ]
+        return lax.switch(branch_index, branches)
+
+    def _attention(
+        self, layer_indices: Mapping[str, Array], layer_type: int, *, shares: bool
+    ) -> tuple[Array, Any, Any]:
+        """Return the output of attention, its keys and values as stored, and the sources."""
+        config, stack = (
+            self.config.attention_configs()[layer_type],
+            self.params["attentions"][KINDS[layer_type]],
+        )
+
+        def weights_of(name: str) -> Any:
+            index = layer_indices["keys" if name in KEY_PARAMETERS else "all"]
+            return from_storage(jax.tree.map(lambda leaf: leaf[index], stack[name]))
 
         names = [name for name in stack if not (shares and name in KEY_PARAMETERS)]
-        tree = {"params": self.weights | {"attention": {name: of_layer(name) for name in names}}}
-        slot, sources = here["source"], list(self.sources)
-        shared = tuple(array[slot] for array in sources[kind]) if shares else None
-        half, own = AttentionHalf(config, self.build), self._inputs_of(config, here)
-        added, keys_values = half.apply(tree, self.x, self.layout, own, shared)
-        if sources_of(self.config, kind) and not shares:
-            # A layer without sharers has an out-of-bounds slot, which `drop` ignores.
-            sources[kind] = tuple(
+        tree = {"params": self.weights | {"attention": {name: weights_of(name) for name in names}}}
+        slot, sources = layer_indices["source"], list(self.sources)
+        shared = tuple(array[slot] for array in sources[layer_type]) if shares else None
+        half, inputs = AttentionHalf(config, self.build), self._inputs_of(config, layer_indices)
+        added, keys_values = half.apply(tree, self.x, self.layout, inputs, shared)
+        if sources_of(self.config, layer_type) and not shares:
+            # If no other layer reuses these keys, the slot is out of bounds, and `drop` ignores it.
+            sources[layer_type] = tuple(
                 room.at[slot].set(array, mode="drop")
-                for room, array in zip(sources[kind], keys_values, strict=True)
+                for room, array in zip(sources[layer_type], keys_values, strict=True)
             )
         return added, self._stored(keys_values), tuple(sources)
 
-    def _with_block(self, here: Mapping[str, Array]) -> Any:
-        """A shared block, and the recurrence that reads what it gives."""
-        given, keys_values = self._block(here["all"], self._inputs_of(self.config, here))
-        added, after = self._recurrence(here["recurrent"], self.x + given)
-        return added, self._stored(keys_values), tuple(self.sources), after
+    def _with_block(self, layer_indices: Mapping[str, Array]) -> Any:
+        """Run a shared block, then the recurrence that reads its output."""
+        block_output, keys_values = self._block(
+            layer_indices["all"], self._inputs_of(self.config, layer_indices)
+        )
+        added, states = self._recurrence(layer_indices["recurrent"], self.x + block_output)
+        return added, self._stored(keys_values), tuple(self.sources), states
 
-    def _block(self, nth: Array, own: PerLayer) -> tuple[Array, KeyValue]:
-        """Output of the shared block of the `nth` layer that uses one, and its keys and values."""
+    def _block(self, nth: Array, inputs: PerLayer) -> tuple[Array, KeyValue]:
+        """Run the shared block of the `nth` layer that uses one; return output, keys and values."""
         blocks, layout = self.config.shared_blocks, self.layout
         assert blocks is not None
         assert layout.embedded is not None
-        config, at = block_config(self.config), nth % blocks.n_blocks
-        block = from_storage(jax.tree.map(lambda leaf: leaf[at], self.params["blocks"]))
-        mine = from_storage(jax.tree.map(lambda leaf: leaf[nth], self.params["block_uses"]))
-        tree = {"params": {name: part | mine.get(name, {}) for name, part in block.items()}}
-        both = jnp.concatenate([self.x, layout.embedded], axis=-1)
-        mixed, keys_values = AttentionHalf(config, self.build).apply(tree, both, layout, own)
-        given, _ = MlpHalf(config, self.build).apply(tree, mixed)
+        config, block_index = block_config(self.config), nth % blocks.n_blocks
+        block = from_storage(jax.tree.map(lambda leaf: leaf[block_index], self.params["blocks"]))
+        layer_weights = from_storage(
+            jax.tree.map(lambda leaf: leaf[nth], self.params["block_uses"])
+        )
+        tree = {
+            "params": {
+                name: weights | layer_weights.get(name, {}) for name, weights in block.items()
+            }
+        }
+        block_input = jnp.concatenate([self.x, layout.embedded], axis=-1)
+        attention_output, keys_values = AttentionHalf(config, self.build).apply(
+            tree, block_input, layout, inputs
+        )
+        mlp_output, _ = MlpHalf(config, self.build).apply(tree, attention_output)
         into = Linear(config.width, False, config.quantized)
-        return into.apply({"params": mine["into"]}, given), keys_values
+        return into.apply({"params": layer_weights["into"]}, mlp_output), keys_values
 
     def _recurrence(self, nth: Array, x: Array) -> tuple[Array, Any]:
-        """What the `nth` recurrence adds to x, and its states at `layout.paths.kept`."""
+        """Run the `nth` recurrence on x; return its output and states at `layout.paths.kept`."""
         stacked = self.params["recurrent"], self.states
         mixer, states = jax.tree.map(lambda leaf: leaf[nth], stacked)
         variables = {"params": self.weights | {"mixer": from_storage(mixer)}}
@@ -223,68 +242,76 @@ class LayerCall:
         is_kept, recurrent = self.layout.paths.kept is not None, self.config.recurrent
         half = RecurrentHalf(self.config, self.build)
         mutable = ["states"] if is_kept else []
-        added, after = half.apply(variables, x, self.layout, mutable=mutable)
+        added, updated = half.apply(variables, x, self.layout, mutable=mutable)
         if not is_kept:
             return added, ()
-        kept = after.get("states", {})
+        kept = updated.get("states", {})
         assert recurrent is not None
         if recurrent.has_state and "state" not in kept.get("mixer", {}):
             raise NotImplementedError(f"{recurrent.mixer} does not return its state")
         return added, kept
 
-    def _inputs_of(self, config: DecoderConfig, here: Mapping[str, Array]) -> PerLayer:
-        """Inputs of a layer with attention, cut to the sizes of its kind."""
-        caches = self.own.caches
+    def _inputs_of(self, config: DecoderConfig, layer_indices: Mapping[str, Array]) -> PerLayer:
+        """Return the inputs of an attention layer, truncated to its sizes."""
+        caches = self.inputs.caches
         if len(cached_layers(self.config)) < self.config.n_layers:
-            nth = here["cached"]
-            caches = tuple(c._replace(key=c.key[nth], value=c.value[nth]) for c in caches)
+            index = layer_indices["cached"]
+            caches = tuple(c._replace(key=c.key[index], value=c.value[index]) for c in caches)
         caches = tuple(_trim_cache(cache, config, self.build) for cache in caches)
-        return trim_rotary(self.own._replace(caches=caches), config)
+        return trim_rotary(self.inputs._replace(caches=caches), config)
 
-    def _without_keys(self, added: Array, after: Any) -> Any:
+    def _without_keys(self, added: Array, states: Any) -> Any:
         heads, width = cache_head_shape(self.config, self.build)
-        none = jnp.zeros((*self.layout.position.shape, heads, width))
-        return added, self._stored((none, none)), tuple(self.sources), after
+        zeros = jnp.zeros((*self.layout.position.shape, heads, width))
+        return added, self._stored((zeros, zeros)), tuple(self.sources), states
 
     def _stored(self, keys_values: KeyValue) -> Any:
         return to_cache(keys_values, self.config, self.build, self.layout.dtype)
 
 
 def block_config(config: DecoderConfig) -> DecoderConfig:
-    """Config of the halves of `SharedBlocks`."""
+    """Return the config of the halves of `SharedBlocks`."""
     return config.replace(recurrent=None, mlp_layers=None)
 
 
-def _trim_cache(cache: KVCache, here: DecoderConfig, build: Build) -> KVCache:
-    """A layer's cache cut to the sizes of its kind."""
-    heads, width = _own_shape(here, build)
+def _trim_cache(cache: KVCache, config: DecoderConfig, build: Build) -> KVCache:
+    """Truncate a layer's cache to its number of heads and channels."""
+    heads, width = _head_shape(config, build)
     key, value = (x[:, :heads, :, :width] for x in (cache.key, cache.value))
     return cache._replace(key=key, value=value)
 
 
-def _places(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bool]]]:
-    """Per layer: its index within its kind, its index among layers of that kind with own keys, its
-    slot in `empty_sources`, its indices in KV caches and among recurrent layers, its kind, and
-    whether it shares keys."""
+def _layer_indices(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bool]]]:
+    """Return the indices of each layer, and each layer's type.
+
+    Returns:
+        Arrays [layers]: the index among all layers of the type ("all"), among those with their own
+        keys ("keys"), of the slot in `empty_sources` ("source"), in KV caches ("cached"), and among
+        recurrent layers ("recurrent"); and (type, True if it reuses another layer's keys) of each.
+    """
     n = config.n_layers
     shares = [bool(config.attention.keys_of) and config.attention.keys_of[i] != i for i in range(n)]
-    kinds = [config.kind_of(i) for i in range(n)]
-    everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
-    cached = [sum(kind >= 0 for kind in kinds[:i]) for i in range(n)]
-    with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
-    slots = {kind: sources_of(config, kind) for kind in set(kinds)}
+    layer_types = [config.kind_of(i) for i in range(n)]
+    index_in_type = [layer_types[:i].count(layer_types[i]) for i in range(n)]
+    cached = [sum(layer_type >= 0 for layer_type in layer_types[:i]) for i in range(n)]
+    with_keys = [
+        sum(layer_types[j] == layer_types[i] and not shares[j] for j in range(i)) for i in range(n)
+    ]
+    slots = {layer_type: sources_of(config, layer_type) for layer_type in set(layer_types)}
     used = [config.attention.keys_of[i] if config.attention.keys_of else i for i in range(n)]
     source = [
-        slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])
+        slots[layer_types[i]].index(used[i])
+        if used[i] in slots[layer_types[i]]
+        else len(slots[layer_types[i]])
         for i in range(n)
     ]
     recurrent = () if config.recurrent is None else config.recurrent.layers
-    places = {
-        "all": everyone,
+    indices = {
+        "all": index_in_type,
         "keys": with_keys,
         "source": source,
         "cached": cached,
         "recurrent": [sum(j in recurrent for j in range(i)) for i in range(n)],
     }
-    in_order = {name: jnp.asarray(values, jnp.int32) for name, values in places.items()}
-    return in_order, list(zip(kinds, shares, strict=True))
+    in_order = {name: jnp.asarray(values, jnp.int32) for name, values in indices.items()}
+    return in_order, list(zip(layer_types, shares, strict=True))

@@ -1,7 +1,7 @@
 """Implementations of each operation per platform, as data, and compiler options.
 
-A program's platform is an argument, and is not read from JAX while the function is traced, so that
-a program can be compiled for a platform that is not present.
+The platform of a program is an argument, not read from JAX during tracing, so that programs can be
+compiled for an absent platform.
 """
 
 import dataclasses
@@ -30,24 +30,25 @@ class Backend:
     """Implementations and block sizes of one platform.
 
     Attributes:
-        attention: of the rows' own tokens, see `attention.interval`.
-        cache_by_head: attention to a KV cache takes one head at a time, so that its scores stay
-            in the processor's cache; otherwise all heads are one product.
-        experts: the products of a mixture, see `experts`.
-        mlp_tokens: most tokens of a device that an MLP takes at a time, so that its inner
-            activations of long rows do not exist whole; None is unlimited.
-        lm_head: at a batch's scored positions, see `device.lm_head`.
-        lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
-        position_blocks: scored positions per pass of the implementation of that name: the first
+        attention: attention within rows, see `attention.interval`.
+        cache_by_head: if True, attention to a KV cache runs one head at a time, so that its scores
+            stay in the processor's cache; otherwise all heads in one product.
+        experts: the matrix products of a mixture, see `experts`.
+        mlp_tokens: maximum tokens of a device that an MLP processes at once, to bound the memory of
+            inner activations; None is unlimited.
+        lm_head: the LM head at scored positions, see `device.lm_head`.
+        lm_head_columns: vocabulary columns per step of the LM head, if it runs as XLA operations.
+        position_blocks: scored positions per pass of the LM head `position_blocks`: the first
             number while that many are left, then the second.
-        gradient_positions, gradient_columns: positions and most columns per step of the LM head's
-            backward pass; positions as in `position_blocks`. A step adds to a block of the
-            unembedding's gradient, which large blocks of positions read seldom.
-        exits_per_step: states of recurrent layers that are computed at once.
-        chunks_at_once: chunks of recurrent layers that are computed side by side; None is all.
-        convolves_by_products: see `recurrence.paths.convolve_chunks`.
-        integers: bfloat16 arrays are stored as uint16, see `dots.as_integers`.
-        interpreted: kernels run as JAX's own operations, for tests on another platform.
+        gradient_positions, gradient_columns: positions and maximum columns per step of the LM
+            head's backward pass; positions as in `position_blocks`. Each step adds to a block of
+            the unembedding's gradient, so larger blocks of positions cause less memory traffic.
+        exits_per_step: exit states of recurrent layers computed per step.
+        chunks_at_once: chunks of recurrent layers computed in parallel; None is all.
+        convolves_by_products: if True, convolutions run as matrix products, see
+            `recurrence.paths.convolve_chunks`.
+        integers: if True, bfloat16 arrays are stored as uint16, see `dots.as_integers`.
+        interpreted: if True, kernels run in interpret mode, for tests on other platforms.
     """
 
     attention: AttentionName
@@ -94,7 +95,7 @@ BACKENDS: dict[Platform, Backend] = {
         gradient_columns=4096,
         exits_per_step=8,
         chunks_at_once=None,
-        convolves_by_products=True,  # 2.8 ms of a layer of Qwen3.5-4B, gathers 9.7, by estimates
+        convolves_by_products=True,  # estimated: 2.8 ms per layer of Qwen3.5-4B, gathers 9.7 ms
         integers=False,
     ),
     "gpu": Backend(
@@ -116,7 +117,7 @@ BACKENDS: dict[Platform, Backend] = {
 
 
 def lazy(module: str, name: str) -> Callable[..., Any]:
-    """A function that imports its module when it is called: Pallas takes 0.2 s to import."""
+    """Return a function that imports its module when called: Pallas takes 0.2 s to import."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*args, **kwargs)
@@ -125,64 +126,68 @@ def lazy(module: str, name: str) -> Callable[..., Any]:
 
 
 def current_platform(device: jax.Device | None = None) -> Platform:
-    """Platform of a device; None for that on which JAX runs programs in this process.
+    """Return the platform of a device, or of JAX's default device if it is None.
 
     Raises:
-        ValueError: it is not cpu, tpu or gpu.
+        ValueError: the platform is not cpu, tpu or gpu.
     """
-    found = jax.default_backend() if device is None else device.platform
+    name = jax.default_backend() if device is None else device.platform
     for platform in get_args(Platform):
-        if platform == found:
+        if platform == name:
             return platform
-    raise ValueError(f"JAX runs on {found!r}, expected cpu, gpu or tpu; give --device cpu")
+    raise ValueError(f"JAX runs on {name!r}, expected cpu, gpu or tpu; give --device cpu")
 
 
 def current_backend(device: jax.Device | None = None) -> Backend:
-    """Backend of a device, without the kernels of `replaced_kernels`.
+    """Return the backend of a device, with its unsupported kernels replaced.
 
     Args:
-        device: present or absent; None is JAX's own.
+        device: a present or absent device; None is JAX's default device.
 
     Raises:
-        ValueError: as `current_platform`.
+        ValueError: see `current_platform`.
     """
-    instead: dict[str, Any] = {
-        field: one.instead for field, one in replaced_kernels(device).items()
+    replacements: dict[str, Any] = {
+        field: replaced.instead for field, replaced in replaced_kernels(device).items()
     }
-    return dataclasses.replace(BACKENDS[current_platform(device)], **instead)
+    return dataclasses.replace(BACKENDS[current_platform(device)], **replacements)
 
 
 class Replaced(NamedTuple):
-    """The implementation that replaces a platform's kernel, and why."""
+    """The implementation that replaces a kernel, and the reason."""
 
     instead: str
     why: str
 
 
 def replaced_kernels(device: jax.Device | None = None) -> dict[str, Replaced]:
-    """Fields of `Backend` whose kernel a GPU or JAX itself does not run.
+    """Return the fields of `Backend` whose kernels the GPU or this JAX version cannot run.
 
     Args:
-        device: as in `current_backend`.
+        device: see `current_backend`.
     """
     if current_platform(device) != "gpu":
         return {}
     device = device or jax.devices()[0]
     capability = getattr(device, "compute_capability", "")
-    old = None
+    unsupported = None
     if not supports_kernels(capability):
-        old = f"compute capability {capability!r}, expected at least 8.0"
+        unsupported = f"compute capability {capability!r}, expected at least 8.0"
     replaced = {}
     for field, kernel in (("attention", "kernel_gpu"), ("experts", "grouped_gpu")):
-        if (why := old or lowering_failure(kernel, device)) is not None:
-            replaced[field] = Replaced("blocked", why)
-    other = MOSAIC_KERNELS.get(capability)
-    if other and "attention" in replaced and lowering_failure(other, device) is None:
-        replaced["attention"] = replaced["attention"]._replace(instead=other)
+        if (reason := unsupported or lowering_failure(kernel, device)) is not None:
+            replaced[field] = Replaced("blocked", reason)
+    mosaic_kernel = MOSAIC_KERNELS.get(capability)
+    if (
+        mosaic_kernel
+        and "attention" in replaced
+        and lowering_failure(mosaic_kernel, device) is None
+    ):
+        replaced["attention"] = replaced["attention"]._replace(instead=mosaic_kernel)
     return replaced
 
 
-# Attention without Triton, by compute capability: of H100 and H200, of B200.
+# Attention kernels without Triton, by compute capability: H100 and H200 (9.0), B200 (10.0).
 MOSAIC_KERNELS: dict[str, AttentionName] = {"9.0": "kernel_sm90", "10.0": "kernel_sm100"}
 SMALL_CASES: dict[str, Callable[[], None]] = {
     "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "lower_small"),
@@ -194,39 +199,39 @@ SMALL_CASES: dict[str, Callable[[], None]] = {
 
 @functools.cache
 def lowering_failure(kernel: str, device: jax.Device) -> str | None:
-    """What a small case of a kernel raises when it is lowered for a GPU, or None.
+    """Lower a small case of a kernel for a GPU; return the error message, or None if it lowers.
 
-    JAX 0.11 deprecates the Triton backend of Pallas, to remove it in a later version.
+    JAX 0.11 deprecates the Triton backend of Pallas and plans to remove it.
     """
     try:
         with jax.default_device(device):
             SMALL_CASES[kernel]()
-    except Exception as problem:  # which one depends on the version
+    except Exception as problem:  # the type depends on the JAX version
         return f"{type(problem).__name__}: {problem}".partition("\n")[0]
     return None
 
 
 def supports_kernels(compute_capability: str) -> bool:
-    """Whether a GPU runs Triton's kernels: NVIDIA's, and at least an A100 ("8.0")."""
+    """Return True if a GPU runs Triton kernels: an NVIDIA GPU, A100 ("8.0") or later."""
     major = compute_capability.partition(".")[0]
     return major.isdigit() and int(major) >= 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """How a decoder's program is built, beside the config that says what it computes.
+    """Backend and sharding of a decoder's program; `DecoderConfig` defines the function itself.
 
-    A split decoder's functions run inside `jax.shard_map`, on parameters as `device.sharding`
-    places them; the sizes of a `DecoderConfig` are the whole model's.
+    On a mesh the decoder's functions run inside `jax.shard_map`, on parameters sharded by
+    `device.sharding`. The sizes of a `DecoderConfig` are those of the unsharded model.
 
     Attributes:
-        backend: for the platform that the program is compiled for.
-        shards: devices along the mesh axis MODEL, over which heads, MLP channels, experts and
-            vocabulary are split; 1 is no split.
-        tokens: dtype in which a layer gathers its normed input if each shard has the residual
-            stream of its own tokens, [1, T / shards, D] in place of [R, L, D]; None if each has
-            all of it. A sum over shards is then half as many bytes, and norms are computed once
-            (arXiv 2205.05198, section 4.2.2).
+        backend: the implementations for the platform that the program is compiled for.
+        shards: number of devices along the mesh axis MODEL, over which heads, MLP channels, experts
+            and vocabulary are split; 1 on one device.
+        tokens: dtype in which a layer gathers its normed input under sequence parallelism (arXiv
+            2205.05198, section 4.2.2); None without. Each shard then has the residual stream of
+            its own tokens, [1, T / shards, D] instead of [R, L, D]. A sum over shards moves half
+            as many bytes, and each norm is computed once.
     """
 
     backend: Backend = BACKENDS["cpu"]
@@ -239,27 +244,29 @@ class Build:
 
     @property
     def axis(self) -> str | None:
-        """Mesh axis to sum over, or None on one device."""
+        """The mesh axis to sum over, or None on one device."""
         return MODEL if self.shards > 1 else None
 
     def splitting_tokens(self, shape: tuple[int, ...], dtype: Any) -> "Build":
-        """The build for rows [R, L]; steps of single tokens are not split, nor tokens whose number
-        the shards do not divide."""
+        """Return the build for rows [R, L], with tokens split over shards where possible.
+
+        Generation steps of one token are not split, nor token counts that `shards` does not divide.
+        """
         splits = self.shards > 1 and shape[1] > 1 and math.prod(shape) % self.shards == 0
         return dataclasses.replace(self, tokens=dtype if splits else None)
 
     def gathered(self, x: Array, dtype: Any = None) -> Array:
-        """Values [1, T, ...] of all shards' tokens [1, T / shards, ...], or what is not split.
+        """Gather values [1, T / shards, ...] of all shards to [1, T, ...]; no-op if not split.
 
         Args:
-            dtype: in which they are sent; None is `tokens`.
+            dtype: the dtype of the transfer; None is `tokens`.
         """
         if self.tokens is None:
             return x
         return lax.all_gather(x[0].astype(dtype or self.tokens), MODEL, tiled=True)[None]
 
     def own_tokens(self, x: Array) -> Array:
-        """This shard's part [1, T / shards, ...] of values [R, L, ...]."""
+        """Return this shard's slice [1, T / shards, ...] of values [R, L, ...]."""
         if self.tokens is None:
             return x
         n = x.shape[0] * x.shape[1] // self.shards
@@ -267,20 +274,20 @@ class Build:
         return lax.dynamic_slice_in_dim(flat, lax.axis_index(MODEL) * n, n)[None]
 
     def summed(self, x: Array) -> Array:
-        """Sums of all shards' values [R, L, D], of this shard's tokens if these are split."""
+        """Sum values [R, L, D] over shards; return those of this shard's tokens if split."""
         if self.axis is None:
             return x
         if self.tokens is None:
             return lax.psum(x, self.axis)
-        # The TPU compiler scatters along the first axis alone; it sums others whole.
+        # The TPU compiler reduce-scatters along the first axis only; it all-reduces other axes.
         return lax.psum_scatter(x.reshape(-1, x.shape[-1]), self.axis, tiled=True)[None]
 
     def vocabulary_axis(self, config: DecoderConfig) -> str | None:
-        """`axis` of embedding and unembedding, or None if the vocabulary does not divide."""
+        """Return `axis` for embedding and unembedding, or None if `shards` does not divide them."""
         return self.axis if not config.vocab_size % self.shards else None
 
     def whole_kv(self, config: DecoderConfig) -> bool:
-        """Whether each shard computes all key heads and selects the one that its queries use."""
+        """Return True if each shard computes all key heads and selects the one its queries use."""
         return config.attention.n_kv_heads % self.shards != 0
 
 
@@ -288,9 +295,9 @@ ON_CPU = Build()
 
 
 def deterministic_options() -> dict[str, bool]:
-    """Compiler options under which equal inputs give equal bits in every run.
+    """Return compiler options that make results reproducible bit for bit.
 
-    On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up in
-    the order in which threads arrive. A CPU and a TPU need no option.
+    On a GPU, XLA otherwise autotunes kernels, and some of them add with atomics in any order. CPU
+    and TPU need no option.
     """
     return {"xla_gpu_deterministic_ops": True} if jax.default_backend() == "gpu" else {}

@@ -1,7 +1,7 @@
 """One decoder for every model family; `DecoderConfig` holds the differences between families.
 
-The layers' parameters are stacked along a leading axis and scanned, so that a program of 80 layers
-compiles as fast as one of two.
+The parameters of layers are stacked along a leading axis and scanned, so that 80 layers compile as
+fast as two.
 """
 
 import dataclasses
@@ -33,11 +33,11 @@ Params = dict[str, Any]
 
 
 class KeysValues(NamedTuple):
-    """What later tokens need of some rows.
+    """Keys, values and states of rows, which later tokens read.
 
     Attributes:
-        key, value: of the N layers with attention, as stored.
-        states: of all recurrent layers at some tokens, see `KVCache`.
+        key, value: keys and values of the N layers with attention, as stored.
+        states: the states of all recurrent layers at the kept tokens, see `KVCache`.
     """
 
     key: Num[Array, "N R K L H"]
@@ -45,21 +45,22 @@ class KeysValues(NamedTuple):
     states: Any = ()
 
 
-# `extend` after a build, or the same of another model
+# `extend` with its static arguments bound, or the equivalent function of another model
 Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 
 
 def map_token_blocks(
-    function: Callable[[Array], Array], x: Float[Array, "R L D"], most: int | None
+    function: Callable[[Array], Array], x: Float[Array, "R L D"], max_tokens: int | None
 ) -> Array:
-    """Maps a function over blocks of at most `most` tokens, which bounds the memory of wide MLPs.
+    """Map a function over blocks of at most `max_tokens` tokens to bound the memory of wide MLPs.
 
-    4096 tokens of width 18944 take three times 310 MB; blocks also stay in the processor's cache.
+    The three inner arrays of 4096 tokens of width 18944 take 310 MB each. Blocks also stay in the
+    processor's cache.
     """
     n_tokens = x.shape[0] * x.shape[1]
-    if most is None or n_tokens <= most:
+    if max_tokens is None or n_tokens <= max_tokens:
         return function(x)
-    block = next(n for n in range(most, 0, -1) if n_tokens % n == 0)
+    block = next(n for n in range(max_tokens, 0, -1) if n_tokens % n == 0)
     blocks = x.reshape(n_tokens // block, 1, block, x.shape[2])
     return lax.map(function, blocks).reshape(x.shape)
 
@@ -74,17 +75,17 @@ def hidden_states(
     build: Build = ON_CPU,
     paths: Paths | None = None,
 ) -> Float[Array, "R L D"]:
-    """Final normed hidden state of every token, float32.
+    """Return the final normed hidden state of every token, float32.
 
     Args:
-        params: of one shard, as from `init_params`.
-        ids, position, subtree_end: see `rows.Rows`; `position` counts the tokens of `caches`.
-        caches: keys and values before the rows, of all layers, and states of recurrent layers.
+        params: the parameters of one shard, see `init_params`.
+        ids, position, subtree_end: see `rows.Rows`; positions include the tokens of `caches`.
+        caches: keys and values of the preceding tokens, all layers, and states of recurrent layers.
         build: backend and mesh.
-        paths: see `rows.Paths`; recurrent layers need them for rows of several tokens.
+        paths: see `rows.Paths`; required by recurrent layers for rows of several tokens.
 
     Raises:
-        ValueError: recurrent layers without `paths`.
+        ValueError: the decoder has recurrent layers, and `paths` is None.
     """
     rows = ids, position, subtree_end
     return _run(params, config, *rows, caches, build, paths, None, keep_kv=False)[0]
@@ -101,11 +102,11 @@ def extend(
     paths: Paths | None = None,
     kept: Int[Array, " E"] | None = None,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
-    """`hidden_states`, and what later tokens need.
+    """Return `hidden_states`, and keys, values and states for later tokens.
 
     Args:
-        kept: tokens at which states are returned, indices of the flattened rows. Rows of one token
-            without `paths` each continue a state of their own and return all.
+        kept: the tokens whose states are returned, indices of the flattened rows. Without `paths`,
+            rows have one token; each row continues its own state, and all states are returned.
     """
     rows = ids, position, subtree_end
     return _run(params, config, *rows, caches, build, paths, kept, keep_kv=True)
@@ -114,7 +115,7 @@ def extend(
 def _embed(
     embed: Params, config: DecoderConfig, ids: Array, position: Array, build: Build
 ) -> Array:
-    """Embeddings [R, L, D], of the shard's tokens, with learned or sinusoidal positions."""
+    """Return the shard's embeddings [R, L, D], with learned or sinusoidal positions added."""
     x = _lookup(embed["token"], ids, build, config.vocab_size) * config.embedding.scale
     position = build.own_tokens(position)
     if config.embedding.width:
@@ -129,14 +130,15 @@ def _embed(
 
 
 class _Run(NamedTuple):
-    """What all layers of a run share.
+    """Inputs that all layers of a forward pass share.
 
     Attributes:
-        caches: keys and values of all layers.
+        caches: the keys and values of all layers.
         rotary: see `_rotary_tables`.
-        states: of all recurrent layers before the rows.
-        ngrams: see `ngrams.NgramRun`; None without.
-        scans_caches: each layer has keys and values, which are scanned beside its parameters.
+        states: the start states of all recurrent layers.
+        ngrams: see `ngrams.NgramRun`; None without n-grams.
+        scans_caches: True if every layer has keys and values; the caches are then scanned together
+            with the parameters.
     """
 
     params: Params
@@ -169,32 +171,34 @@ def _run(
     x = _embed(embed, config, ids, position, build)
     layout = Layout(position, subtree_end, dtype, embedded=x)
     states: Any = ()
-    of_ngrams, ids_after = None, None
+    ngram_run, ids_after = None, None
     if config.recurrent is not None:
         states = caches[-1].states if caches else ()
         index = _path_index(config, build, paths, subtree_end, states, kept)
         layout = dataclasses.replace(layout, paths=index)
     if config.ngrams is not None:
-        states, before = _without_ngrams(states)
-        far = _path_index(config, build, paths, subtree_end, states, kept, config.ngrams.reach)
-        of_ngrams, ids_after = _run_ngrams(embed, config, ids, far, before, build)
+        states, ngram_states = _split_ngram_states(states)
+        ngram_index = _path_index(
+            config, build, paths, subtree_end, states, kept, config.ngrams.reach
+        )
+        ngram_run, ids_after = _run_ngrams(embed, config, ids, ngram_index, ngram_states, build)
     rotary = _rotary_tables(config, position)
     scans_caches = len(attention_kinds.cached_layers(config)) == config.n_layers
-    run = _Run(params, config, build, layout, caches, rotary, states, of_ngrams, scans_caches)
+    run = _Run(params, config, build, layout, caches, rotary, states, ngram_run, scans_caches)
     per_layer = _per_layer_embeddings(embed, config, ids, x, build)
     sources = attention_kinds.empty_sources(ids.shape, config, build)
     if config.residual.streams is not None:
         x = residual_streams.expand(config, params.get("streams"), x)
 
     def step(carry: Any, layer: Any) -> Any:
-        carry, made = _layer(run, carry, *layer)
-        return carry, made if keep_kv else None
+        carry, layer_output = _layer(run, carry, *layer)
+        return carry, layer_output if keep_kv else None
 
     cached = tuple((cache.key, cache.value) for cache in caches) if scans_caches else ()
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
-    start: Any = x, sources, jnp.zeros_like(x) if has_late else ()
-    (x, *_), kept_of = lax.scan(step, start, stacked)
+    initial_carry: Any = x, sources, jnp.zeros_like(x) if has_late else ()
+    (x, *_), layer_outputs = lax.scan(step, initial_carry, stacked)
     if config.residual.streams is not None:
         x = residual_streams.merge(config, params["streams"], x)
     if config.head.norm:
@@ -204,70 +208,76 @@ def _run(
     x = build.gathered(x, x.dtype).reshape(*ids.shape, -1)
     if not keep_kv:
         return x, None
-    keys_values, after = kept_of
-    return x, _of_kinds(config, keys_values, after, ids_after)
+    keys_values, states_after = layer_outputs
+    return x, _select_outputs(config, keys_values, states_after, ids_after)
 
 
 def _layer(
-    run: _Run, carry: Any, weights: Params, cached: Any, layer: Array, own: Any, embedding: Any
+    run: _Run,
+    carry: Any,
+    weights: Params,
+    cached: Any,
+    layer: Array,
+    layer_inputs: Any,
+    embedding: Any,
 ) -> Any:
-    """Attention or a recurrence, then the MLP.
+    """Run one layer: attention or a recurrence, then the MLP.
 
     Args:
-        carry: the residual stream, or several; shared keys and values; what the mixture of the
-            layer before adds after this one.
-        cached: the layer's keys and values of each cache, or ().
-        own: the layer's part of `_layer_inputs`.
-        embedding: the layer's part of `_per_layer_embeddings`.
+        carry: the residual stream or streams; shared keys and values; the output of the previous
+            layer's late mixture, which is added after this layer.
+        cached: the layer's keys and values in each cache, or ().
+        layer_inputs: the layer's slice of `_layer_inputs`.
+        embedding: the layer's slice of `_per_layer_embeddings`.
 
     Returns:
-        The carry of the next layer; keys and values as stored, and states.
+        The carry of the next layer; and the layer's keys and values as stored, and its states.
     """
     config, build = run.config, run.build
     x, sources, late = carry
     weights, streams = from_storage(weights), x
-    factors, cutoff = own.pop("factors", None), own.pop("cutoff", None)
-    inputs = _attention_inputs(run, cached, own)
+    factors, cutoff = layer_inputs.pop("factors", None), layer_inputs.pop("cutoff", None)
+    inputs = _attention_inputs(run, cached, layer_inputs)
 
     def attend(x: Array) -> tuple[Array, Any]:
         call = attention_kinds.LayerCall(
             run.params, config, build, weights, layer, x, run.layout, inputs, sources, run.states
         )
-        added, *more = call.attention_half()
-        return added, more
+        added, *mlp_output = call.attention_half()
+        return added, mlp_output
 
-    def feed_forward(read: Array) -> tuple[Array, Any]:
-        return _mlp_half(run.params, config, build, weights, layer, read, cutoff)
+    def feed_forward(mlp_input: Array) -> tuple[Array, Any]:
+        return _mlp_half(run.params, config, build, weights, layer, mlp_input, cutoff)
 
     if isinstance(config.residual.streams, HyperConnections):
-        around = weights["streams"]
-        x, of_ngrams = _add_ngrams(run, layer, x)
-        x, of_keys = residual_streams.around(config, around["attention"], x, attend)
-        keys_values, sources, after = of_keys
-        after = {**after, "ngrams": of_ngrams} if of_ngrams else after
-        x, later = residual_streams.around(config, around["mlp"], x, feed_forward)
-        return (x, sources, later), (keys_values, after)
+        connections = weights["streams"]
+        x, ngram_states = _add_ngrams(run, layer, x)
+        x, attention_outputs = residual_streams.around(config, connections["attention"], x, attend)
+        keys_values, sources, states = attention_outputs
+        states = {**states, "ngrams": ngram_states} if ngram_states else states
+        x, later = residual_streams.around(config, connections["mlp"], x, feed_forward)
+        return (x, sources, later), (keys_values, states)
     if isinstance(config.residual.streams, AltUp):
         update = residual_streams.AlternatingUpdate(config).bind({"params": weights["streams"]})
         streams = update.predict(x)
         x = streams[config.residual.streams.active]
-    added, (keys_values, sources, after) = attend(x)
+    added, (keys_values, sources, states) = attend(x)
     added = added * config.residual.branch_scale
     if factors is not None:
         x, added = x * factors[0], added * factors[1]
-    read = (
+    mlp_input = (
         x
         if config.residual.parallel != "no"
         else _add_residual(config, weights, "attention", x, added)
     )
-    more, later = feed_forward(read)
-    more *= config.residual.branch_scale
+    mlp_output, later = feed_forward(mlp_input)
+    mlp_output *= config.residual.branch_scale
     if factors is not None:
-        read, more = read * factors[2], more * factors[3]
+        mlp_input, mlp_output = mlp_input * factors[2], mlp_output * factors[3]
     if config.residual.parallel != "no":
-        x = x + added + more
+        x = x + added + mlp_output
     else:
-        x = _add_residual(config, weights, "mlp", read, more)
+        x = _add_residual(config, weights, "mlp", mlp_input, mlp_output)
     if config.experts is not None and config.experts.late:
         x += late
     gated = x
@@ -275,29 +285,31 @@ def _layer(
         x, gated = update.correct(streams, x)
     if config.embedding.per_layer_width:
         half = PerLayerInput(config)
-        more = half.apply({"params": weights["per_layer"]}, gated, embedding)
-        x = x + more if config.residual.streams is None else x.at[1:].add(more)
+        mlp_output = half.apply({"params": weights["per_layer"]}, gated, embedding)
+        x = x + mlp_output if config.residual.streams is None else x.at[1:].add(mlp_output)
     if config.residual.layer_scale:
         x *= weights["layer_scale"]
-    return (x, sources, later), (keys_values, after)
+    return (x, sources, later), (keys_values, states)
 
 
-def _without_ngrams(states: Any) -> tuple[Any, Any]:
-    """States of recurrences, and of n-grams, or () each."""
+def _split_ngram_states(states: Any) -> tuple[Any, Any]:
+    """Split states into those of recurrences and those of n-grams; () each if there are none."""
     if not states:
         return (), ()
-    others = {name: own for name, own in states.items() if name != "ngrams"}
-    return others, states.get("ngrams", {})
+    recurrent_states = {name: state for name, state in states.items() if name != "ngrams"}
+    return recurrent_states, states.get("ngrams", {})
 
 
 def _empty_ngram_states(config: DecoderConfig, *n: int) -> Any:
-    """Zero states [*n, channels, tokens] of the convolutions of n-grams."""
-    own, streams = config.ngrams, config.residual.streams
-    assert own is not None
+    """Return zero states [*n, channels, tokens] for the convolutions of n-grams."""
+    ngram_config, streams = config.ngrams, config.residual.streams
+    assert ngram_config is not None
     assert streams is not None
-    if own.taps == 1:
+    if ngram_config.taps == 1:
         return {}
-    return {"conv": {"inputs": jnp.zeros((*n, streams.n_streams * config.width, own.reach))}}
+    return {
+        "conv": {"inputs": jnp.zeros((*n, streams.n_streams * config.width, ngram_config.reach))}
+    }
 
 
 def _run_ngrams(
@@ -305,67 +317,71 @@ def _run_ngrams(
     config: DecoderConfig,
     ids: Array,
     index: PathIndex | None,
-    before: Any,
+    states_before: Any,
     build: Build,
 ) -> tuple[ngrams.NgramRun, Array | None]:
-    """What layers with n-grams share, and the tokens that later ones need, see `kept_ids`."""
-    own = config.ngrams
-    assert own is not None
+    """Return the inputs of layers with n-grams, and the token ids from `ngrams.kept_ids`."""
+    ngram_config = config.ngrams
+    assert ngram_config is not None
     assert index is not None
-    ids_before = before["ids"][0] if before else None
-    size = len(own.tables[0].multipliers)
-    tokens = ngrams.path_tokens(ids, size, own.separator, index, ids_before)
-    n_rows, made = math.gcd(*(table.rows for table in own.tables)), []
-    for k, table in enumerate(own.tables):
+    ids_before = states_before["ids"][0] if states_before else None
+    size = len(ngram_config.tables[0].multipliers)
+    tokens = ngrams.path_tokens(ids, size, ngram_config.separator, index, ids_before)
+    n_rows, embeddings = math.gcd(*(table.rows for table in ngram_config.tables)), []
+    for k, table in enumerate(ngram_config.tables):
         rows = ngrams.hashed_rows(tokens, table).reshape(*ids.shape, -1)
         stored = embed["ngrams"][str(k)]["token"]
-        made.append(_lookup(stored, rows, build, n_rows))
-    states = {name: own for name, own in before.items() if name != "ids"} if before else ()
-    run = ngrams.NgramRun(jnp.stack(made), index, states)
+        embeddings.append(_lookup(stored, rows, build, n_rows))
+    states = (
+        {name: ngram_config for name, ngram_config in states_before.items() if name != "ids"}
+        if states_before
+        else ()
+    )
+    run = ngrams.NgramRun(jnp.stack(embeddings), index, states)
     return run, ngrams.kept_ids(ids, index, ids_before)
 
 
 def _add_ngrams(run: _Run, layer: Array, x: Array) -> tuple[Array, Any]:
-    """The streams, with n-grams if the layer has them, and their states at the kept tokens."""
-    config, own = run.config, run.ngrams
-    if own is None:
+    """Add n-grams to the streams if the layer has them; return streams and n-gram states."""
+    config, ngram_run = run.config, run.ngrams
+    if ngram_run is None:
         return x, ()
     assert config.ngrams is not None
     half, layers = ngrams.NgramHalf(config, run.build), config.ngrams.layers
     nth = jnp.asarray([sum(n < k for n in layers) for k in range(config.n_layers)])[layer]
-    kept = own.paths.kept
+    kept = ngram_run.paths.kept
     mutable = [] if kept is None else ["states"]
 
     def add() -> tuple[Array, Any]:
-        stacked = run.params["ngrams"], own.embedding, own.states
+        stacked = run.params["ngrams"], ngram_run.embedding, ngram_run.states
         params, embedding, states = jax.tree.map(lambda leaf: leaf[nth], stacked)
         variables = {"params": from_storage(params)} | ({"states": states} if states else {})
-        added, after = half.apply(variables, x, embedding, own.paths, mutable=mutable)
-        return x + added, after.get("states", {})
+        added, updated = half.apply(variables, x, embedding, ngram_run.paths, mutable=mutable)
+        return x + added, updated.get("states", {})
 
-    none = {} if kept is None else _empty_ngram_states(config, len(kept))
+    no_states = {} if kept is None else _empty_ngram_states(config, len(kept))
     has_ngrams = jnp.asarray([n in layers for n in range(config.n_layers)])[layer]
-    added: tuple[Array, Any] = lax.cond(has_ngrams, add, lambda: (x, none))
+    added: tuple[Array, Any] = lax.cond(has_ngrams, add, lambda: (x, no_states))
     return added
 
 
-def _attention_inputs(run: _Run, cached: Any, own: dict[str, Array]) -> PerLayer:
-    """Inputs of the layer's attention; `cached` is its part of the caches that are scanned."""
+def _attention_inputs(run: _Run, cached: Any, layer_inputs: dict[str, Array]) -> PerLayer:
+    """Return the inputs of the layer's attention; `cached` is its slice of the scanned caches."""
     caches = run.caches
-    if run.scans_caches:  # otherwise each kind of layer takes its own
+    if run.scans_caches:  # otherwise each layer type selects its own
         caches = tuple(
             cache._replace(key=key, value=value)
             for cache, (key, value) in zip(caches, cached, strict=True)
         )
-    table = own.pop("table", None)
+    table = layer_inputs.pop("table", None)
     angles = {} if table is None else {"cos": run.rotary[0][table], "sin": run.rotary[1][table]}
-    return PerLayer(own.pop("window", None), caches, **angles, **own)
+    return PerLayer(layer_inputs.pop("window", None), caches, **angles, **layer_inputs)
 
 
 def _per_layer_embeddings(
     embed: Params, config: DecoderConfig, ids: Array, x: Array, build: Build
 ) -> Any:
-    """See `feed_forward.per_layer_inputs`; () without."""
+    """Return `feed_forward.per_layer_inputs`, or () without per-layer embeddings."""
     if not config.embedding.per_layer_width:
         return ()
     n_rows = config.embedding.per_layer_rows or config.vocab_size
@@ -382,13 +398,20 @@ def _path_index(
     kept: Array | None,
     n_ancestors: int | None = None,
 ) -> PathIndex | None:
-    """Index of rows that continue some states, with ancestors for the recurrent layers, or with
-    so many and without chunks."""
+    """Return the path index of rows.
+
+    Args:
+        states: the start states of the rows, or ().
+        n_ancestors: number of ancestors per token, for an index without chunks; None is the number
+            that recurrent layers read, with chunks.
+    """
     assert config.recurrent is not None
     R, L = subtree_end.shape
     if paths is None:
         if L > 1:
-            raise ValueError("recurrent layers take paths for rows of several tokens")
+            raise ValueError(
+                "paths is None: recurrent layers need paths for rows of several tokens"
+            )
         return mixers.single_tokens(config, R, n_ancestors)
     n_starts = max((leaf.shape[1] for leaf in jax.tree.leaves(states)), default=1)
     if n_ancestors is None:
@@ -400,27 +423,27 @@ def _path_index(
 
 
 def empty_states(config: DecoderConfig, n_rows: int, build: Build = ON_CPU) -> Any:
-    """Zero states of all recurrent layers at `n_rows` tokens, on one shard."""
+    """Return zero states of all recurrent layers for `n_rows` tokens, on one shard."""
     if config.recurrent is None:
         return ()
     n_layers = len(config.recurrent.layers)
-    one = mixers.empty_states(config, n_rows, build)
-    states = jax.tree.map(lambda leaf: jnp.zeros((n_layers, *leaf.shape)), one)
-    if (own := config.ngrams) is None:
+    layer_states = mixers.empty_states(config, n_rows, build)
+    states = jax.tree.map(lambda leaf: jnp.zeros((n_layers, *leaf.shape)), layer_states)
+    if (ngram_config := config.ngrams) is None:
         return states
-    of_ngrams = _empty_ngram_states(config, len(own.layers), n_rows)
-    ids = jnp.zeros((1, n_rows, 1, own.reach))
-    return states | {"ngrams": of_ngrams | {"ids": ids}}
+    ngram_states = _empty_ngram_states(config, len(ngram_config.layers), n_rows)
+    ids = jnp.zeros((1, n_rows, 1, ngram_config.reach))
+    return states | {"ngrams": ngram_states | {"ids": ids}}
 
 
-def _of_kinds(
+def _select_outputs(
     config: DecoderConfig,
     keys_values: tuple[Array, Array],
     states: Any,
     ids: Array | None,
 ) -> KeysValues:
-    """Keys and values of the layers that have them, states of recurrent ones, and what those with
-    n-grams need: states and `ids`."""
+    """Select the outputs of scanned layers: keys and values of attention, states of recurrences,
+    and states and `ids` of n-grams."""
     cached = np.array(attention_kinds.cached_layers(config), np.int32)
     if config.recurrent is None and len(cached) == config.n_layers:
         return KeysValues(*keys_values)
@@ -428,34 +451,34 @@ def _of_kinds(
     if config.recurrent is None:
         return KeysValues(key, value)
     layers = config.recurrent.layers
-    of_ngrams = None
+    ngram_states = None
     if ids is not None:
-        states, of_ngrams = _without_ngrams(states)
+        states, ngram_states = _split_ngram_states(states)
     states = jax.tree.map(lambda leaf: leaf[np.array(layers, np.int32)], states)
     if ids is not None and config.ngrams is not None:
         layers = config.ngrams.layers
-        of_ngrams = jax.tree.map(lambda leaf: leaf[np.array(layers, np.int32)], of_ngrams)
-        states |= {"ngrams": {**of_ngrams, "ids": ids[None]}}
+        ngram_states = jax.tree.map(lambda leaf: leaf[np.array(layers, np.int32)], ngram_states)
+        states |= {"ngrams": {**ngram_states, "ids": ids[None]}}
     return KeysValues(key, value, states)
 
 
 def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
-    """Per-layer inputs stacked over layers. Omits features that no layer uses."""
-    own = {}
+    """Return per-layer inputs stacked over layers, without features that no layer uses."""
+    inputs = {}
     if any(config.attention.scores.windows):
-        own["window"] = jnp.asarray(config.attention.scores.windows, jnp.int32)
+        inputs["window"] = jnp.asarray(config.attention.scores.windows, jnp.int32)
     if config.positions.rotary:
-        own["table"] = jnp.asarray(config.positions.rotary_of, jnp.int32)
+        inputs["table"] = jnp.asarray(config.positions.rotary_of, jnp.int32)
     if config.residual.sum_factors:
-        own["factors"] = jnp.asarray(config.residual.sum_factors, jnp.float32)
+        inputs["factors"] = jnp.asarray(config.residual.sum_factors, jnp.float32)
     if config.mlp.cutoffs:
-        cutoffs = [math.nan if one is None else one for one in config.mlp.cutoffs]
-        own["cutoff"] = jnp.asarray(cutoffs, jnp.float32)
+        cutoffs = [math.nan if cutoff is None else cutoff for cutoff in config.mlp.cutoffs]
+        inputs["cutoff"] = jnp.asarray(cutoffs, jnp.float32)
     if config.attention.qk_norm.layers:
-        own["qk_normed"] = jnp.asarray(config.attention.qk_norm.layers)
+        inputs["qk_normed"] = jnp.asarray(config.attention.qk_norm.layers)
     if config.attention.scores.query_growth is not None:
-        own["growth"] = jnp.asarray(config.attention.scores.query_growth.shares, jnp.float32)
-    return own
+        inputs["growth"] = jnp.asarray(config.attention.scores.query_growth.shares, jnp.float32)
+    return inputs
 
 
 def _mlp_half(
@@ -467,65 +490,69 @@ def _mlp_half(
     x: Array,
     cutoff: Array | None,
 ) -> tuple[Array, Any]:
-    """What the layer's MLP or mixture adds to the residual stream, now and after the next layer.
+    """Return the output of a layer's MLP or mixture, and the output to add after the next layer.
 
-    If layers have several kinds of MLP, parameters are stacked per kind and the program branches.
+    If the model has several MLP types, parameters are stacked per type and the program branches.
     """
     is_recurrent = None
     if config.norm.place == "mixed":
         assert config.recurrent is not None
-        recurrent = [n in config.recurrent.layers for n in range(config.n_layers)]
-        is_recurrent = jnp.asarray(recurrent)[layer]
+        is_recurrent_layer = [n in config.recurrent.layers for n in range(config.n_layers)]
+        is_recurrent = jnp.asarray(is_recurrent_layer)[layer]
 
-    def now(added: Array) -> tuple[Array, Any]:
+    def without_late(added: Array) -> tuple[Array, Any]:
         has_late = config.experts is not None and config.experts.late
         return added, jnp.zeros_like(added) if has_late else ()
 
-    def plain(own: Params, width: int | None = None) -> tuple[Array, Any]:
+    def plain(layer_weights: Params, width: int | None = None) -> tuple[Array, Any]:
         half = MlpHalf(config, build, width)
 
-        def of_block(part: Array) -> Array:
-            added: Array = half.apply({"params": own}, part, None, is_recurrent, cutoff)[0]
+        def apply_block(block: Array) -> Array:
+            added: Array = half.apply({"params": layer_weights}, block, None, is_recurrent, cutoff)[
+                0
+            ]
             return added
 
-        return now(map_token_blocks(of_block, x, build.backend.mlp_tokens))
+        return without_late(map_token_blocks(apply_block, x, build.backend.mlp_tokens))
 
-    def main(own: Params, nth: Array) -> tuple[Array, Any]:
+    def main(layer_weights: Params, nth: Array) -> tuple[Array, Any]:
         if config.experts is None:
-            return plain(own)
-        run = _mixture_of(params["experts"], config, config.experts, build, nth)
-        return MlpHalf(config, build).apply({"params": own}, x, run, is_recurrent)
+            return plain(layer_weights)
+        run = _bind_mixture(params["experts"], config, config.experts, build, nth)
+        return MlpHalf(config, build).apply({"params": layer_weights}, x, run, is_recurrent)
 
     if not config.mlps_by_kind:
         return main(weights, layer)
-    kind_of = {n: kind for kind, layers in config.mlp_kinds().items() for n in layers}
-    kinds = [kind_of.get(n, "") for n in range(config.n_layers)]
-    nth = [kinds[:n].count(kinds[n]) for n in range(config.n_layers)]  # within its kind
-    here = jnp.asarray(nth, jnp.int32)[layer]
+    type_of = {n: mlp_type for mlp_type, layers in config.mlp_kinds().items() for n in layers}
+    mlp_types = [type_of.get(n, "") for n in range(config.n_layers)]
+    nth = [mlp_types[:n].count(mlp_types[n]) for n in range(config.n_layers)]  # index in type
+    index_in_type = jnp.asarray(nth, jnp.int32)[layer]
 
-    def branch(kind: str) -> tuple[Array, Any]:
-        if not kind:
-            return now(jnp.zeros_like(x))
-        mlp = jax.tree.map(lambda leaf: leaf[here], params["mlps"][kind])
-        own, other = weights | {"mlp": from_storage(mlp)}, config.mlp.other
-        if kind == "main":
-            return main(own, here)
+    def branch(mlp_type: str) -> tuple[Array, Any]:
+        if not mlp_type:
+            return without_late(jnp.zeros_like(x))
+        mlp = jax.tree.map(lambda leaf: leaf[index_in_type], params["mlps"][mlp_type])
+        layer_weights, other = weights | {"mlp": from_storage(mlp)}, config.mlp.other
+        if mlp_type == "main":
+            return main(layer_weights, index_in_type)
         assert other is not None
-        return plain(own, other.width)
+        return plain(layer_weights, other.width)
 
-    present = sorted(set(kinds))
-    index = jnp.asarray([present.index(kind) for kind in kinds], jnp.int32)[layer]
-    branches = [functools.partial(branch, kind) for kind in present]
-    added: tuple[Array, Any] = lax.switch(index, branches)
+    present = sorted(set(mlp_types))
+    branch_index = jnp.asarray([present.index(mlp_type) for mlp_type in mlp_types], jnp.int32)[
+        layer
+    ]
+    branches = [functools.partial(branch, mlp_type) for mlp_type in present]
+    added: tuple[Array, Any] = lax.switch(branch_index, branches)
     return added
 
 
-def _mixture_of(
+def _bind_mixture(
     weights: Params, config: DecoderConfig, experts: Experts, build: Build, nth: Array
 ) -> Callable[..., Any]:
-    """`mixture` with the experts of one layer, the nth that has any."""
+    """Bind `mixture` to the experts of the nth layer that has experts."""
     if has_shards(weights):
-        # Gathered here, outside the loops of `mixture`, which run as often as a shard needs.
+        # Gather outside the loops of `mixture`, whose trip count differs between shards.
         weights, nth = gathered(jax.tree.map(lambda leaf: leaf[nth][None], weights)), jnp.int32(0)
     return functools.partial(
         mixture,
@@ -540,7 +567,8 @@ def _mixture_of(
 
 
 def _sinusoidal(position: Array, width: int) -> Array:
-    """Sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi (arXiv 1706.03762)."""
+    """Return sinusoidal embeddings: sines, then cosines, of wavelengths 2 pi to 10,000 * 2 pi
+    (arXiv 1706.03762)."""
     half = width // 2
     frequency = jnp.exp(jnp.arange(half, dtype=jnp.float32) * -(math.log(10_000) / (half - 1)))
     angle = position[..., None].astype(jnp.float32) * frequency
@@ -548,20 +576,20 @@ def _sinusoidal(position: Array, width: int) -> Array:
 
 
 def _lookup(table: Array, ids: Array, build: Build, n_rows: int) -> Array:
-    """float32 rows of the shard's tokens, joined if a token has several ids [R, L, H]; shards of a
-    split embedding of n_rows add up theirs."""
+    """Look up float32 rows of the shard's tokens; of several ids per token [R, L, H], concatenate
+    the rows. If the embedding's `n_rows` are split over shards, sum over shards."""
     if build.axis is None or n_rows % build.shards:
         rows = from_storage(table[build.own_tokens(ids)]).astype(jnp.float32)
         return rows.reshape(*rows.shape[:2], -1)
-    own = ids - lax.axis_index(build.axis) * table.shape[0]
-    here = (own >= 0) & (own < table.shape[0])
-    rows = from_storage(table[jnp.where(here, own, 0)]).astype(jnp.float32)
-    rows = jnp.where(here[..., None], rows, 0.0)
+    local_ids = ids - lax.axis_index(build.axis) * table.shape[0]
+    is_local = (local_ids >= 0) & (local_ids < table.shape[0])
+    rows = from_storage(table[jnp.where(is_local, local_ids, 0)]).astype(jnp.float32)
+    rows = jnp.where(is_local[..., None], rows, 0.0)
     return build.summed(rows.reshape(*ids.shape[:2], -1))
 
 
 def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:
-    """Cosines and sines of every rotary table, [tables, R, L, 1, pairs]; () without tables."""
+    """Return cosines and sines of all rotary tables [tables, R, L, 1, pairs], or ()."""
     if not config.positions.rotary:
         return ()
     frequencies = jnp.asarray([table.frequencies for table in config.positions.rotary], jnp.float32)
@@ -573,7 +601,7 @@ def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:
 def _add_residual(
     config: DecoderConfig, weights: Params, half: str, x: Array, added: Array
 ) -> Array:
-    """The residual stream after one half of a layer, normed if the model norms there."""
+    """Add the output of a half to the residual stream, and norm the sum if the model does."""
     x = x + added
     if config.norm.place != "residual":
         return x
@@ -581,7 +609,7 @@ def _add_residual(
 
 
 def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
-    """The LM head of a decoder, on one shard."""
+    """Return the LM head of a decoder on one shard."""
     weight = gathered(params["embed"]["token"] if config.head.tied else params["unembed"]["weight"])
     bias = params["unembed"]["bias"] if config.head.bias else None
     scale, softcap = config.head.scale, config.head.softcap

@@ -16,8 +16,8 @@ from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.dots import Form
 
 NormKind = Literal["rms", "layer"]
-# Of each half; "residual": after the sum, "mixed": before in recurrent layers, after in the others,
-# "streams": of the streams of `HyperConnections`
+# Position of the norm of each half. "residual": after the residual sum; "mixed": before recurrences
+# and after attention; "streams": on the streams of `HyperConnections`
 NormPlace = Literal["before", "after", "both", "residual", "mixed", "streams"]
 Parallel = Literal["no", "own", "shared"]
 QkNormKind = Literal["", "head", "heads", "flat"]
@@ -25,7 +25,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu
 Quantized = Literal["", "float32", "bfloat16"]
 RouterScores = Literal["softmax", "sigmoid", "sparsemixer"]
 
-RECURRENT, NO_MIXER = -1, -2  # kinds of layers without attention
+RECURRENT, NO_MIXER = -1, -2  # types of layers without attention
 NORMS_BEFORE = ("before", "both")
 NORMS_AFTER = ("after", "both")
 
@@ -35,8 +35,8 @@ class Rotary:
     """Rotation of the first channels of queries and keys by position (RoPE, arXiv 2104.09864).
 
     Attributes:
-        frequencies: radians per position for each pair of channels; zeros are no rotation.
-        factor: multiplies cosine and sine (YaRN's attention factor).
+        frequencies: radians per position for each pair of channels; 0 does not rotate.
+        factor: factor on cosine and sine (YaRN's attention factor).
     """
 
     frequencies: tuple[float, ...]
@@ -44,19 +44,19 @@ class Rotary:
 
 
 class Latent(NamedTuple):
-    """Attention whose keys and values are projections of one short vector per token (MLA,
-    arXiv 2405.04434, section 2.1).
+    """Multi-head latent attention: keys and values are projections of one latent vector per token
+    (MLA, arXiv 2405.04434, section 2.1).
 
     Attributes:
-        rank: channels of that vector.
-        query_rank: of a vector that all heads' queries are projections of; 0 is none.
-        rope_width: rotary channels of each query and of the one rotary key of all heads.
+        rank: channels of the latent (`kv_lora_rank`).
+        query_rank: channels of the queries' latent (`q_lora_rank`); 0 if there is none.
+        rope_width: rotary channels of each query and of the rotary key that all heads share.
         nope_width: non-rotary channels of a head's query and key.
         value: channels of a head's value.
-        norm_eps: of the norms of both vectors.
-        query_factor, factor: on the queries, and on that vector after its norm.
-        gated: queries are products of their vector after and before its norm, and so are gates,
-            whose sigmoids multiply the mixed values.
+        norm_eps: the epsilon of the norms of both latents.
+        query_factor, factor: factors on the normed input of the queries, and on the normed latent.
+        gated: if True, queries are projections of their latent after and before its norm, and so
+            are gates, whose sigmoids multiply attention's output per channel.
     """
 
     rank: int
@@ -71,11 +71,11 @@ class Latent(NamedTuple):
 
 
 class QueryGrowth(NamedTuple):
-    """Queries are multiplied by `1 + share * ln(1 + floor((position + ahead) / length))`, as
-    attention over longer texts is made sharper (arXiv 2501.19399).
+    """Position-dependent query scale, which sharpens attention over long texts (arXiv 2501.19399):
+    `1 + share * ln(1 + floor((position + ahead) / length))`.
 
     Attributes:
-        shares: for each layer; 0 is no growth.
+        shares: the share of each layer; 0 leaves queries unchanged.
     """
 
     shares: tuple[float, ...]
@@ -84,20 +84,20 @@ class QueryGrowth(NamedTuple):
 
 
 class Clamped(NamedTuple):
-    """A gate instead of `act(gate) * up`: `(up + 1) * gate * sigmoid(slope * gate)`, where `gate`
-    is at most `limit` and `up` within `limit` of zero (the gpt-oss release, arXiv 2508.10925)."""
+    """Clamped SwiGLU in place of `act(gate) * up`: `(up + 1) * gate * sigmoid(slope * gate)`, with
+    `gate` clipped to at most `limit` and `up` to [-limit, limit] (gpt-oss, arXiv 2508.10925)."""
 
     limit: float
     slope: float
 
 
 class AltUp(NamedTuple):
-    """Several residual streams, see `device.streams`.
+    """Alternating updates of several residual streams, see `device.streams`.
 
     Attributes:
-        n_streams: how many; at least 2.
-        active: index of the one that layers compute.
-        scaled: what per-layer embeddings gate has a scale.
+        n_streams: number of streams, at least 2.
+        active: index of the stream that layers compute.
+        scaled: if True, the stream that gates per-layer embeddings has a learned scale.
     """
 
     n_streams: int
@@ -106,11 +106,11 @@ class AltUp(NamedTuple):
 
 
 class HyperConnections(NamedTuple):
-    """Several residual streams, each half of a layer reads a mix of, see `device.streams`.
+    """Hyper-connections of several residual streams, see `device.streams`.
 
     Attributes:
-        n_streams: how many; at least 2.
-        rank: of the products that make the weights of the mix.
+        n_streams: number of streams, at least 2.
+        rank: rank of the projections that give the weights of the mix.
     """
 
     n_streams: int
@@ -118,12 +118,12 @@ class HyperConnections(NamedTuple):
 
 
 class NgramTable(NamedTuple):
-    """Rows of hashed n-grams of one layer, see `device.ngrams`.
+    """Embedding table of hashed n-grams of one layer, see `device.ngrams`.
 
     Attributes:
-        multipliers: of a token and its ancestors, below 2^63 over the vocabulary.
-        primes: rows of each part of the table, equally many parts of each order from 2 on.
-        rows: of the table, at least as many as all its parts have.
+        multipliers: hash multipliers of a token and its ancestors, below 2^63 / vocabulary size.
+        primes: number of rows of each sub-table; each order from 2 on has equally many.
+        rows: number of rows of the table, at least the sum of `primes`.
     """
 
     multipliers: tuple[int, ...]
@@ -135,11 +135,11 @@ class Ngrams(NamedTuple):
     """Layers that begin with embeddings of hashed n-grams, see `device.ngrams`.
 
     Attributes:
-        layers: their indices.
-        tables: of each; all have as many multipliers and primes.
-        width: channels of the embeddings of all parts of a table.
-        taps: of the convolution.
-        separator: id of the token that n-grams do not reach across.
+        layers: the indices of the layers.
+        tables: one table per layer, with equal numbers of multipliers and primes.
+        width: channels of a token's concatenated embeddings.
+        taps: kernel size of the convolution.
+        separator: id of the token that n-grams do not cross.
     """
 
     layers: tuple[int, ...]
@@ -150,25 +150,25 @@ class Ngrams(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """Number of ancestors that n-grams and convolutions read."""
+        """The number of ancestors that n-grams and convolutions read."""
         size = len(self.tables[0].multipliers)
         return max(size - 1, (self.taps - 1) * size)
 
 
 class OtherMlp(NamedTuple):
-    """Layers whose MLP differs from the others': a plain one of this inner width."""
+    """Layers with a dense MLP of this inner width, where the other layers have another MLP."""
 
     layers: tuple[int, ...]
     width: int
 
 
 class OtherHeads(NamedTuple):
-    """Layers whose attention has other sizes than the others'.
+    """Layers whose attention has sizes that differ from the main ones.
 
     Attributes:
-        n_kv_heads, head_width: as of `DecoderConfig`.
-        values_are_keys: values are the products that keys are before norm and rotation.
-        sinks: they have sinks if the others do.
+        n_kv_heads, head_width: see `Attention`.
+        values_are_keys: see `Values.are_keys`.
+        sinks: if True, these layers have sinks if the main ones do.
     """
 
     layers: tuple[int, ...]
@@ -179,11 +179,11 @@ class OtherHeads(NamedTuple):
 
 
 class ShortConvolution(NamedTuple):
-    """A gated convolution along paths: `out(c * conv(b * x))` (LFM2).
+    """A gated short convolution along paths: `out(c * conv(b * x))` (LFM2).
 
     Attributes:
-        taps: tokens that it reads, the current one included.
-        bias: products and convolution add a bias.
+        taps: kernel size, the current token included.
+        bias: True if projections and convolution have a bias.
     """
 
     taps: int
@@ -191,21 +191,21 @@ class ShortConvolution(NamedTuple):
 
 
 class GatedDelta(NamedTuple):
-    """A gated delta rule with short convolutions before it (arXiv 2412.06464), see
+    """Gated DeltaNet: short convolutions, then the gated delta rule (arXiv 2412.06464), see
     `recurrence.rules`.
 
     Attributes:
-        n_key_heads, n_value_heads: each key head serves as many neighbouring value heads.
+        n_key_heads, n_value_heads: numbers of heads; consecutive value heads share a key head.
         key_width, value_width: channels of a head.
-        taps: of the convolutions of queries, keys and values.
-        activation: after the convolutions.
-        largest_rate: bound of β; above 1, states may change their sign.
-        norm_eps: of the norm of outputs.
-        channel_decay: each channel of a key decays on its own (Kimi delta attention, arXiv
+        taps: kernel size of the convolutions of queries, keys and values.
+        activation: activation after the convolutions.
+        largest_rate: upper bound of β; above 1, states may change their sign.
+        norm_eps: epsilon of the output norm.
+        channel_decay: if True, each channel of a key has its own decay (Kimi delta attention, arXiv
             2510.26692).
-        sigmoid_gate: the outputs' gate is a sigmoid in place of SiLU.
-        rank: of the products that decays and gates are made by with `channel_decay`; 0 is whole.
-        least_decay: bound of log decay, which is this times a sigmoid; None is no bound.
+        sigmoid_gate: if True, the output gate is a sigmoid instead of SiLU.
+        rank: rank of the projections of decays and gates with `channel_decay`; 0 is full rank.
+        least_decay: lower bound of log decay, which is this times a sigmoid; None is unbounded.
     """
 
     n_key_heads: int
@@ -223,14 +223,14 @@ class GatedDelta(NamedTuple):
 
 
 class GatedUnit(NamedTuple):
-    """The RG-LRU of Griffin (arXiv 2402.19427, section 2.4) behind a convolution, with a gate
-    beside both; see `recurrence.rules`.
+    """Griffin's recurrent block (arXiv 2402.19427, section 2): convolution, then RG-LRU, and a
+    gate; see `recurrence.rules`.
 
     Attributes:
-        inner: channels.
-        n_blocks: of the products inside the unit, which are block-diagonal.
-        taps: of the convolution.
-        activation: of the gate.
+        inner: number of channels.
+        n_blocks: number of blocks of the RG-LRU's block-diagonal projections.
+        taps: kernel size of the convolution.
+        activation: activation of the gate.
     """
 
     inner: int
@@ -240,15 +240,15 @@ class GatedUnit(NamedTuple):
 
 
 class Lightning(NamedTuple):
-    """Lightning attention (arXiv 2401.04658): linear attention with a decay of each head, as
+    """Lightning attention (arXiv 2401.04658): linear attention with a decay per head, computed by
     `recurrence.rules.state_space` without step sizes.
 
-    The output is normed over all heads, then multiplied by the sigmoid of a further product.
+    The output is normed over all heads, then multiplied by the sigmoid of a gate projection.
 
     Attributes:
-        n_heads, head_width: heads, and channels of their queries, keys and values.
-        activation: of these.
-        norm_eps: of the norm of outputs.
+        n_heads, head_width: number of heads, and channels of their queries, keys and values.
+        activation: activation of queries, keys and values.
+        norm_eps: epsilon of the output norm.
     """
 
     n_heads: int
@@ -258,7 +258,7 @@ class Lightning(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Tokens that it reads beside the state."""
+        """The number of tokens that a step reads in addition to the state."""
         return 1
 
 
@@ -266,16 +266,16 @@ class StateSpace(NamedTuple):
     """The state-space layer of Mamba-2 (arXiv 2405.21060), see `recurrence.rules`.
 
     Attributes:
-        n_heads, head_width: heads, and channels of one.
-        n_groups, state_width: groups of heads that share B and C, and their channels.
-        taps, conv_bias: of the convolutions of x, B and C.
-        bias, out_bias: of the products inward and outward.
-        activation: after the convolutions.
+        n_heads, head_width: number of heads, and channels of a head.
+        n_groups, state_width: number of head groups that share B and C, and channels of B and C.
+        taps, conv_bias: kernel size of the convolutions of x, B and C; True if they have a bias.
+        bias, out_bias: True if the input and output projections have a bias.
+        activation: activation after the convolutions.
         least_step, most_step: bounds of a token's step size.
-        norm: the output is normed within each group after its gate ("gated"), or before it
-            ("first"), or not at all ("").
-        norm_eps: of this norm; None is the decoder's.
-        factors: on the gate, x, B, C and step size as they leave their products.
+        norm: position of the output norm of each group: after the gate ("gated"), before the gate
+            ("first"), or "" without norm.
+        norm_eps: epsilon of this norm; None is the decoder's.
+        factors: factors on the projected gate, x, B, C and step size.
     """
 
     n_heads: int
@@ -298,16 +298,16 @@ class SelectiveScan(NamedTuple):
     """The layer of Mamba-1 (arXiv 2312.00752, section 3), see `recurrence.rules`.
 
     Attributes:
-        inner, state_width: channels, and numbers in the state of each.
-        rank: of the product that makes step sizes.
-        taps, conv_bias: of the convolution before the scan.
-        bias: of the products inward and outward.
-        activation: after the convolution.
-        norm: step sizes before their last product, B and C have RMS norms, with a "scale" or
-            "plain"; "" is none.
-        norm_eps: of these.
-        n_heads: heads of neighbouring channels, each with products of its own that make step sizes,
-            B and C (arXiv 2405.16712); 0 is none.
+        inner, state_width: number of channels, and size of each channel's state.
+        rank: rank of the projection of step sizes.
+        taps, conv_bias: kernel size of the convolution, and True if it has a bias.
+        bias: True if the input and output projections have a bias.
+        activation: activation after the convolution.
+        norm: RMS norms of B, C and the low-rank step sizes, with a "scale" or "plain"; "" if there
+            are none.
+        norm_eps: epsilon of these norms.
+        n_heads: number of heads of consecutive channels, each with its own projections of step
+            sizes, B and C (arXiv 2405.16712); 0 if channels are not grouped.
     """
 
     inner: int
@@ -323,7 +323,7 @@ class SelectiveScan(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """Factors on what attention and a recurrence beside it read and add (Falcon-H1)."""
+    """Factors on the inputs and outputs of attention and a parallel recurrence (Falcon-H1)."""
 
     attention_in: float
     attention_out: float
@@ -332,13 +332,13 @@ class Beside(NamedTuple):
 
 
 class Recurrent(NamedTuple):
-    """Layers with a recurrence in place of attention.
+    """Layers with a recurrence, in place of attention or in parallel to it.
 
     Attributes:
-        layers: their indices.
+        layers: the indices of the layers.
         mixer: the recurrence.
-        beside: attention and recurrence read the same normed input and add their outputs, in all
-            layers; None if the recurrence replaces attention.
+        beside: factors of attention and recurrence in parallel: in all layers both read the same
+            normed input, and their outputs are added. None if the recurrence replaces attention.
     """
 
     layers: tuple[int, ...]
@@ -347,18 +347,19 @@ class Recurrent(NamedTuple):
 
     @property
     def has_state(self) -> bool:
-        """Whether layers carry a state, so that tokens are computed in chunks."""
+        """True if layers carry a state, so that tokens are computed in chunks."""
         return not isinstance(self.mixer, ShortConvolution)
 
 
 class SharedBlocks(NamedTuple):
     """Blocks of attention and MLP that recurrent layers share (arXiv 2405.16712, section 2).
 
-    A block reads the residual stream beside the embedding, and its MLP reads what its attention
-    gives. Its output, times a matrix of the layer, is added to what the recurrence reads.
+    A block reads the residual stream concatenated with the embedding; its MLP reads the output of
+    its attention. A projection of the layer maps its output to the width of the residual stream,
+    and it is added to the input of the recurrence.
 
     Attributes:
-        layers: that use a block; the n-th of them uses block n % n_blocks.
+        layers: the layers that use a block; the n-th of them uses block n % n_blocks.
         n_blocks: number of blocks.
     """
 
@@ -370,63 +371,63 @@ G = TypeVar("G", bound="Group")
 
 
 class Group:
-    """Base of configs that have groups of fields.
+    """Base class of configs with nested groups of fields.
 
-    `of` and `replace` take the fields of all groups in one call, each with the prefix of its group:
-    `mlp_width=64` is the field `width` of the group `Mlp`.
+    `of` and `replace` take the fields of all groups as flat keyword arguments, each with the prefix
+    of its group: `mlp_width=64` is the field `width` of the group `Mlp`.
     """
 
     prefix: ClassVar[str] = ""
 
     @classmethod
     def of(cls: type[G], **fields: Any) -> G:
-        """Return a config of these fields, and of defaults for the others.
+        """Return a config with these fields, and defaults for the others.
 
         Raises:
-            TypeError: a field that does not exist, or one that is missing.
+            TypeError: a field does not exist, or a required field is missing.
         """
         config = cls._take(fields)
         if fields:
-            raise TypeError(f"{cls.__name__} has no field {', '.join(sorted(fields))}")
+            raise TypeError(f"{cls.__name__}: no such field: {', '.join(sorted(fields))}")
         return config
 
     @classmethod
     def _take(cls: type[G], fields: dict[str, Any]) -> G:
-        """Return a config of the fields of this group, which are removed."""
+        """Remove the fields of this group from `fields`, and return a config with them."""
         values: dict[str, Any] = {}
-        for name, kind in _groups(cls).items():
-            if kind is not None and name not in fields:
-                values[name] = kind._take(fields)
+        for name, group_type in _groups(cls).items():
+            if group_type is not None and name not in fields:
+                values[name] = group_type._take(fields)
             elif cls.prefix + name in fields:
                 values[name] = fields.pop(cls.prefix + name)
         return cls(**values)
 
     def replace(self: G, **fields: Any) -> G:
-        """Return a copy with other values of some fields.
+        """Return a copy with some fields replaced.
 
         Raises:
-            TypeError: a field that does not exist.
+            TypeError: a field does not exist.
         """
-        config = self._replace_some(fields)
+        config = self._replace_group(fields)
         if fields:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(fields))}")
+            raise TypeError(f"{type(self).__name__}: no such field: {', '.join(sorted(fields))}")
         return config
 
-    def _replace_some(self: G, fields: dict[str, Any]) -> G:
-        """Return a copy with other values of the fields of this group, which are removed."""
+    def _replace_group(self: G, fields: dict[str, Any]) -> G:
+        """Remove the fields of this group from `fields`, and return a copy with them replaced."""
         values: dict[str, Any] = {}
-        for name, kind in _groups(type(self)).items():
+        for name, group_type in _groups(type(self)).items():
             if self.prefix + name in fields:
                 values[name] = fields.pop(self.prefix + name)
-            elif kind is not None:
-                values[name] = getattr(self, name)._replace_some(fields)
+            elif group_type is not None:
+                values[name] = getattr(self, name)._replace_group(fields)
         return dataclasses.replace(self, **values)  # type: ignore[type-var]
 
 
-def _groups(kind: type[Group]) -> dict[str, type[Group] | None]:
-    """Return the fields of a config class, each with its type if it is a group of fields."""
+def _groups(config_type: type[Group]) -> dict[str, type[Group] | None]:
+    """Return the field names of a config class, each with its type if that is a `Group`."""
     out: dict[str, type[Group] | None] = {}
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in get_type_hints(config_type).items():
         if name != "prefix":
             is_group = isinstance(hint, type) and issubclass(hint, Group)
             out[name] = hint if is_group else None
@@ -438,22 +439,25 @@ class Router(Group):
     """The choice of experts, and their weights.
 
     Attributes:
-        renormalised: the weights of the chosen experts are scaled to sum to one.
-        scores: function of the router's outputs: "softmax", "sigmoid", or "sparsemixer", which
-            chooses and weighs one expert after the other (arXiv 2409.12136).
-        bias: the router's product adds a bias.
-        norm: the router reads the residual stream, normed and scaled by a vector of its own over
-            the root of the width.
-        corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
-        corrects_logits: it is added to the router's outputs instead.
-        groups, groups_per_token: experts are chosen within the best groups of neighbours.
-        group_rank: number of scores of a group whose sum ranks the groups.
-        dropped_score: of experts in other groups; None if they are never chosen.
-        least_sum: lower bound of the divisor of weights, if they are renormalised.
-        added_sum: added to the divisor of weights, if they are renormalised.
+        renormalised: if True, the weights of the chosen experts are scaled to sum to one.
+        scores: function of the router's logits: "softmax", "sigmoid", or "sparsemixer", which
+            chooses and weighs experts one by one (arXiv 2409.12136).
+        bias: True if the router has a bias.
+        norm: if True, the router reads the normed residual stream, times a learned vector divided
+            by the square root of the width.
+        corrected: if True, a learned bias is added to the scores for the choice of experts only
+            (arXiv 2408.15664).
+        corrects_logits: if True, this bias is added to the logits instead.
+        groups, groups_per_token: number of groups of consecutive experts, and of the best groups,
+            within which experts are chosen.
+        group_rank: number of best scores whose sum ranks a group.
+        dropped_score: score of experts outside the best groups; None if they are never chosen.
+        least_sum: lower bound of the divisor of renormalised weights.
+        added_sum: number added to the divisor of renormalised weights.
         scale: factor on the weights.
-        jitter: half the relative distance below the best within which "sparsemixer" weighs.
-        expert_scale: each expert's weight has a learned factor.
+        jitter: half the relative distance to the best logit within which "sparsemixer" includes
+            experts in its softmax.
+        expert_scale: True if the weight of each expert has a learned factor.
     """
 
     prefix: ClassVar[str] = "router_"
@@ -476,12 +480,12 @@ class Router(Group):
 
 @dataclasses.dataclass(frozen=True)
 class SharedExpert(Group):
-    """An MLP that every token runs, next to the chosen experts.
+    """An MLP that runs for every token, in addition to the chosen experts.
 
     Attributes:
-        width: inner width; 0 is no such MLP.
-        gated: its output is multiplied by the sigmoid of a further product.
-        scale: factor on its output.
+        width: inner width; 0 without shared expert.
+        gated: if True, the output is multiplied by the sigmoid of a gate projection.
+        scale: factor on the output.
     """
 
     prefix: ClassVar[str] = "shared_"
@@ -492,19 +496,20 @@ class SharedExpert(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Experts(Group):
-    """An MLP in many copies, of which each token runs a few (arXiv 2401.04088).
+    """A mixture of experts: many MLPs, of which each token runs a few (arXiv 2401.04088).
 
     Attributes:
-        count, per_token: number of experts, and of those that a token runs.
-        bias: the experts' products add a bias.
-        weighs_input: the weight multiplies what an expert reads instead of its output.
-        separate_norms: experts and the shared MLP have separate norms: one before the experts,
-            which read the residual stream, and one after each of the two.
-        identities: further experts, whose output is their input (arXiv 2509.01322).
-        late: the routed experts' output is added at the end of the next layer, and the shared
-            MLP's output in the same layer (arXiv 2509.01322); the last layer has none.
-        latent_width: channels of a projection that experts read and return; 0 is none.
-        normed: the sum of experts and shared MLP has a norm.
+        count, per_token: number of experts, and of experts per token.
+        bias: True if the experts' projections have a bias.
+        weighs_input: if True, the weight multiplies the input of an expert instead of its output.
+        separate_norms: if True, experts read the residual stream through their own norm, and the
+            outputs of the experts and of the shared expert each have a norm.
+        identities: number of additional identity experts (arXiv 2509.01322).
+        late: if True, the output of routed experts is added at the end of the next layer, and the
+            output of the shared expert in the same layer (arXiv 2509.01322); routed experts of the
+            last layer are not added.
+        latent_width: channels of the projection that experts read and return; 0 without.
+        normed: True if the sum of experts and shared expert has a norm.
     """
 
     count: int
@@ -525,11 +530,11 @@ class QkNorm(Group):
     """Norms of queries and keys.
 
     Attributes:
-        kind: one scale for each "head", scales for each of the "heads", or one norm over all heads,
-            "flat"; "" is no norm.
-        scale, bias: if the norms have them.
-        after_rotary: the norms come after the rotary embedding.
-        layers: for each layer, if it has these norms; empty if all do.
+        kind: "head" (norm per head, all heads share one scale), "heads" (norm and scale per head),
+            "flat" (one norm over all heads), or "" without norms.
+        scale, bias: True if the norms have a scale, a bias.
+        after_rotary: if True, norms are applied after the rotary embedding.
+        layers: for each layer, True if it has these norms; empty if all layers do.
     """
 
     prefix: ClassVar[str] = "qk_norm_"
@@ -546,9 +551,9 @@ class Values(Group):
 
     Attributes:
         width: channels of a head's value, at most `head_width`; 0 is `head_width`.
-        factor: on values.
-        norm: the values of each head are normed without scale.
-        are_keys: values are the products that keys are before norm and rotary embedding.
+        factor: factor on values.
+        norm: if True, the values of each head are normed, without scale.
+        are_keys: if True, values are the projected keys before norm and rotary embedding.
     """
 
     prefix: ClassVar[str] = "value_"
@@ -560,15 +565,15 @@ class Values(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Scores(Group):
-    """The scores of attention: their scale, and which tokens have one.
+    """Scale and mask of attention scores.
 
     Attributes:
-        windows: for each layer how far along the path a token sees; 0 is everything.
+        windows: the sliding window of each layer, in tokens along the path; 0 is unlimited.
         score_scale, score_softcap, alibi: see `ScoreRule`.
-        chunked: a window is a stretch of positions: a token sees those of its own stretch, which
-            begin at multiples of the window.
-        sinks: a learned score for each query head, next to those of the tokens that it sees,
-            without a value (arXiv 2309.17453).
+        chunked: if True, positions are divided into chunks of `window`, and a token attends only
+            within its chunk (chunked attention).
+        sinks: if True, the softmax of each query head has an additional learned score, without a
+            value (arXiv 2309.17453).
         query_growth: see `QueryGrowth`.
     """
 
@@ -583,18 +588,18 @@ class Scores(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Attention(Group):
-    """Sizes and products of attention.
+    """Sizes and projections of attention.
 
     Attributes:
-        qkv_bias, out_bias: if the products of queries, keys and values, and the output's, add a
-            bias.
-        qkv_rank: a product of this rank is added to those of queries, keys and values; 0 is none.
-            In shared blocks each layer has its own (arXiv 2411.15242, section 2.1).
-        qkv_limit: queries, keys and values are clipped to this distance from zero.
-        query_gate: the output is multiplied by the sigmoid of a further product, of the size of the
-            queries, or with one number for each head if `gate_per_head`.
-        keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
-            the same sizes; empty if each has its own.
+        qkv_bias, out_bias: True if the projections of queries, keys and values, and of the output,
+            have a bias.
+        qkv_rank: rank of LoRA terms added to the projections of queries, keys and values, or 0. In
+            shared blocks each layer has its own (arXiv 2411.15242, section 2.1).
+        qkv_limit: queries, keys and values are clipped to [-qkv_limit, qkv_limit]; None without.
+        query_gate: if True, the output is multiplied by the sigmoid of a gate projection.
+        gate_per_head: if True, this gate has one value per head; otherwise one per channel.
+        keys_of: for each layer the index of the layer whose keys and values it uses: itself, or an
+            earlier layer of the same sizes; empty if no layers share.
         latent: see `Latent`. With it `n_kv_heads` is 1 and `head_width` is `rank + rope_width`.
         other_heads: see `OtherHeads`.
     """
@@ -618,17 +623,18 @@ class Attention(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Positions(Group):
-    """How a token's position enters.
+    """Position embeddings.
 
     Attributes:
-        rotary: tables of equal length; empty without rotary embeddings.
-        rotary_of: for each layer the index of its table.
-        long_rotary: tables instead of `rotary` for requests of which the model reads more than
-            `long_from` tokens; empty if those have the same.
-        interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
-        learned_positions: a table of `max_positions` is added to the embeddings.
-        sinusoidal_from: the sines, then the cosines of a position (arXiv 1706.03762) are added,
-            counted from here; None adds nothing.
+        rotary: rotary tables of equal length; empty without rotary embeddings.
+        rotary_of: the index of each layer's table.
+        long_rotary: tables that replace `rotary` for requests of more than `long_from` tokens;
+            empty if `rotary` is used for all.
+        interleaved: if True, rotary pairs are channels 2c and 2c + 1, otherwise c and c + half of
+            them.
+        learned_positions: if True, a table of `max_positions` rows is added to the embeddings.
+        sinusoidal_from: offset of the positions whose sinusoidal embeddings (arXiv 1706.03762) are
+            added; None without.
     """
 
     rotary: tuple[Rotary, ...] = ()
@@ -646,18 +652,18 @@ class Mlp(Group):
 
     Attributes:
         width: inner width, of one expert if there are experts.
-        bias: if the products add a bias.
-        rank: a product of this rank is added to those inward; 0 is none. In shared blocks each
+        bias: True if the projections have a bias.
+        rank: rank of LoRA terms added to the input projections; 0 without. In shared blocks each
             layer has its own (arXiv 2411.15242, section 2.1).
-        clamped: another gate, see `Clamped`.
-        factors: on the gate before its activation, and on the output.
-        cutoffs: for each layer the number of standard deviations above the mean of a token's
-            gates, below which they are zero, and from which they are counted (arXiv 2506.06644);
-            None is no cutoff. Empty if no layer has one.
+        clamped: see `Clamped`; None without.
+        factors: factors on the gate before its activation, and on the output.
+        cutoffs: the statistical top-k cutoff of each layer (arXiv 2506.06644): gates become their
+            excess over the mean of the token's gates plus this many standard deviations, and zero
+            below it. None for a layer without cutoff; empty if no layer has one.
         other: see `OtherMlp`.
-        layers: layers that are an MLP alone, where each layer has one half and one norm: the
-            others are attention or a recurrence alone. None if all layers have both halves. Sizes
-            of halves that no layer has are 1.
+        layers: the layers that consist of an MLP only, if each layer has one half and one norm; the
+            other layers consist of attention or a recurrence. None if all layers have both halves.
+            Sizes of halves that no layer has are 1.
     """
 
     prefix: ClassVar[str] = "mlp_"
@@ -679,11 +685,11 @@ class Norm(Group):
 
     Attributes:
         kind: "rms" or "layer".
-        eps: added to the mean square or the variance.
-        place: where each half has its norms.
-        scale, bias: if the norms have them.
-        gate_rank: the norms before attention and before experts have a gate, see `LowRankGate`;
-            0 is no gate.
+        eps: number added to the mean square or the variance.
+        place: position of the norms of each half, see `NormPlace`.
+        scale, bias: True if the norms have a scale, a bias.
+        gate_rank: rank of the gates after the norms of attention and of experts, see `LowRankGate`;
+            0 without gates.
     """
 
     prefix: ClassVar[str] = "norm_"
@@ -697,19 +703,19 @@ class Norm(Group):
 
 @dataclasses.dataclass(frozen=True)
 class Residual(Group):
-    """The residual stream, and how the halves of a layer add to it.
+    """The residual stream, and the sums of a layer's halves.
 
     Attributes:
-        parallel: "no", or attention and MLP both read the layer's input, through norms of their
-            "own" or one "shared".
-        streams: see `AltUp` and `HyperConnections`; per-layer embeddings are added to all streams
-            of the first but one.
-        branch_scale: factor on what a half adds.
-        sum_factors: for each layer the factors on the stream and attention's output, then on the
-            stream and the MLP's output where they are added; empty is `branch_scale` alone.
-        laurel_rank: attention adds its normed input, and the norm of a product of it of this rank
-            (LAuReL, arXiv 2411.07501); 0 is none.
-        layer_scale: each layer's output has a learned factor.
+        parallel: "no" if the MLP reads the output of attention; otherwise both halves read the
+            layer's input, through their "own" norms or one "shared" norm.
+        streams: see `AltUp` and `HyperConnections`; None for a single stream. With `AltUp`,
+            per-layer embeddings are added to all streams but the first.
+        branch_scale: factor on the output of each half.
+        sum_factors: for each layer, factors on the stream and on attention's output in their sum,
+            then on the stream and on the MLP's output; empty if only `branch_scale` applies.
+        laurel_rank: rank of LAuReL (arXiv 2411.07501): attention adds its normed input, and the
+            norm of a low-rank projection of it; 0 without.
+        layer_scale: True if the output of each layer has a learned factor.
     """
 
     parallel: Parallel = "no"
@@ -725,13 +731,15 @@ class Embedding(Group):
     """The embeddings.
 
     Attributes:
-        scale: factor.
-        norm: a norm follows.
-        width: of the embedding if it is not that of the decoder; products without bias lead from
-            one to the other, and back before the unembedding. 0 is the decoder's.
-        per_layer_width: a second embedding has so many channels for each layer, joined with a
-            projection of the first one; they gate what a third part of each layer adds. 0 is none.
-        per_layer_rows: ids of the second embedding, 0 is `vocab_size`; others have its first row.
+        scale: factor on embeddings.
+        norm: True if embeddings are normed.
+        width: channels of the embedding, if they differ from the decoder's: projections without
+            bias convert between the two, after the embedding and before the unembedding. 0 is the
+            decoder's width.
+        per_layer_width: channels per layer of per-layer embeddings, see `device.feed_forward`; 0
+            without.
+        per_layer_rows: number of ids that have per-layer embeddings; 0 is `vocab_size`. Larger ids
+            use row 0.
     """
 
     prefix: ClassVar[str] = "embedding_"
@@ -747,9 +755,9 @@ class Head(Group):
     """The final norm and the unembedding.
 
     Attributes:
-        tied: the unembedding is the embedding.
-        bias: if the unembedding adds a bias.
-        norm: a norm precedes.
+        tied: True if the unembedding is the embedding.
+        bias: True if the unembedding has a bias.
+        norm: True if the final hidden state is normed.
         scale, softcap: see `Unembedding`.
     """
 
@@ -763,23 +771,23 @@ class Head(Group):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig(Group):
-    """Everything that decides the function, hashable, so that it can be a static argument.
+    """The complete definition of a decoder; hashable, for use as a static argument.
 
     Attributes:
-        vocab_size: columns of the unembedding, padded ids included.
-        width: of the residual stream.
-        max_positions: longest path from a root that the model was made for.
+        vocab_size: columns of the unembedding, padding ids included.
+        width: channels of the residual stream.
+        max_positions: maximum length of a path from a root.
         experts: see `Experts`; None without experts.
         recurrent: see `Recurrent`; None if all layers have attention.
         shared_blocks: see `SharedBlocks`; sizes of attention and MLP describe the blocks.
-        ngrams: see `Ngrams`; with `HyperConnections` and recurrent layers alone.
-        quantized: the type of the layers' products if their weights are int8 with a scale for
-            each output channel; "" if they are as stored. Embedding, unembedding and the choice of
-            experts never are.
-        stored: weights that are held in blocks, by the path in the tree, its keys joined by `/`.
+        ngrams: see `Ngrams`; requires `HyperConnections` and recurrent layers.
+        quantized: the dtype of the layers' products if their weights are int8 with a scale per
+            output channel; "" if weights are not quantized this way. Embedding, unembedding and
+            routers are never int8.
+        stored: the block-quantized weights: (path in the parameter tree, joined by `/`; form).
 
     Raises:
-        ValueError: a choice that does not exist, naming the field and the choices.
+        ValueError: the value of a field is not one of its choices; the message lists them.
     """
 
     vocab_size: int
@@ -801,7 +809,7 @@ class DecoderConfig(Group):
     stored: tuple[tuple[str, Form], ...] = ()
 
     def attention_configs(self) -> tuple["DecoderConfig", ...]:
-        """Return a config for each kind of attention: the main one, and that of `other_heads`."""
+        """Return a config per attention size: the main one, then that of `other_heads` if any."""
         if (other := self.attention.other_heads) is None:
             return (self,)
         main = self.replace(other_heads=None)
@@ -813,7 +821,7 @@ class DecoderConfig(Group):
         )
 
     def kind_of(self, layer: int) -> int:
-        """Return the index of a layer's attention in `attention_configs`, RECURRENT or NO_MIXER."""
+        """Return the type of a layer: an index of `attention_configs`, RECURRENT or NO_MIXER."""
         recurrent, other = self.recurrent, self.attention.other_heads
         if self.shared_blocks is not None and layer in self.shared_blocks.layers:
             return 0
@@ -824,7 +832,7 @@ class DecoderConfig(Group):
         return int(other is not None and layer in other.layers)
 
     def has_attention(self, layer: int) -> bool:
-        """Return True if a layer has attention, and with it keys and values."""
+        """Return True if a layer has attention, and so keys and values."""
         return self.kind_of(layer) >= 0
 
     def mlp_kinds(self) -> dict[str, tuple[int, ...]]:
@@ -835,44 +843,46 @@ class DecoderConfig(Group):
 
     @property
     def mlps_by_kind(self) -> bool:
-        """If True, the parameters of MLPs are stacked per kind, outside `layers`."""
+        """True if the parameters of MLPs are stacked per type, outside `layers`."""
         return self.mlp.other is not None or self.mlp.layers is not None
 
     def only(self, layer: int) -> "DecoderConfig":
-        """Return a decoder of this one layer, with keys and values of its own."""
-        kind = self.kind_of(layer)
-        here = self.attention_configs()[max(kind, 0)]
+        """Return the config of a decoder with only this layer, which shares no keys and values."""
+        layer_type = self.kind_of(layer)
+        config = self.attention_configs()[max(layer_type, 0)]
         if self.recurrent is not None:
             is_recurrent = layer in self.recurrent.layers
-            here = here.replace(
+            config = config.replace(
                 recurrent=self.recurrent._replace(layers=(0,)) if is_recurrent else None
             )
             if self.norm.place == "mixed":
-                here = here.replace(norm_place="before" if kind == RECURRENT else "after")
+                config = config.replace(norm_place="before" if layer_type == RECURRENT else "after")
         if self.shared_blocks is not None:
-            uses = None if kind == RECURRENT else SharedBlocks((0,), 1)
-            here = here.replace(shared_blocks=uses)
+            blocks = None if layer_type == RECURRENT else SharedBlocks((0,), 1)
+            config = config.replace(shared_blocks=blocks)
         if (
             self.attention.other_heads is not None
-        ):  # whose tables are filled up to the widest heads'
-            pairs = here.attention.head_width // 2
+        ):  # rotary tables are padded to the largest head width
+            pairs = config.attention.head_width // 2
             tables = (Rotary(t.frequencies[:pairs], t.factor) for t in self.positions.rotary)
-            here = here.replace(rotary=tuple(tables))
+            config = config.replace(rotary=tuple(tables))
         if (other := self.mlp.other) is not None and layer in other.layers:
-            here = here.replace(experts=None, mlp_width=other.width)
-        elif here.experts is not None and here.experts.late:  # there is no next layer
-            here = here.replace(experts=here.experts.replace(late=False))
+            config = config.replace(experts=None, mlp_width=other.width)
+        elif (
+            config.experts is not None and config.experts.late
+        ):  # a late mixture needs a next layer
+            config = config.replace(experts=config.experts.replace(late=False))
         if (ngrams := self.ngrams) is not None:
             table_of = dict(zip(ngrams.layers, ngrams.tables, strict=True))
             tables_here = (table_of[layer],) if layer in table_of else ()
-            here = here.replace(
+            config = config.replace(
                 ngrams=ngrams._replace(layers=(0,), tables=tables_here) if tables_here else None
             )
         if self.mlp.layers is not None:
-            here = here.replace(mlp_layers=(0,) if kind == NO_MIXER else ())
+            config = config.replace(mlp_layers=(0,) if layer_type == NO_MIXER else ())
         if (growth := self.attention.scores.query_growth) is not None:
             growth = growth._replace(shares=growth.shares[layer : layer + 1])
-        return here.replace(
+        return config.replace(
             n_layers=1,
             windows=self.attention.scores.windows[layer : layer + 1],
             rotary_of=self.positions.rotary_of[layer : layer + 1],
@@ -886,19 +896,19 @@ class DecoderConfig(Group):
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        place, streams = self.norm.place, self.residual.streams
-        if self.mlp.layers is not None and place != "before":
-            raise ValueError(f"norm_place is {place!r}, expected 'before'")
-        if (place == "streams") != isinstance(streams, HyperConnections):
-            raise ValueError(f"norm_place is {place!r} and streams {streams}")
-        if place == "streams":
+        norm_place, streams = self.norm.place, self.residual.streams
+        if self.mlp.layers is not None and norm_place != "before":
+            raise ValueError(f"norm_place is {norm_place!r}, expected 'before'")
+        if (norm_place == "streams") != isinstance(streams, HyperConnections):
+            raise ValueError(f"norm_place is {norm_place!r} and streams {streams}")
+        if norm_place == "streams":
             self._check_hyper_connections()
-        if self.ngrams is not None and (self.recurrent is None or place != "streams"):
-            raise ValueError("ngrams need recurrent layers and hyper-connections")
+        if self.ngrams is not None and (self.recurrent is None or norm_place != "streams"):
+            raise ValueError("ngrams require recurrent layers and hyper-connections")
 
     def _check_hyper_connections(self) -> None:
-        """Refuse what is done to the sums of a single residual stream."""
-        of_sums = {
+        """Refuse features that apply to the sums of a single residual stream."""
+        unsupported = {
             "layer_scale": self.residual.layer_scale,
             "late experts": self.experts is not None and self.experts.late,
             "parallel": self.residual.parallel != "no",
@@ -906,15 +916,15 @@ class DecoderConfig(Group):
             "branch_scale": self.residual.branch_scale != 1.0,
             "sum_factors": self.residual.sum_factors,
         }
-        if contradicting := [name for name, value in of_sums.items() if value]:
-            raise ValueError(f"hyper-connections do not go with {', '.join(contradicting)}")
+        if names := [name for name, value in unsupported.items() if value]:
+            raise ValueError(f"hyper-connections cannot be combined with {', '.join(names)}")
 
 
 def _check_choices(group: Group) -> None:
-    """Refuse a value that is not among the choices of its field, in all groups.
+    """Check that the fields of all groups have one of their choices as value.
 
     Raises:
-        ValueError: names the field and the choices.
+        ValueError: a value is not one of the choices; the message lists them.
     """
     for name, hint in get_type_hints(type(group)).items():
         value = getattr(group, name)

@@ -1,11 +1,11 @@
 """The MLP half of a decoder layer, plain or a mixture of experts, as Flax modules.
 
-Some models (Gemma 3n and 4) add a second embedding with P channels of its own for each layer:
+Some models (Gemma 3n and 4) have a second embedding with P channels per layer:
 
     e_l = (table_l[token] sqrt(P) + norm(W_l x / sqrt(D))) / sqrt(2)      for each layer l, [P]
     y   = x + norm(out(act(gate(x)) * e_l))                               at the end of the layer
 
-where x is the scaled embedding in the first line.
+In the first line, x is the scaled embedding.
 """
 
 import math
@@ -43,7 +43,7 @@ Gate = Callable[..., Array]
 
 
 def gate_function(config: DecoderConfig) -> Gate:
-    """Inner activations of an MLP from the outputs of `gate` and `up`, or of `up` alone."""
+    """Return the function of `gate` and `up`, or of `up` only, that gives an MLP's activations."""
     if (rule := config.mlp.clamped) is not None:
         return lambda gate, up: clamped(rule, gate, up)
     act = ACTIVATIONS[config.mlp.activation]
@@ -51,14 +51,14 @@ def gate_function(config: DecoderConfig) -> Gate:
 
 
 def clamped(rule: Clamped, gate: Array, up: Array) -> Array:
-    """The gate of `Clamped`."""
+    """Apply the gate of `Clamped`."""
     gate = jnp.minimum(gate, rule.limit)
     up = jnp.clip(up, -rule.limit, rule.limit)
     return (up + 1.0) * gate * jax.nn.sigmoid(rule.slope * gate)
 
 
 class XIelu(nn.Module):
-    """xIELU, an activation with parameters in each layer (arXiv 2411.13010).
+    """xIELU, an activation with learned parameters per layer (arXiv 2411.13010).
 
     x > 0     softplus(above) x^2 + slope x
     x <= 0    (e^min(x, least) - 1 - x) (slope + softplus(below)) + slope x
@@ -76,17 +76,17 @@ class XIelu(nn.Module):
 
 
 def keep_largest(gate: Array, cutoff: Array, axis: str | None) -> Array:
-    """Excess of gates over so many standard deviations above a token's mean.
-
-    A NaN cutoff leaves the gates unchanged.
+    """Apply the statistical top-k of `Mlp.cutoffs` in `decoder_config`.
 
     Args:
-        axis: mesh axis over which the channels are split.
+        gate: gates [..., F].
+        cutoff: number of standard deviations above the mean; NaN leaves the gates unchanged.
+        axis: mesh axis over which the channels are split, or None.
     """
 
     def mean(x: Array) -> Array:
-        own = jnp.mean(x, axis=-1, keepdims=True)
-        return own if axis is None else lax.pmean(own, axis)
+        local_mean = jnp.mean(x, axis=-1, keepdims=True)
+        return local_mean if axis is None else lax.pmean(local_mean, axis)
 
     centered = gate - mean(gate)
     excess = jax.nn.relu(centered - cutoff * jnp.sqrt(mean(jnp.square(centered))))
@@ -94,7 +94,7 @@ def keep_largest(gate: Array, cutoff: Array, axis: str | None) -> Array:
 
 
 class Mlp(nn.Module):
-    """`down(gate(x))`, gated or not, with an inner width."""
+    """The MLP of `decoder_config.Mlp`, with this inner width."""
 
     config: DecoderConfig
     inner_width: int
@@ -106,29 +106,29 @@ class Mlp(nn.Module):
         width = self.inner_width // build.shards
         low = Linear(c.mlp.rank, False, c.quantized, name="low_in")(x) if c.mlp.rank else None
 
-        def inward(name: str) -> Array:
+        def project_in(name: str) -> Array:
             y = Linear(width, c.mlp.bias, c.quantized, name=name)(x)
             if low is not None:
                 y += Linear(width, False, c.quantized, name=f"{name}_low")(low)
             return y
 
         if c.mlp.gated:
-            gate = inward("gate")
+            gate = project_in("gate")
             if c.mlp.factors[0] != 1.0:
                 gate *= c.mlp.factors[0]
             if cutoff is not None:
                 gate = keep_largest(gate, cutoff, build.axis)
-            inner = gate_function(c)(gate, inward("up"))
+            inner = gate_function(c)(gate, project_in("up"))
         elif c.mlp.activation == "xielu":
-            inner = XIelu(name="activation")(inward("up"))
+            inner = XIelu(name="activation")(project_in("up"))
         else:
-            inner = gate_function(c)(inward("up"))
+            inner = gate_function(c)(project_in("up"))
         y = Linear(c.width, c.mlp.bias, c.quantized, build.summed, name="down")(inner)
         return y if c.mlp.factors[1] == 1.0 else y * c.mlp.factors[1]
 
 
 class Mixture(nn.Module):
-    """Routed experts, and the MLP that all tokens share."""
+    """Routed experts, and the shared expert that all tokens run."""
 
     config: DecoderConfig
     experts: Experts
@@ -136,25 +136,28 @@ class Mixture(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, residual: Array, run: Callable[..., Array]) -> tuple[Array, Any]:
-        """Runs the experts.
+        """Run the experts.
 
         Args:
-            x: normed input [R, L, D].
-            residual: the residual stream, which the router or the experts may read instead.
+            x: the normed input [R, L, D].
+            residual: the residual stream, which the router or experts of some models read instead.
             run: `experts.mixture` with the layer's experts.
 
         Returns:
-            What is added to the residual stream, and what is added later if experts are `late`.
+            The output, and the output to add after the next layer if experts are `late`, otherwise
+            ().
         """
         c, experts = self.config, self.experts
         if c.norm.gate_rank:
             x = LowRankGate(c.norm.gate_rank, c.quantized, name="norm_gate")(x)
-        read = x
+        router_input = x
         if experts.router.norm:
             scale = self.param("router_scale", nn.initializers.ones, (c.width,))
-            read = Norm(c, use_bias=False, use_scale=False)(residual) * scale * c.width**-0.5
+            router_input = (
+                Norm(c, use_bias=False, use_scale=False)(residual) * scale * c.width**-0.5
+            )
         count = experts.count + experts.identities
-        logits = Linear(count, experts.router.bias, name="router")(read)
+        logits = Linear(count, experts.router.bias, name="router")(router_input)
         correction = None
         if experts.router.corrected:
             correction = self.param("correction", nn.initializers.zeros, (count,))
@@ -170,7 +173,7 @@ class Mixture(nn.Module):
             y = Linear(c.width, c.mlp.bias, c.quantized, name="latent_out")(y)
         else:
             y = run(x, share, chosen)
-        if experts.identities:  # whose indices no expert has
+        if experts.identities:  # their indices follow those of the experts
             y += jnp.where(chosen >= experts.count, share, 0.0).sum(axis=-1, keepdims=True) * x
         late: Any = ()
         if experts.late:
@@ -188,10 +191,10 @@ class Mixture(nn.Module):
 
 
 class MlpHalf(nn.Module):
-    """What the MLP adds to the residual stream.
+    """The MLP half of a layer, with its norms.
 
     Attributes:
-        plain_width: inner width of a plain MLP in place of the config's, see `OtherMlp`.
+        plain_width: inner width of a dense MLP that replaces the config's, see `OtherMlp`.
     """
 
     config: DecoderConfig
@@ -206,16 +209,16 @@ class MlpHalf(nn.Module):
         is_recurrent: Array | None = None,
         cutoff: Array | None = None,
     ) -> tuple[Array, Any]:
-        """Runs the MLP.
+        """Run the MLP.
 
         Args:
             x: the residual stream.
             run: see `Mixture`.
-            is_recurrent: whether the layer is, if norms are "mixed".
-            cutoff: the layer's of `DecoderConfig.mlp_cutoffs`, NaN for none.
+            is_recurrent: True if the layer is recurrent; required if norms are "mixed".
+            cutoff: the layer's entry of `Mlp.cutoffs`, NaN without.
 
         Returns:
-            See `Mixture`; a plain MLP adds nothing later.
+            See `Mixture`; the late output of a dense MLP is ().
         """
         c = self.config
         is_shared = c.residual.parallel == "shared" or c.mlp.layers is not None
@@ -240,7 +243,7 @@ class MlpHalf(nn.Module):
 
 
 def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Array) -> Array:
-    """Per-layer embeddings e_l of every token, [layers, R, L, P].
+    """Compute the per-layer embeddings e_l of every token, [layers, R, L, P].
 
     Args:
         embed: the embedding's parameters.
@@ -255,7 +258,7 @@ def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Arr
 
 
 class PerLayerInput(nn.Module):
-    """What a layer's per-layer embedding adds to the residual stream."""
+    """Gate, projection and norm of a layer's per-layer embedding."""
 
     config: DecoderConfig
 

@@ -1,12 +1,12 @@
 """Greedy and sampled decoding over a KV cache of static shape.
 
     prefill   prompts as packed tries, each shared token once -> keys and values of all tokens
-    start     copies the paths of new requests from them into slots of the cache
+    start     copy the paths of new requests from the prefill into slots of the cache
     decode    one token per step for all slots, until all are done or the buffer is full
 
-Slots that are done may take new requests between two calls of `decode` (continuous batching). The
-cache holds a prompt without its last token, which is the first input of `decode`, so that every
-step is the same program. States of recurrent layers are those after the cache's last token.
+Finished slots can take new requests between two calls of `decode` (continuous batching). The cache
+holds a prompt without its last token, which is the first input of `decode`, so that all steps run
+the same program. States of recurrent layers are those after the last token in the cache.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,20 @@ from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sampling import Sampling, apply_repetition_penalty, sample_tokens
 
-NO_TOKEN = -1  # instead of a token: the request was finished
-NONFINITE = -2  # instead of a token: its logits were not all finite, so it has no argmax
+NO_TOKEN = -1  # in place of a token: the request was already finished
+NONFINITE = -2  # in place of a token: the largest logit was NaN or infinite
 
 
 class GenerationState(NamedTuple):
     """The requests in B slots.
 
     Attributes:
-        cache: their keys and values, and states.
-        token: the next input of each.
-        done: whether the request is finished.
-        left, drawn: tokens that a request may still get, and has.
-        seen: ids in its prompt and generated text, or None if no request has a repetition penalty.
+        cache: keys, values and states.
+        token: the next input token of each slot.
+        done: True for finished requests.
+        left, drawn: the number of tokens that each request may still generate, and has generated.
+        seen: mask of the ids in prompt and generated text, or None if no request has a repetition
+            penalty.
     """
 
     cache: KVCache
@@ -48,11 +49,11 @@ class GenerationState(NamedTuple):
 
 
 class NewRequests(NamedTuple):
-    """W requests that start, each in one of B slots; slot B is none.
+    """W requests that start, each in one of B slots; slot B marks an unused entry.
 
     Attributes:
-        length: tokens of the prompt in the cache.
-        states_at: index of the prompt among the prefilled states.
+        length: the number of prompt tokens in the cache.
+        states_at: the index of the prompt among the prefilled states.
         token, left, seen, eos: see `GenerationState` and `decode`.
     """
 
@@ -73,23 +74,22 @@ def fill_slots(
     slot: Int[Array, " W"],
     states_at: Int[Array, " W"],
 ) -> KVCache:
-    """Copies prompts from a prefill into slots of the cache.
+    """Copy prompts from a prefill into slots of the cache.
 
-    A slot is filled to its end, so that nothing in it depends on its previous request.
+    A slot is overwritten to its end, so that nothing of its previous request remains.
 
     Args:
-        cache: of all layers, [layers, B, K, S, H].
+        cache: keys and values of all layers, [layers, B, K, S, H], and states.
         prefilled: keys and values of a batch of rows, [layers, R, K, L, H], and E states.
-        source: for each entry of a slot the index of its token in the flattened [R * L]; R * L is
-            none, and a zero.
-        slot: for each row of `source`; B is none.
+        source: the token of each slot entry, an index of the flattened [R * L]; R * L gives zeros.
+        slot: the slot of each row of `source`; rows with slot B are dropped.
         states_at: see `NewRequests`.
     """
 
     def copy(cache: Num[Array, "N B K S H"], rows: Num[Array, "N R K L H"]) -> jax.Array:
-        row_of, token_of = jnp.divmod(source, rows.shape[3])
-        own = rows.at[:, row_of, :, token_of].get(mode="fill", fill_value=0)  # [W, S, N, K, H]
-        return cache.at[:, slot].set(own.transpose(2, 0, 3, 1, 4), mode="drop")
+        row, token = jnp.divmod(source, rows.shape[3])
+        prompts = rows.at[:, row, :, token].get(mode="fill", fill_value=0)  # [W, S, N, K, H]
+        return cache.at[:, slot].set(prompts.transpose(2, 0, 3, 1, 4), mode="drop")
 
     def copy_states(old: Array, new: Array) -> Array:
         return old.at[:, slot].set(new[:, states_at], mode="drop")
@@ -109,11 +109,11 @@ def start(
     source: Int[Array, "W S"],
     new: NewRequests,
 ) -> tuple[GenerationState, Sampling, Int[Array, "B E"]]:
-    """Starts new requests in some slots.
+    """Start new requests in some slots.
 
     Args:
-        state, sampling, eos: of all slots, see `decode`.
-        prefilled, source: of the new prompts, see `fill_slots`.
+        state, sampling, eos: state and parameters of all slots, see `decode`.
+        prefilled, source: keys and values of the new prompts, see `fill_slots`.
         new: the requests.
 
     Returns:
@@ -148,48 +148,49 @@ def decode(
     greedy: bool,
     cut: bool,
 ) -> tuple[GenerationState, Int[Array, "B T"]]:
-    """Up to `steps` tokens for each request that is not done.
+    """Generate up to `steps` tokens for each request that is not done.
 
     Args:
         extend: see `decoder.extend`.
-        unembedding: the LM head from `params`.
-        state, sampling: of all slots.
-        prefix: prefix caches that all prompts start with.
-        eos: ids that finish each request, -1 for none; a drawn one is in the output.
-        steps: T.
-        greedy: no request samples; without penalties this saves the [B, V] logits.
+        unembedding: function that returns the LM head of `params`.
+        state, sampling: state and sampling parameters of all slots.
+        prefix: caches of the prefix that all prompts share.
+        eos: ids that finish each request, padded with -1; the output includes the drawn id.
+        steps: T, the maximum number of steps.
+        greedy: True if all requests are greedy; without penalties this saves the [B, V] logits.
         cut: see `sampling.draw`.
 
     Returns:
-        The state and the tokens, `NO_TOKEN` after a request's last one. `NONFINITE` finishes it.
+        The state, and the tokens, with `NO_TOKEN` after a request's last token. A request whose
+        logits are not finite ends with `NONFINITE`.
     """
     head = unembedding(params)
     B = state.token.shape[0]
 
     def step(carry: Any) -> Any:
         t, new, state, out = carry
-        before = (*prefix, state.cache, new)
-        at = new.first + t
-        hidden, made = extend(
-            params, state.token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
+        caches = (*prefix, state.cache, new)
+        position = new.first + t
+        hidden, outputs = extend(
+            params, state.token[:, None], position[:, None], jnp.ones((B, 1), jnp.int32), caches
         )
         new = new._replace(
-            key=lax.dynamic_update_slice_in_dim(new.key, made.key, t, axis=3),
-            value=lax.dynamic_update_slice_in_dim(new.value, made.value, t, axis=3),
-            states=made.states,
+            key=lax.dynamic_update_slice_in_dim(new.key, outputs.key, t, axis=3),
+            value=lax.dynamic_update_slice_in_dim(new.value, outputs.value, t, axis=3),
+            states=outputs.states,
             length=new.length + jnp.where(state.done, 0, 1),
         )
         chosen = _choose(hidden[:, 0], head, sampling, state, greedy=greedy, cut=cut)
         out = out.at[:, t].set(jnp.where(state.done, NO_TOKEN, chosen))
         return t + 1, new, _advance(state, chosen, eos), out
 
-    def unfinished(carry: Any) -> Array:
+    def is_unfinished(carry: Any) -> Array:
         t, _, state, _ = carry
         return (t < steps) & ~state.done.all()
 
     empty = jnp.full((B, steps), NO_TOKEN, jnp.int32)
     _, new, state, out = lax.while_loop(
-        unfinished, step, (jnp.int32(0), _empty_behind(state.cache, steps), state, empty)
+        is_unfinished, step, (jnp.int32(0), _empty_step_cache(state.cache, steps), state, empty)
     )
     return state._replace(cache=_append(state.cache, new)), out
 
@@ -203,39 +204,39 @@ def _choose(
     greedy: bool,
     cut: bool,
 ) -> Int[Array, " B"]:
-    """The next token of each slot, or `NONFINITE`; see `decode`."""
+    """Choose the next token of each slot, or `NONFINITE`; see `decode`."""
     if greedy and state.seen is None:
         terms = lm_head_terms(hidden_BD, head)
         return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, NONFINITE)
     logits_BV = all_logits(hidden_BD, head)
     if state.seen is not None:
         logits_BV = apply_repetition_penalty(logits_BV, state.seen, sampling.penalty)
-    # A logit of minus infinity is a token that is never drawn; the maximum is NaN if one is.
-    sound = jnp.isfinite(logits_BV.max(axis=1))
+    # Tokens with logits of minus infinity are never drawn. If any logit is NaN, so is the maximum.
+    is_finite = jnp.isfinite(logits_BV.max(axis=1))
     best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
     chosen = best if greedy else sample_tokens(logits_BV, sampling, state.drawn, cut=cut)
-    return jnp.where(sound, chosen, NONFINITE)
+    return jnp.where(is_finite, chosen, NONFINITE)
 
 
 def _advance(
     state: GenerationState, chosen: Int[Array, " B"], eos: Int[Array, "B E"]
 ) -> GenerationState:
-    """The state after a step that chose these tokens; finished slots stay as they are."""
+    """Return the state after a step that chose these tokens; finished slots do not change."""
     cache, token, done, left, drawn, seen = state
     left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
-    broken = chosen == NONFINITE
-    token = jnp.where(done | broken, token, chosen)
-    done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
+    is_nonfinite = chosen == NONFINITE
+    token = jnp.where(done | is_nonfinite, token, chosen)
+    done = done | is_nonfinite | (left <= 0) | (token[:, None] == eos).any(axis=1)
     if seen is not None:
         seen = seen.at[jnp.arange(len(token)), token].set(True)
     return GenerationState(cache, token, done, left, drawn, seen)
 
 
-def _empty_behind(cache: KVCache, steps: int) -> KVCache:
-    """An empty cache with the states of `cache`, for the tokens of the steps that follow it.
+def _empty_step_cache(cache: KVCache, steps: int) -> KVCache:
+    """Return an empty cache for the tokens of the next steps, with the states of `cache`.
 
-    All slots' tokens of a step have the same index here, so that a step writes one slice. In the
-    cache itself the indices differ, and a step would scatter, see `_append`.
+    In this cache, the tokens of a step have one index in all slots, so a step writes one slice. In
+    `cache` the indices differ, and each step would scatter, see `_append`.
     """
     n, B, K, _, H = cache.key.shape
     room = jnp.zeros((n, B, K, steps, H), cache.key.dtype)
@@ -243,24 +244,24 @@ def _empty_behind(cache: KVCache, steps: int) -> KVCache:
 
 
 def _append(cache: KVCache, new: KVCache) -> KVCache:
-    """Appends the tokens of `_empty_behind` to the cache, layer by layer.
+    """Append the tokens of a step cache to the cache, layer by layer.
 
-    For a scatter into all layers the TPU compiler copies the whole cache into another layout and
-    back, if heads have 64 channels or if there is one head.
+    If heads have 64 channels or there is one head, the TPU compiler implements a scatter into all
+    layers by copying the entire cache to another layout and back.
     """
     n, B, _, S, _ = cache.key.shape
     step = jnp.arange(new.key.shape[3])
-    slot = jnp.where(step < new.length[:, None], cache.length[:, None] + step, S)  # S is none
+    slot = jnp.where(step < new.length[:, None], cache.length[:, None] + step, S)  # S is dropped
     rows = jnp.arange(B)[:, None]
 
-    def of_layer(layer: Array, stored: Any) -> Any:
-        def append(old: Array, fresh: Array) -> Array:
-            by_token = fresh[layer].transpose(0, 2, 1, 3)  # [B, T, K, H]
-            own = old[layer].at[rows, :, slot].set(by_token, mode="drop")
-            return lax.dynamic_update_index_in_dim(old, own, layer, 0)
+    def append_layer(layer: Array, stored: Any) -> Any:
+        def append(old: Array, new_tokens: Array) -> Array:
+            by_token = new_tokens[layer].transpose(0, 2, 1, 3)  # [B, T, K, H]
+            layer_cache = old[layer].at[rows, :, slot].set(by_token, mode="drop")
+            return lax.dynamic_update_index_in_dim(old, layer_cache, layer, 0)
 
         return jax.tree.map(append, stored, (new.key, new.value))
 
     stored = cache.key, cache.value
-    key, value = lax.fori_loop(0, n, of_layer, stored) if n else stored
+    key, value = lax.fori_loop(0, n, append_layer, stored) if n else stored
     return cache._replace(key=key, value=value, length=cache.length + new.length, states=new.states)

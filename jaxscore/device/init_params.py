@@ -1,4 +1,4 @@
-"""Random parameters of a decoder, which also define the shapes that a checkpoint must have."""
+"""Random parameters of a decoder, which also define the parameter shapes of checkpoints."""
 
 import functools
 from collections.abc import Iterator
@@ -21,22 +21,22 @@ from jaxscore.device.streams import AlternatingUpdate, HyperConnection
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
-    """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
-    # Over 60 lines: the one list of all parameters, in the order of their keys.
+    """Create random float32 parameters; `jax.eval_shape` gives the shapes of a checkpoint."""
+    # Over 60 lines: the only list of all parameters, in the order of their random keys.
     c = config
     n_tables = 0 if c.ngrams is None else len(c.ngrams.tables)
     keys = iter(jax.random.split(key, 20 + n_tables))
     normal = nn.initializers.normal(0.02)
     embedding_width = c.embedding.width or c.width
     x = jnp.zeros((1, 1, c.width))
-    at = jnp.zeros((1, 1), jnp.int32)
-    turn = (
+    position = jnp.zeros((1, 1), jnp.int32)
+    angles = (
         jnp.zeros((1, 1, 1, len(c.positions.rotary[0].frequencies))) if c.positions.rotary else None
     )
     normed = jnp.bool_(True) if c.attention.qk_norm.layers else None
     growth = None if c.attention.scores.query_growth is None else jnp.float32(0)
-    layout = Layout(at, at + 1, jnp.float32, single_tokens(c, 1))
-    own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
+    layout = Layout(position, position + 1, jnp.float32, single_tokens(c, 1))
+    inputs = PerLayer(jnp.int32(0), (), angles, angles, normed, growth)
 
     def norm(key: jax.Array) -> Any:
         return Norm(c).init(key, x).get("params", {})
@@ -47,14 +47,14 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
 
     def layer(key: jax.Array) -> Any:
         main = c.attention_configs()[0]
-        half = AttentionHalf(main).init(key, x, layout, attention_kinds.trim_rotary(own, main))[
+        half = AttentionHalf(main).init(key, x, layout, attention_kinds.trim_rotary(inputs, main))[
             "params"
         ]
         if attention_kinds.stacked_by_kind(c):
-            half.pop("attention")  # stacked on its own
+            half.pop("attention")  # stacked per layer type instead
         half |= mlp_half(jax.random.fold_in(key, 1))
         if c.mlps_by_kind:
-            half.pop("mlp")  # stacked on its own
+            half.pop("mlp")  # stacked per MLP type instead
         if c.norm.place == "residual":
             half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
         if c.embedding.per_layer_width:
@@ -94,8 +94,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         }
     elif c.residual.streams is not None:
         streams = jnp.zeros((c.residual.streams.n_streams, *x.shape))
-        last = HyperConnection(c, is_last=True)
-        params["streams"] = {"out_of": last.init(next(keys), streams)["params"]}
+        final_connection = HyperConnection(c, is_last=True)
+        params["streams"] = {"out_of": final_connection.init(next(keys), streams)["params"]}
     if c.ngrams is not None:
         heads = len(c.ngrams.tables[0].primes)
         embed["ngrams"] = {
@@ -107,20 +107,20 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
             next(keys), c, jnp.zeros((c.residual.streams.n_streams, *x.shape))
         )
     if c.shared_blocks is not None:
-        params |= _blocks(next(keys), c, layout, own)
+        params |= _blocks(next(keys), c, layout, inputs)
     elif attention_kinds.stacked_by_kind(c):
-        params["attentions"] = _attentions(next(keys), c, x, layout, own)
+        params["attentions"] = _attentions(next(keys), c, x, layout, inputs)
     if c.recurrent is not None:
         mixer = functools.partial(mixer_module(c).init, x=x, layout=layout)
-        made = jax.vmap(lambda key: mixer(key)["params"])
-        params["recurrent"] = made(jax.random.split(next(keys), len(c.recurrent.layers)))
+        init_mixers = jax.vmap(lambda key: mixer(key)["params"])
+        params["recurrent"] = init_mixers(jax.random.split(next(keys), len(c.recurrent.layers)))
     if c.mlps_by_kind:
         width_of = {"main": None, "other": c.mlp.other.width if c.mlp.other else None}
         params["mlps"] = {
-            kind: jax.vmap(lambda key, width=width_of[kind]: mlp_half(key, width)["mlp"])(
+            mlp_type: jax.vmap(lambda key, width=width_of[mlp_type]: mlp_half(key, width)["mlp"])(
                 jax.random.split(next(keys), len(layers))
             )
-            for kind, layers in c.mlp_kinds().items()
+            for mlp_type, layers in c.mlp_kinds().items()
             if layers
         }
     if c.experts is not None:
@@ -136,25 +136,27 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
 
 
 def _streams_of_layer(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> Any:
-    """Random parameters of a layer between residual streams."""
+    """Create random parameters of a layer for its residual streams."""
     if isinstance(c.residual.streams, AltUp):
         return AlternatingUpdate(c).init(key, streams, streams[0])["params"]
     halves = zip(("attention", "mlp"), jax.random.split(key), strict=True)
-    return {name: HyperConnection(c).init(one, streams)["params"] for name, one in halves}
+    return {name: HyperConnection(c).init(half_key, streams)["params"] for name, half_key in halves}
 
 
 def _ngrams(key: jax.Array, c: DecoderConfig, streams: jax.Array) -> Any:
-    """Random parameters of the layers that begin with n-grams."""
+    """Create random parameters of the layers that begin with n-grams."""
     assert c.ngrams is not None
     embedding = jnp.zeros((1, 1, c.ngrams.width))
     index = single_tokens(c, 1, c.ngrams.reach)
-    one = functools.partial(NgramHalf(c).init, streams=streams, embedding=embedding, index=index)
-    made = jax.vmap(lambda key: one(key)["params"])
-    return made(jax.random.split(key, len(c.ngrams.layers)))
+    init_half = functools.partial(
+        NgramHalf(c).init, streams=streams, embedding=embedding, index=index
+    )
+    init_layers = jax.vmap(lambda key: init_half(key)["params"])
+    return init_layers(jax.random.split(key, len(c.ngrams.layers)))
 
 
 def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Params:
-    """Random experts of the layers that have experts."""
+    """Create random experts for the layers that have experts."""
     assert c.experts is not None
     normal = nn.initializers.normal(0.02)
     width = c.experts.latent_width or c.width
@@ -163,60 +165,68 @@ def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Para
     names = {"gate": inward, "up": inward, "down": outward}
     if not c.mlp.gated:
         del names["gate"]
-    made = {name: {"weight": normal(next(keys), shape)} for name, shape in names.items()}
+    projections = {name: {"weight": normal(next(keys), shape)} for name, shape in names.items()}
     for name, shape in names.items():
         if c.experts.bias:
-            made[name]["bias"] = jnp.zeros(shape[:-1])
+            projections[name]["bias"] = jnp.zeros(shape[:-1])
         if c.quantized:
-            made[name]["channel_scale"] = jnp.ones(shape[:-1])
-    return made
+            projections[name]["channel_scale"] = jnp.ones(shape[:-1])
+    return projections
 
 
-def _blocks(key: jax.Array, c: DecoderConfig, layout: Layout, own: PerLayer) -> Params:
-    """Random shared blocks, and what each layer that uses one has of its own."""
+def _blocks(key: jax.Array, c: DecoderConfig, layout: Layout, inputs: PerLayer) -> Params:
+    """Create random shared blocks, and the separate parameters of each layer that uses one."""
     assert c.shared_blocks is not None
-    here, x = attention_kinds.block_config(c), jnp.zeros((1, 1, c.width))
-    both = jnp.concatenate([x, x], axis=-1)
+    config, x = attention_kinds.block_config(c), jnp.zeros((1, 1, c.width))
+    block_input = jnp.concatenate([x, x], axis=-1)
 
     def block(key: jax.Array) -> Params:
-        made = AttentionHalf(here).init(key, both, layout, attention_kinds.trim_rotary(own, here))
-        half: Params = made["params"] | MlpHalf(here).init(key, x)["params"]
+        attention = AttentionHalf(config).init(
+            key, block_input, layout, attention_kinds.trim_rotary(inputs, config)
+        )
+        half: Params = attention["params"] | MlpHalf(config).init(key, x)["params"]
         return half
 
-    def of_use(key: jax.Array) -> Params:
-        low = {
-            name: {part: tree for part, tree in half.items() if "low" in part.split("_")}
-            for name, half in block(key).items()
+    def init_use(key: jax.Array) -> Params:
+        low_rank = {
+            half_name: {name: tree for name, tree in half.items() if "low" in name.split("_")}
+            for half_name, half in block(key).items()
         }
         into = Linear(c.width, False, c.quantized).init(key, x)["params"]
-        return {name: half for name, half in low.items() if half} | {"into": into}
+        return {half_name: half for half_name, half in low_rank.items() if half} | {"into": into}
 
-    def shared(key: jax.Array) -> Params:
+    def init_shared(key: jax.Array) -> Params:
         return {
-            name: {part: tree for part, tree in half.items() if "low" not in part.split("_")}
-            for name, half in block(key).items()
+            half_name: {name: tree for name, tree in half.items() if "low" not in name.split("_")}
+            for half_name, half in block(key).items()
         }
 
     return {
-        "blocks": jax.vmap(shared)(jax.random.split(key, c.shared_blocks.n_blocks)),
-        "block_uses": jax.vmap(of_use)(jax.random.split(key, len(c.shared_blocks.layers))),
+        "blocks": jax.vmap(init_shared)(jax.random.split(key, c.shared_blocks.n_blocks)),
+        "block_uses": jax.vmap(init_use)(jax.random.split(key, len(c.shared_blocks.layers))),
     }
 
 
 def _attentions(
-    key: jax.Array, c: DecoderConfig, x: jax.Array, layout: Layout, own: PerLayer
+    key: jax.Array, c: DecoderConfig, x: jax.Array, layout: Layout, inputs: PerLayer
 ) -> Params:
-    """Random attention of each kind, stacked over its layers; keys over those that have keys."""
+    """Create random attention of each size, stacked over its layers, or its layers with keys."""
     out = {}
-    for kind, here in enumerate(c.attention_configs()):
-        mine = attention_kinds.trim_rotary(own, here)
-        one = functools.partial(Attention(here).init, x=x, layout=layout, own=mine)
-        layers, with_keys = attention_kinds.layers_of(c, kind)
+    for index, config in enumerate(c.attention_configs()):
+        layer_inputs = attention_kinds.trim_rotary(inputs, config)
+        init_layer = functools.partial(
+            Attention(config).init, x=x, layout=layout, inputs=layer_inputs
+        )
+        layers, with_keys = attention_kinds.layers_of(c, index)
         if not layers:
             continue
-        made = jax.vmap(lambda key, one=one: one(key)["params"])(jax.random.split(key, len(layers)))
-        for name in set(attention_kinds.KEY_PARAMETERS) & set(made):
-            first = functools.partial(lax.slice_in_dim, start_index=0, limit_index=len(with_keys))
-            made[name] = jax.tree.map(first, made[name])
-        out[attention_kinds.KINDS[kind]] = made
+        stacked = jax.vmap(lambda key, init=init_layer: init(key)["params"])(
+            jax.random.split(key, len(layers))
+        )
+        for name in set(attention_kinds.KEY_PARAMETERS) & set(stacked):
+            keep_first = functools.partial(
+                lax.slice_in_dim, start_index=0, limit_index=len(with_keys)
+            )
+            stacked[name] = jax.tree.map(keep_first, stacked[name])
+        out[attention_kinds.KINDS[index]] = stacked
     return out

@@ -1,9 +1,9 @@
 """JAX settings of this package's programs, independent of those of the calling program.
 
-A program that uses this package may set stricter types, 64-bit numbers, another random generator,
-checks of each operation, or a mesh. Our programs are traced and run within contexts that restore
-the settings they were written for, so that scores have the same bits under all of these. JAX's
-contexts are local to a thread, so each function that traces or runs a program enters them itself.
+The calling program may set stricter type promotion, 64-bit numbers, another random generator,
+checks of each operation, or a mesh. This package traces and runs its programs in contexts that
+restore the settings they were written for, so that scores are bit-identical in all these cases.
+JAX's contexts are thread-local, so each function that traces or runs a program enters them.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from typing import Any
 
 import jax
 
-# The meaning of a traced function. Names are those of JAX's contexts; its options have the prefix
-# jax_.
+# Settings that change the result of a traced function. Keys are the names of JAX's contexts; the
+# corresponding config options have the prefix jax_.
 SEMANTICS = {
     "enable_x64": False,
     "numpy_dtype_promotion": "standard",
@@ -25,8 +25,8 @@ SEMANTICS = {
     "legacy_prng_key": "allow",
     "debug_key_reuse": False,
 }
-# Checks of operations. Intermediate values are infinite on purpose, and a text whose scores are not
-# finite is reported by name.
+# Debugging checks. Some intermediate values are infinite on purpose; texts with non-finite scores
+# are reported by name.
 CHECKS = {
     "debug_nans": False,
     "debug_infs": False,
@@ -34,7 +34,7 @@ CHECKS = {
     "no_tracing": False,
     "transfer_guard": "allow",
 }
-# Devices of arrays without a sharding. JAX sets a mesh outside of `jit` alone.
+# Devices of arrays without a sharding. JAX can set a mesh only outside `jit`.
 PLACEMENT = {"default_device": None, "set_mesh": None}
 
 
@@ -47,7 +47,7 @@ def applied(settings: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-# Contexts of this package's functions: those that run inside a caller's program, and all others.
+# Contexts for functions that run inside a caller's `jit`, and for all other functions.
 inside_jit = functools.partial(applied, SEMANTICS | CHECKS)
 isolated = functools.partial(applied, SEMANTICS | CHECKS | PLACEMENT)
 

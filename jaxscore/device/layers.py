@@ -15,15 +15,18 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import dot_last
 
-SCALE = "channel_scale"  # name of the scale beside an int8 weight in the tree
+SCALE = "channel_scale"  # parameter name of the scale of an int8 weight
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype.
+    """Positions and mask of tokens, shared by all layers, and the compute dtype.
 
-    `paths` is the `recurrence.paths.PathIndex` of models with recurrent layers, `embedded` the
-    embeddings [R, L, D], of the shard's tokens, of those with shared blocks.
+    Attributes:
+        position, subtree_end: see `rows.Rows`.
+        dtype: the compute dtype.
+        paths: the `recurrence.paths.PathIndex` of models with recurrent layers, otherwise None.
+        embedded: the embeddings [R, L, D] of the shard's tokens, read by shared blocks.
     """
 
     position: jax.Array
@@ -34,13 +37,13 @@ class Layout:
 
 
 class PerLayer(NamedTuple):
-    """Inputs of one layer beside its parameters; None if no layer has the feature.
+    """Inputs of one layer in addition to its parameters; None if no layer has the feature.
 
     Attributes:
-        window: see `DecoderConfig.windows`.
-        caches: KV caches before the rows.
-        cos, sin: of the rotary angles, [R, L, 1, pairs].
-        qk_normed: whether queries and keys are normed in this layer.
+        window: see `Scores.windows`.
+        caches: KV caches of the preceding tokens.
+        cos, sin: cosines and sines of the rotary angles, [R, L, 1, pairs].
+        qk_normed: True if queries and keys are normed in this layer.
         growth: the layer's entry of `QueryGrowth.shares`.
     """
 
@@ -55,32 +58,32 @@ class PerLayer(NamedTuple):
 def apply_rotary(
     x: Float[Array, "R L N H"], cos: Any, sin: Any, interleaved: bool
 ) -> Float[Array, "R L N H"]:
-    """Rotates pairs of the first channels by their angles (RoPE, arXiv 2104.09864).
+    """Rotate pairs of the first channels by their angles (RoPE, arXiv 2104.09864).
 
     Args:
-        cos, sin: [R, L, 1, pairs]; channels beyond 2 * pairs are unchanged.
-        interleaved: pairs are channels 2c and 2c + 1, otherwise c and c + pairs.
+        cos, sin: cosines and sines [R, L, 1, pairs]; channels from 2 * pairs on are unchanged.
+        interleaved: if True, pairs are channels 2c and 2c + 1, otherwise c and c + pairs.
     """
-    n_turned = 2 * cos.shape[-1]
-    turned, rest = x[..., :n_turned], x[..., n_turned:]
+    n_rotary = 2 * cos.shape[-1]
+    rotary, rest = x[..., :n_rotary], x[..., n_rotary:]
     if interleaved:
-        low, high = turned[..., 0::2], turned[..., 1::2]
+        low, high = rotary[..., 0::2], rotary[..., 1::2]
     else:
-        low, high = jnp.split(turned, 2, axis=-1)
+        low, high = jnp.split(rotary, 2, axis=-1)
     pair = (low * cos - high * sin, high * cos + low * sin)
     if interleaved:
-        turned = jnp.stack(pair, axis=-1).reshape(turned.shape)
+        rotary = jnp.stack(pair, axis=-1).reshape(rotary.shape)
     else:
-        turned = jnp.concatenate(pair, axis=-1)
-    return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
+        rotary = jnp.concatenate(pair, axis=-1)
+    return jnp.concatenate([rotary, rest], axis=-1) if rest.shape[-1] else rotary
 
 
 class Linear(nn.Module):
-    """`x @ weight.T + bias` with a weight [out, in], as in checkpoints.
+    """The linear map `x @ weight.T + bias` with a weight [out, in], as in checkpoints.
 
     Attributes:
-        quantized: see `DecoderConfig`; the sums are multiplied by a scale per output channel.
-        summed: adds up the sums of shards that have parts of the inputs and weight columns.
+        quantized: see `DecoderConfig`; outputs are multiplied by a scale per channel.
+        summed: function that sums the outputs over shards, if inputs and weight columns are split.
     """
 
     features: int
@@ -104,7 +107,7 @@ class Linear(nn.Module):
 
 
 class LowRankGate(nn.Module):
-    """The input times the sigmoid of `right(silu(factor * left(x)))`, products of this rank."""
+    """A low-rank gate: `x * sigmoid(right(silu(factor * left(x))))`."""
 
     rank: int
     quantized: str = ""
@@ -121,11 +124,12 @@ class Norm(nn.Module):
     """Root-mean-square or layer norm over the last `axes` axes, in float32.
 
     Attributes:
-        shape: of the scale, if not that of the normed axes. If these are split and it is that of
-            all shards' parts, each shard uses its own part of it.
-        use_bias, use_scale, eps: None takes them from the config.
-        split: mesh axis over which the normed axes are split.
-        groups: sets of neighbouring shards along `split`, each of which is normed on its own.
+        axes: number of normed axes.
+        shape: shape of the scale, if it differs from that of the normed axes. A scale of the
+            unsplit shape is sliced by each shard.
+        use_bias, use_scale, eps: see `decoder_config.Norm`; None takes them from the config.
+        split: mesh axis over which the normed axes are split, or None.
+        groups: number of groups of consecutive shards along `split` with separate statistics.
     """
 
     config: DecoderConfig
@@ -144,15 +148,17 @@ class Norm(nn.Module):
         shape = self.shape or normed
 
         def mean(x: Array) -> Array:
-            own = jnp.mean(x, axis=tuple(range(-self.axes, 0)), keepdims=True)
+            local_mean = jnp.mean(x, axis=tuple(range(-self.axes, 0)), keepdims=True)
             if self.split is None or self.groups == 1:
-                return own if self.split is None else lax.pmean(own, self.split)
+                return local_mean if self.split is None else lax.pmean(local_mean, self.split)
             members = lax.axis_size(self.split) // self.groups
             group = lax.axis_index(self.split) // members
-            of_groups = jnp.zeros((self.groups, *own.shape)).at[group].set(own / members)
+            of_groups = (
+                jnp.zeros((self.groups, *local_mean.shape)).at[group].set(local_mean / members)
+            )
             return lax.psum(of_groups, self.split)[group]
 
-        def part(values: Array) -> Array:
+        def select_local(values: Array) -> Array:
             n = math.prod(normed)
             if self.split is None or values.size == n:
                 return values
@@ -164,7 +170,7 @@ class Norm(nn.Module):
         variance = mean(jnp.square(x))
         y = x * lax.rsqrt(variance + (c.norm.eps if self.eps is None else self.eps))
         if c.norm.scale if self.use_scale is None else self.use_scale:
-            y *= part(self.param("scale", nn.initializers.ones, shape))
+            y *= select_local(self.param("scale", nn.initializers.ones, shape))
         if c.norm.bias if self.use_bias is None else self.use_bias:
-            y += part(self.param("bias", nn.initializers.zeros, shape))
+            y += select_local(self.param("bias", nn.initializers.zeros, shape))
         return y

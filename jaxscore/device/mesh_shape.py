@@ -1,10 +1,10 @@
-"""Devices along each axis of a mesh. Imports no JAX, so that `--mesh` is checked before it."""
+"""Devices along each axis of a mesh. Does not import JAX, so that `--mesh` is checked early."""
 
 import dataclasses
 import re
 
 DATA, MODEL = "data", "model"  # mesh axes
-FSDP = "fsdp"  # written in place of DATA if weights are split over it, too
+FSDP = "fsdp"  # replaces DATA in `--mesh` if weights are split over it, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,7 +12,8 @@ class MeshShape:
     """Devices along each axis of a mesh.
 
     Attributes:
-        fsdp: each device along `data` stores a part of every weight, see `device.sharding`.
+        fsdp: if True, each device along `data` stores a slice of every weight, see
+            `device.sharding`.
     """
 
     data: int = 1
@@ -25,25 +26,25 @@ class MeshShape:
 
     @classmethod
     def parse(cls, text: str) -> "MeshShape":
-        """A mesh from `data=N,model=M` or `fsdp=N,model=M`; a part may be left out.
+        """Parse `data=N,model=M` or `fsdp=N,model=M`; either entry may be omitted.
 
         Raises:
-            ValueError: anything else.
+            ValueError: the text has another form.
         """
-        found: dict[str, int] = {}
-        for part in text.split(","):
-            match = re.fullmatch(rf"({DATA}|{FSDP}|{MODEL})=([1-9][0-9]{{0,5}})", part)
-            if match is None or match[1] in found or {DATA, FSDP} <= {match[1], *found}:
+        sizes: dict[str, int] = {}
+        for entry in text.split(","):
+            match = re.fullmatch(rf"({DATA}|{FSDP}|{MODEL})=([1-9][0-9]{{0,5}})", entry)
+            if match is None or match[1] in sizes or {DATA, FSDP} <= {match[1], *sizes}:
                 raise ValueError(
-                    f"mesh {text!r}: {part!r} is not expected there; give auto, "
+                    f"mesh {text!r}: {entry!r} is not expected there; give auto, "
                     f"{DATA}=N,{MODEL}=M or {FSDP}=N,{MODEL}=M with whole numbers from 1, each once"
                 )
-            found[match[1]] = int(match[2])
-        return cls(found.get(DATA, found.get(FSDP, 1)), found.get(MODEL, 1), FSDP in found)
+            sizes[match[1]] = int(match[2])
+        return cls(sizes.get(DATA, sizes.get(FSDP, 1)), sizes.get(MODEL, 1), FSDP in sizes)
 
     @property
     def size(self) -> int:
-        """Devices in all."""
+        """The number of devices."""
         return self.data * self.model
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Reference implementations: full logits and whole masks, short enough to check by eye."""
+"""Reference implementations with full logits and dense masks, short enough to check by eye."""
 
 from typing import Any
 
@@ -25,24 +25,24 @@ def attention(
     sinks: Array | None = None,
     chunked: bool = False,
 ) -> Array:
-    """Reference of `attention.interval.attention`, with the mask written out token by token.
+    """Compute `attention.interval.attention` with a mask that is built token by token.
 
-    Args and result as there, without caches.
+    Arguments and result are the same, without caches.
     """
     R, L, N, _ = q.shape
 
-    def near(here: Any, there: Any) -> bool:
+    def in_window(query_position: Any, key_position: Any) -> bool:
         if not int(window):
             return True
         if chunked:
-            return int(here) // int(window) == int(there) // int(window)
-        return int(here - there) < int(window)
+            return int(query_position) // int(window) == int(key_position) // int(window)
+        return int(query_position - key_position) < int(window)
 
     k, v = (jnp.repeat(x.astype(dtype), N // x.shape[2], axis=2) for x in (k, v))
     mask = [
         [
             [
-                j <= i and i < int(subtree_end[r, j]) and near(position[r, i], position[r, j])
+                j <= i and i < int(subtree_end[r, j]) and in_window(position[r, i], position[r, j])
                 for j in range(L)
             ]
             for i in range(L)
@@ -58,7 +58,7 @@ def attention(
         position[:, None, None, :],
     )
     scores = jnp.where(jnp.asarray(mask)[:, None], scores, -jnp.inf)
-    if sinks is not None:  # one more column, without a value
+    if sinks is not None:  # an additional column without a value
         column = jnp.broadcast_to(sinks[None, :, None, None], (R, N, L, 1))
         scores = jnp.concatenate([scores, column], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1).astype(dtype)[..., :L]
@@ -66,18 +66,18 @@ def attention(
 
 
 def convolve(x: np.ndarray, taps: np.ndarray, bias: Any, parent: np.ndarray) -> np.ndarray:
-    """Reference of `recurrence.paths.convolve`: float64, from token to token.
+    """Compute `recurrence.paths.convolve` in float64, token by token.
 
     Args:
-        parent: of each of the T tokens, T if none.
+        parent: the parent of each of the T tokens, T for roots.
     """
     y = np.zeros(x.shape)
     for t in range(len(x)):
-        at = t
+        ancestor = t
         for tap in reversed(range(taps.shape[1])):
-            if at < len(x):
-                y[t] += taps[:, tap] * x[at]
-                at = parent[at]
+            if ancestor < len(x):
+                y[t] += taps[:, tap] * x[ancestor]
+                ancestor = parent[ancestor]
     return y if bias is None else y + bias
 
 
@@ -89,14 +89,14 @@ def gated_delta(
     rate: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.rules.gated_delta`: float64, from token to token.
+    """Compute `recurrence.rules.gated_delta` in float64, token by token.
 
     Args:
-        q, k, v, log_decay, rate: as there, [T, ...] in place of [N, C, ...].
-        parent: of each of the T tokens, an earlier one, or T.
+        q, k, v, log_decay, rate: the arguments of `gated_delta`, [T, ...] instead of [N, C, ...].
+        parent: the parent of each of the T tokens, an earlier token, or T.
 
     Returns:
-        Outputs, and the states [T, H, K, V] after each token.
+        The outputs, and the states [T, H, K, V] after each token.
     """
     q, k = (np.repeat(x.astype(np.float64), v.shape[1] // x.shape[1], axis=1) for x in (q, k))
     states = {len(v): np.zeros((v.shape[1], k.shape[2], v.shape[2]))}
@@ -117,7 +117,7 @@ def state_space(
     c: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.rules.state_space`, as `gated_delta`."""
+    """Compute `recurrence.rules.state_space` in float64, see `gated_delta` above."""
     b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
     states = {len(x): np.zeros((x.shape[1], b.shape[2], x.shape[2]))}
     for t, above in enumerate(parent.tolist()):
@@ -135,7 +135,7 @@ def selective_scan(
     c: np.ndarray,
     parent: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.rules.selective_scan`, as `gated_delta`."""
+    """Compute `recurrence.rules.selective_scan` in float64, see `gated_delta` above."""
     b, c = (np.repeat(y.astype(np.float64), x.shape[1] // y.shape[1], axis=1) for y in (b, c))
     decay = np.exp(step_size.astype(np.float64)[:, None] * rate)
     added = b.swapaxes(1, 2) * (step_size.astype(np.float64) * x)[:, None]
@@ -149,7 +149,7 @@ def selective_scan(
 def gated_unit(
     x: np.ndarray, decay: np.ndarray, parent: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reference of `recurrence.rules.gated_unit`, as `gated_delta`."""
+    """Compute `recurrence.rules.gated_unit` in float64, see `gated_delta` above."""
     states = {len(x): np.zeros(x.shape[1])}
     for t, above in enumerate(parent.tolist()):
         states[t] = decay[t].astype(np.float64) * states[above] + x[t]
@@ -164,8 +164,8 @@ def score_positions(
     top: int = 0,
     measures: tuple[str, ...] = (),
 ) -> Scores:
-    """Reference of `lm_head.score_positions`, from the whole softmax."""
-    if "rank" in measures:  # each edge is a position of its own
+    """Compute `lm_head.score_positions` from the full softmax."""
+    if "rank" in measures:  # one position per edge
         slot = jnp.arange(len(scored.slot))
         scored = scored._replace(token=scored.token[scored.slot], slot=slot)
     hidden_QD = hidden_ND[scored.token]
@@ -177,9 +177,9 @@ def score_positions(
     V = z.shape[-1]
     greedy_id = jnp.argmax(z, axis=-1).astype(jnp.int32)
     top_id = jnp.argsort(-z, axis=-1, stable=True)[:, :top].astype(jnp.int32)
-    known = jnp.where(logp > -jnp.inf, logp, 0.0)  # a probability of 0 adds nothing
-    entropy = -jnp.sum(jnp.exp(logp) * known, axis=-1)
-    varentropy = jnp.sum(jnp.exp(logp) * (known + entropy[:, None]) ** 2, axis=-1)
+    finite_logp = jnp.where(logp > -jnp.inf, logp, 0.0)  # a probability of 0 adds nothing
+    entropy = -jnp.sum(jnp.exp(logp) * finite_logp, axis=-1)
+    varentropy = jnp.sum(jnp.exp(logp) * (finite_logp + entropy[:, None]) ** 2, axis=-1)
     values = {
         "deviation": jnp.sqrt(varentropy),
         "renyi2": -jnp.log(jnp.sum(jnp.exp(2 * logp), axis=-1)),

@@ -1,6 +1,6 @@
 """Arrays that the host sends to the device for one batch, and the scores that come back.
 
-A batch travels as one int32 array, so that one transfer carries it instead of eight.
+A batch is packed into one int32 array, so that it takes one transfer instead of eight.
 """
 
 from typing import Any, NamedTuple
@@ -18,13 +18,15 @@ COUNTS = 2  # the numbers of scored positions and of edges
 class ScoredPositions(NamedTuple):
     """The positions of a batch at which the LM head runs, and the edges scored there.
 
-    Only the first `n_positions` positions and the first `n_edges` edges count; the entries behind
-    them are 0 and are never read.
+    Only the first `n_positions` positions and the first `n_edges` edges are valid; the remaining
+    entries are 0 and are not read.
 
     Attributes:
-        token: index of each scored position in the flattened [R * L] tokens.
-        slot: for each edge the index of its scored position in `token`.
-        target: for each edge the id of the token whose log-probability is computed.
+        token: the index of each scored position among the flattened [R * L] tokens.
+        n_positions: the number of valid positions.
+        slot: for each edge, the index of its scored position in `token`.
+        target: for each edge, the token id whose log-probability is computed.
+        n_edges: the number of valid edges.
     """
 
     token: Int[Array, " Q"]
@@ -38,11 +40,11 @@ class Chunks(NamedTuple):
     """Tokens in N chunks of C slots, each of which starts from one state; see `plan.chunks`.
 
     Attributes:
-        token: index of each slot's token in the flattened tokens, T in empty slots.
-        entry: start state of each chunk: 0 is the initial state, 1 + e the state of exit e.
-        exit: slot of each exit among all N * C, by level, and room for one step of W.
-        step: first exit of each step, which computes W exits.
-        n_steps: number of steps.
+        token: the index of each slot's token among the flattened tokens, T in empty slots.
+        entry: the start state of each chunk: 0 is the initial state, 1 + e the state of exit e.
+        exit: the slot of each exit among all N * C, ordered by level, with padding for a step of W.
+        step: the first exit of each step, which computes W exits.
+        n_steps: the number of steps.
     """
 
     token: Int[Array, "N C"]
@@ -53,10 +55,10 @@ class Chunks(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """What recurrent layers take of a batch; its host side is `plan.chunks.PathPlan`.
+    """Paths of a batch for recurrent layers; the host counterpart is `plan.chunks.PathPlan`.
 
     Attributes:
-        parent: parent of each of the T flattened tokens, T at roots.
+        parent: the parent of each of the T flattened tokens, T at roots.
         chunks: None if no layer carries a state.
     """
 
@@ -68,11 +70,11 @@ PathShape = tuple[int, int, int]  # N, C and W of `Chunks`; zeros without chunks
 
 
 class Rows(NamedTuple):
-    """A batch of packed rows; its host side is `plan.row_batches.RowBatch`.
+    """A batch of packed rows; the host counterpart is `plan.row_batches.RowBatch`.
 
     A row holds one or more tries in depth-first order. Token i of a row attends to token j of the
-    same row if and only if `j <= i < subtree_end[j]`, and `position` is a token's depth in its
-    trie. `paths` is for models with recurrent layers, otherwise None.
+    same row if and only if `j <= i < subtree_end[j]`. `position` is the depth of a token in its
+    trie. `paths` is None for models without recurrent layers.
     """
 
     ids: Int[Array, "R L"]
@@ -83,15 +85,17 @@ class Rows(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of a batch, float32 nats. Entries behind the counts are undefined.
+    """Scores of a batch, float32 nats. Entries beyond the valid counts are undefined.
 
     With the measure "rank", arrays of length Q have one entry per edge instead, [E].
 
     Attributes:
-        logprob, greedy: of each edge's target, and whether the target is the argmax.
-        entropy, self_certainty, greedy_id: of each position's distribution, and its argmax.
-        top_id, top_logprob: the k most probable tokens after each position, the most probable
-            first and the lowest id first among equal logits; None unless requested.
+        logprob: the log-probability of each edge's target.
+        greedy: True if the target is the argmax.
+        entropy, self_certainty: measures of each position's distribution.
+        greedy_id: the argmax of each position.
+        top_id, top_logprob: the k most probable tokens of each position in descending order, ties
+            by the lowest id; None unless requested.
         measures: further measures by name, see `lm_head.sums`.
     """
 
@@ -109,9 +113,10 @@ class Unembedding(NamedTuple):
     """A model's LM head: logits are `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`.
 
     Attributes:
-        weight: as stored, see `dots.as_integers`.
-        split: mesh axis over which the vocabulary is split; each shard has consecutive columns.
-        backend: implementations for the platform that the program is compiled for.
+        weight: the weight as stored, see `dots.as_integers`.
+        split: mesh axis over which the vocabulary is split, or None; each shard has consecutive
+            columns.
+        backend: the implementations for the platform that the program is compiled for.
     """
 
     weight: Num[Array, "V D"]
@@ -123,23 +128,31 @@ class Unembedding(NamedTuple):
 
 
 def pack_rows(rows: Rows) -> np.ndarray:
-    """Concatenates the arrays of a host batch into one int32 array of `packed_size`."""
-    ids, position, end, scored, paths = rows
+    """Concatenate the arrays of a host batch into one int32 array of `packed_size`."""
+    ids, position, subtree_end, scored, paths = rows
     counts = np.array([scored.n_positions, scored.n_edges], np.int32)
-    parts: list[Any] = [ids, position, end, scored.token, counts, scored.slot, scored.target]
+    arrays: list[Any] = [
+        ids,
+        position,
+        subtree_end,
+        scored.token,
+        counts,
+        scored.slot,
+        scored.target,
+    ]
     if paths is not None:
-        parts += [paths.parent, *(paths.chunks or ())]
-    return np.concatenate([np.ravel(part) for part in parts], dtype=np.int32)
+        arrays += [paths.parent, *(paths.chunks or ())]
+    return np.concatenate([np.ravel(array) for array in arrays], dtype=np.int32)
 
 
 def packed_size(n_tokens: int, n_edges: int, path_shape: PathShape | None = None) -> int:
-    """Length of the packed array of a batch with room for this many tokens and edges."""
+    """Return the length of the packed array of a batch of this many tokens and edges."""
     size = PER_TOKEN * n_tokens + COUNTS + 2 * n_edges
     return size if path_shape is None else size + sum(_path_sizes(n_tokens, path_shape))
 
 
 def _path_sizes(n_tokens: int, path_shape: PathShape) -> list[int]:
-    """Numbers of the arrays of `Paths`, in order."""
+    """Return the sizes of the arrays of `Paths`, in order."""
     n_chunks, size, width = path_shape
     if not n_chunks:
         return [n_tokens]
@@ -149,7 +162,7 @@ def _path_sizes(n_tokens: int, path_shape: PathShape) -> list[int]:
 def unpack_rows(
     values: Int[Array, " n"], shape: tuple[int, int], path_shape: PathShape | None = None
 ) -> Rows:
-    """Inverse of `pack_rows`, on the device.
+    """Unpack an array of `pack_rows`, on the device.
 
     Args:
         values: the packed array.

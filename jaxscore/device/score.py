@@ -1,4 +1,4 @@
-"""The one function that is compiled: rows in, scores out."""
+"""The compiled scoring function: rows in, scores out."""
 
 import functools
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from jaxscore.device.lm_head.divergence import Pair, score_pair
 from jaxscore.device.mesh_shape import DATA
 from jaxscore.device.rows import PathShape, Rows, Scores, Unembedding, unpack_rows
 
-# (params, ids, position, subtree_end), each [R, L], KV caches if the model takes them, and the
-# keyword `paths` if it is recurrent
+# (params, ids, position, subtree_end), the last three [R, L], a tuple of KV caches if the model
+# takes them, and the keyword `paths` if it is recurrent
 HiddenStates = Callable[..., Float[Array, "R L D"]]
-# The same of two models, for a pair of unembeddings
+# The same for two models, with a `Pair` of unembeddings
 PairStates = Callable[..., tuple[Float[Array, "R L D"], Float[Array, "R L E"]]]
 
 
@@ -30,11 +30,11 @@ def score_rows(
     top: int = 0,
     measures: tuple[str, ...] = (),
 ) -> Scores:
-    """Scores of a batch's queries under the model that the two functions describe.
+    """Score the edges of a batch under the model that the two functions define.
 
     Args:
-        caches: keys and values that the rows continue, for models that take them.
-        top, measures: as of `score_positions`, or of `score_pair`.
+        caches: KV caches of the prefixes that the rows continue, for models that take them.
+        top, measures: see `score_positions`, or `score_pair` for a pair of models.
 
     Raises:
         ValueError: `top` is above 0 and there are two models.
@@ -62,7 +62,7 @@ def score_batch(
     measures: tuple[str, ...] = (),
     path_shape: PathShape | None = None,
 ) -> Scores:
-    """`score_rows` of a batch of this shape that comes as one array, see `rows.unpack_rows`."""
+    """Unpack a batch of this shape from one array, see `rows.unpack_rows`, and run `score_rows`."""
     rows = unpack_rows(values, shape, path_shape)
     run = functools.partial(score_rows, top=top, measures=measures)
     return run(hidden_states, unembedding, params, rows, *caches)
@@ -79,9 +79,9 @@ def score_shard(
     measures: tuple[str, ...] = (),
     path_shape: PathShape | None = None,
 ) -> Scores:
-    """`score_batch` of this shard's batch, and then the scores of all batches, one after another.
+    """Run `score_batch` on this shard's batch and concatenate the scores of all shards.
 
-    Runs inside `jax.shard_map`; `values` has several batches side by side, over DATA.
+    Runs inside `jax.shard_map`; `values` holds one batch per shard of the mesh axis DATA.
     """
     run = functools.partial(score_batch, top=top, measures=measures, path_shape=path_shape)
     scores = run(hidden_states, unembedding, shape, params, values[0], *caches)

@@ -1,16 +1,16 @@
 """The attention half of a decoder layer, plain or latent (MLA), as Flax modules.
 
-Latent attention is attention to one key head, whose keys and values are the latent itself. For
-head n, with the latent c_j and the rotary key r_j of token j,
+Latent attention is multi-query attention whose keys and values are the latent itself. For head n,
+with the latent c_j and the rotary key r_j of token j,
 
     key_nj = [r_j, K_n c_j]        score = q_n . key_nj = [qr_n, K_n^T qu_n] . [r_j, c_j]
     value_nj = V_n c_j             sum_j w_j value_nj = V_n (sum_j w_j c_j)
 
-so a token's keys and values are one vector [r_j, c_j] for all heads, which is what a KV cache
-holds (arXiv 2405.04434, section 2.1.2), and each head has a query of that width. Attention to a
-cache and generation use this absorbed form. Within rows each head has its keys and values
-expanded: the expansion multiplies as often as K_n^T and V_n above, and a product of two tokens has
-fewer channels (of DeepSeek-V3 192 and 128 in place of 576 and 576).
+A KV cache stores one vector [r_j, c_j] per token for all heads (arXiv 2405.04434, section 2.1.2),
+and each head has a query of that width. Attention to a cache and generation use this absorbed form.
+Within rows, keys and values are expanded per head: the expansion costs as much as K_n^T and V_n
+above, and products of two tokens have fewer channels (for DeepSeek-V3, 192 and 128 instead of 576
+and 576).
 """
 
 import functools
@@ -47,10 +47,11 @@ KeyValue = tuple[Array, Array]
 
 
 class PerHead(nn.Module):
-    """A weight [N * rows, columns] as one matrix per head.
+    """A weight [N * rows, columns], applied as one matrix per head.
 
     Attributes:
-        along: "rows" maps [..., N, rows] to [..., N, columns], "columns" the other way.
+        along: the contracted axis: "rows" maps [..., N, rows] to [..., N, columns], "columns" the
+            reverse.
     """
 
     heads: int
@@ -65,14 +66,14 @@ class PerHead(nn.Module):
         self.scale = self.param(SCALE, nn.initializers.ones, shape[:1]) if self.quantized else None
 
     def _matrices(self) -> tuple[Array, Array | None]:
-        """Matrix [N, rows, columns] of each head, and scales [N, rows] of quantized ones."""
+        """Return the matrices [N, rows, columns], and scales [N, rows] if they are quantized."""
         weight = self.weight.reshape(self.heads, self.rows, self.columns)
         if self.scale is None:
             return weight, None
         return weight.astype(self.quantized), self.scale.reshape(self.heads, self.rows)
 
     def expand(self, x: Array) -> Array:
-        """Rows [..., N, rows] of all heads from an input [..., columns] that they share."""
+        """Map an input [..., columns] that all heads share to [..., N, rows]."""
         weight, scale = self._matrices()
         y = jnp.einsum(
             "...c,nrc->...nr",
@@ -87,7 +88,7 @@ class PerHead(nn.Module):
         weight, scale = self._matrices()
         if scale is not None and self.along == "rows":
             x = x * scale
-        # Heads first: XLA:CPU has no product of bfloat16 along a middle axis.
+        # Move heads first, since XLA:CPU cannot batch a bfloat16 product along a middle axis.
         R, L, N, _ = x.shape
         by_head = x.astype(weight.dtype).reshape(R * L, N, -1).swapaxes(0, 1)
         y = lax.dot_general(
@@ -102,7 +103,7 @@ class PerHead(nn.Module):
 
 
 class LatentProducts(nn.Module):
-    """Latent attention with its projections, but the last one."""
+    """Latent attention with all its projections but the output projection."""
 
     config: DecoderConfig
     latent: Latent
@@ -125,73 +126,78 @@ class LatentProducts(nn.Module):
     def attend(
         self,
         x: Array,
-        rows: Callable[..., Array],
-        own: PerLayer,
+        gather_rows: Callable[..., Array],
+        inputs: PerLayer,
         factors: Array | float,
         attend: Callable[..., Array],
     ) -> tuple[Array, KeyValue]:
-        """Mixed values [R, L, N, value] of the tokens' heads, and keys and values for a cache.
+        """Return attention's output [R, L, N, value] before projection, and keys and values.
 
-        Products that all heads share are of the shard's tokens alone, and their few channels are
-        gathered.
+        Projections that all heads share are computed for the shard's tokens only, and their few
+        channels are gathered.
 
         Args:
-            x: normed input [R, L, D], of the shard's tokens if they are split.
-            rows: gathers values of all tokens, [R, L, channels].
-            factors: on queries, broadcast to [R, L, N, H].
-            attend: `attention` with all other arguments.
+            x: the normed input [R, L, D], of the shard's tokens if tokens are split.
+            gather_rows: function that gathers values of all tokens, [R, L, channels].
+            inputs: the layer's inputs.
+            factors: factors on queries, broadcast to [R, L, N, H].
+            attend: `attention` with its other arguments bound.
         """
         latent, interleaved = self.latent, self.config.positions.interleaved
-        read = x
+        q_input = x
         if latent.query_rank:
-            short = self.query_in(x)
-            read = self.query_norm(short)
-            read = jnp.concatenate([read, short], axis=-1) if latent.gated else read
-        read = rows(read if latent.query_factor == 1.0 else read * latent.query_factor)
+            c_q = self.query_in(x)
+            q_input = self.query_norm(c_q)
+            q_input = jnp.concatenate([q_input, c_q], axis=-1) if latent.gated else q_input
+        q_input = gather_rows(
+            q_input if latent.query_factor == 1.0 else q_input * latent.query_factor
+        )
         q = (
-            self.q(read).reshape(*read.shape[:2], -1, latent.nope_width + latent.rope_width)
+            self.q(q_input).reshape(*q_input.shape[:2], -1, latent.nope_width + latent.rope_width)
             * factors
         )
-        unturned, turned = jnp.split(q, [latent.nope_width], axis=-1)
-        shared, key = jnp.split(self.key_value(x), [latent.rank], axis=-1)
-        shared = self.norm(shared)
-        shared = shared if latent.factor == 1.0 else shared * latent.factor
-        shared, key = (rows(y, jnp.float32)[:, :, None] for y in (shared, key))
-        turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
-        k = jnp.concatenate([key, shared], axis=-1)
+        q_nope, q_rope = jnp.split(q, [latent.nope_width], axis=-1)
+        c_kv, k_rope = jnp.split(self.key_value(x), [latent.rank], axis=-1)
+        c_kv = self.norm(c_kv)
+        c_kv = c_kv if latent.factor == 1.0 else c_kv * latent.factor
+        c_kv, k_rope = (gather_rows(y, jnp.float32)[:, :, None] for y in (c_kv, k_rope))
+        q_rope, k_rope = (
+            apply_rotary(y, inputs.cos, inputs.sin, interleaved) for y in (q_rope, k_rope)
+        )
+        k = jnp.concatenate([k_rope, c_kv], axis=-1)
         keys_values = isolate_nonfinite(k, k)
         absorbed = None
-        if own.caches or q.shape[1] == 1:
-            absorbed = jnp.concatenate([turned, self.key_up(unturned)], axis=-1)
+        if inputs.caches or q.shape[1] == 1:
+            absorbed = jnp.concatenate([q_rope, self.key_up(q_nope)], axis=-1)
         if q.shape[1] == 1:  # a generation step
-            return self._gated(self._values(attend(absorbed, *keys_values)), read), keys_values
-        mixed = attend(
-            self._pad(jnp.concatenate([turned, unturned], axis=-1)),
+            return self._gated(self._values(attend(absorbed, *keys_values)), q_input), keys_values
+        out = attend(
+            self._pad(jnp.concatenate([q_rope, q_nope], axis=-1)),
             *isolate_nonfinite(*self._expand(k)),
             cache_q=absorbed,
-            from_cache=lambda mixed: self._pad(self._values(mixed)),
+            from_cache=lambda out: self._pad(self._values(out)),
         )
-        return self._gated(mixed[..., : latent.value], read), keys_values
+        return self._gated(out[..., : latent.value], q_input), keys_values
 
-    def _gated(self, mixed: Array, read: Array) -> Array:
-        """Mixed values times their gates, if there are any."""
+    def _gated(self, out: Array, q_input: Array) -> Array:
+        """Multiply attention's output by its gates, if there are any."""
         if not self.latent.gated:
-            return mixed
-        return mixed * jax.nn.sigmoid(self.gate(read)).reshape(mixed.shape)
+            return out
+        return out * jax.nn.sigmoid(self.gate(q_input)).reshape(out.shape)
 
     def _expand(self, k: Array) -> KeyValue:
-        """Keys and values [R, L, N, H] of all heads from latent keys."""
-        key, shared = jnp.split(k[:, :, 0], [self.latent.rope_width], axis=-1)
-        unturned, value = self.key_up.expand(shared), self.value_up.expand(shared)
-        turned = jnp.broadcast_to(key[:, :, None], (*unturned.shape[:3], key.shape[-1]))
-        return self._pad(jnp.concatenate([turned, unturned], axis=-1)), self._pad(value)
+        """Expand latent keys to keys and values [R, L, N, H] of all heads."""
+        rope_key, c_kv = jnp.split(k[:, :, 0], [self.latent.rope_width], axis=-1)
+        k_nope, value = self.key_up.expand(c_kv), self.value_up.expand(c_kv)
+        k_rope = jnp.broadcast_to(rope_key[:, :, None], (*k_nope.shape[:3], rope_key.shape[-1]))
+        return self._pad(jnp.concatenate([k_rope, k_nope], axis=-1)), self._pad(value)
 
-    def _values(self, mixed: Array) -> Array:
-        """Each head's value [R, L, N, value] from mixed latents [R, L, N, turned + rank]."""
-        return self.value_up(mixed[..., self.latent.rope_width :])
+    def _values(self, latents: Array) -> Array:
+        """Map averaged latent keys [R, L, N, rope_width + rank] to values [R, L, N, value]."""
+        return self.value_up(latents[..., self.latent.rope_width :])
 
     def _pad(self, x: Array) -> Array:
-        """Channels padded with zeros to the width of expanded keys or values, the larger one."""
+        """Pad channels with zeros to the larger width of expanded keys and values."""
         width = max(self.latent.rope_width + self.latent.nope_width, self.latent.value)
         return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])))
 
@@ -204,15 +210,15 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
+        self, x: Array, layout: Layout, inputs: PerLayer, shared: KeyValue | None = None
     ) -> tuple[Array, KeyValue]:
-        """Output [R, L, D], of the shard's tokens if they are split, and keys and values
-        [R, L, K, H], float32.
+        """Return the output [R, L, D], and keys and values [R, L, K, H], float32.
 
         Args:
-            x: normed input [R, L, D], of the shard's tokens if they are split.
-            layout, own: positions, and this layer's inputs.
-            shared: keys and values of another layer, used instead of its own.
+            x: the normed input [R, L, D]; input and output are of the shard's tokens if tokens are
+                split.
+            layout, inputs: positions, and this layer's inputs.
+            shared: keys and values of another layer that this layer reuses, or None.
         """
         c, build = self.config, self.build
         n_heads = c.attention.n_heads // build.shards
@@ -220,8 +226,8 @@ class Attention(nn.Module):
             attention,
             position_RL=layout.position,
             subtree_end_RL=layout.subtree_end,
-            window=own.window,
-            caches=own.caches,
+            window=inputs.window,
+            caches=inputs.caches,
             rule=ScoreRule(
                 c.attention.scores.score_scale,
                 c.attention.scores.score_softcap,
@@ -236,39 +242,46 @@ class Attention(nn.Module):
             chunked=c.attention.scores.chunked,
         )
 
-        def rows(y: Array, dtype: Any = None) -> Array:
+        def gather_rows(y: Array, dtype: Any = None) -> Array:
             return build.gathered(y, dtype).reshape(*layout.position.shape, -1)
 
         factors: Array | float = 1.0
         if c.attention.scores.query_growth is not None:
-            factors = query_factors(c.attention.scores.query_growth, own.growth, layout.position)[
-                :, :, None, None
-            ]
+            factors = query_factors(
+                c.attention.scores.query_growth, inputs.growth, layout.position
+            )[:, :, None, None]
         if c.attention.latent is not None:
             latent = LatentProducts(c, c.attention.latent, build, name="latent")
-            mixed, (k, v) = latent.attend(x, rows, own, factors, attend)
+            out, (k, v) = latent.attend(x, gather_rows, inputs, factors, attend)
         else:
-            x = rows(x)
-            q, k, v = self.heads(x, own, shared is not None)
+            x = gather_rows(x)
+            q, k, v = self.heads(x, inputs, shared is not None)
             k, v = isolate_nonfinite(k, v) if shared is None else shared
-            mixed = attend(q * factors, k, v)
+            out = attend(q * factors, k, v)
             if c.attention.values.width:
-                mixed = mixed[..., : c.attention.values.width]
+                out = out[..., : c.attention.values.width]
         if c.attention.query_gate and c.attention.latent is not None:
-            x = rows(x)
+            x = gather_rows(x)
         if c.attention.query_gate and c.attention.gate_per_head:
             gate = Linear(n_heads, False, c.quantized, name="gate")(x)
-            mixed *= jax.nn.sigmoid(gate)[..., None]
-        mixed = mixed.reshape(*layout.position.shape, -1)
+            out *= jax.nn.sigmoid(gate)[..., None]
+        out = out.reshape(*layout.position.shape, -1)
         if c.attention.query_gate and not c.attention.gate_per_head:
-            gate = Linear(mixed.shape[-1], c.attention.qkv_bias, c.quantized, name="gate")(x)
-            mixed *= jax.nn.sigmoid(gate)
-        return Linear(c.width, c.attention.out_bias, c.quantized, build.summed, name="out")(
-            mixed
-        ), (k, v)
+            gate = Linear(out.shape[-1], c.attention.qkv_bias, c.quantized, name="gate")(x)
+            out *= jax.nn.sigmoid(gate)
+        return Linear(c.width, c.attention.out_bias, c.quantized, build.summed, name="out")(out), (
+            k,
+            v,
+        )
 
-    def heads(self, x: Array, own: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
-        """Queries, and keys and values unless `only_queries`, of this shard's heads."""
+    def heads(self, x: Array, inputs: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
+        """Return queries, keys and values of this shard's heads; keys and values may be None.
+
+        Args:
+            x: the normed input of all tokens.
+            inputs: the layer's inputs.
+            only_queries: if True, keys and values are not computed.
+        """
         c, axis = self.config, self.build.axis
         whole_kv = self.build.whole_kv(c)
         n_heads = c.attention.n_heads // self.build.shards
@@ -293,11 +306,13 @@ class Attention(nn.Module):
             norm = Norm(
                 c, axes, shape, c.attention.qk_norm.bias, scale, split=split, name=f"{name}_norm"
             )
-            return norm(y) if own.qk_normed is None else jnp.where(own.qk_normed, norm(y), y)
+            return norm(y) if inputs.qk_normed is None else jnp.where(inputs.qk_normed, norm(y), y)
 
         def rotated(y: Array) -> Array:
             return (
-                y if own.cos is None else apply_rotary(y, own.cos, own.sin, c.positions.interleaved)
+                y
+                if inputs.cos is None
+                else apply_rotary(y, inputs.cos, inputs.sin, c.positions.interleaved)
             )
 
         def norm_and_rotate(name: str, y: Array) -> Array:
@@ -313,19 +328,21 @@ class Attention(nn.Module):
         v = clip_qkv(c, k if c.attention.values.are_keys else project("v", n_kv_heads, value_width))
         if c.attention.values.factor != 1.0:
             v *= c.attention.values.factor
-        if value_width < c.attention.head_width:  # zeros, so that keys and values have one shape
+        if value_width < c.attention.head_width:  # pad, so that keys and values have equal shapes
             v = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, c.attention.head_width - value_width)))
         if c.attention.values.norm:
             v = Norm(c, use_bias=False, use_scale=False)(v)
         k = norm_and_rotate("k", k)
         if whole_kv:
-            mine = lax.axis_index(axis) * n_heads // (c.attention.n_heads // c.attention.n_kv_heads)
-            k, v = (lax.dynamic_slice_in_dim(y, mine, 1, axis=2) for y in (k, v))
+            kv_head = (
+                lax.axis_index(axis) * n_heads // (c.attention.n_heads // c.attention.n_kv_heads)
+            )
+            k, v = (lax.dynamic_slice_in_dim(y, kv_head, 1, axis=2) for y in (k, v))
         return q, k, v
 
 
 def clip_qkv(config: DecoderConfig, y: Array) -> Array:
-    """Clips to `qkv_limit`."""
+    """Clip queries, keys or values to `qkv_limit`, if the config has one."""
     return (
         y
         if config.attention.qkv_limit is None
@@ -334,13 +351,13 @@ def clip_qkv(config: DecoderConfig, y: Array) -> Array:
 
 
 def query_factors(growth: QueryGrowth, share: Any, position_RL: Array) -> Array:
-    """Factors [R, L] of `QueryGrowth` for one layer's share."""
-    stretches = jnp.floor((position_RL + growth.ahead).astype(jnp.float32) / growth.length)
-    return 1.0 + share * jnp.log1p(stretches)
+    """Return the factors [R, L] of `QueryGrowth` for one layer's share."""
+    n_lengths = jnp.floor((position_RL + growth.ahead).astype(jnp.float32) / growth.length)
+    return 1.0 + share * jnp.log1p(n_lengths)
 
 
 class Laurel(nn.Module):
-    """Norm of a product of low rank (arXiv 2411.07501)."""
+    """LAuReL: the norm of a low-rank projection (arXiv 2411.07501)."""
 
     config: DecoderConfig
 
@@ -352,30 +369,31 @@ class Laurel(nn.Module):
 
 
 class AttentionHalf(nn.Module):
-    """What attention adds to the residual stream of the shard's tokens, and all keys and values;
-    see `Attention`."""
+    """The attention half of a layer: attention with its norms; see `Attention`."""
 
     config: DecoderConfig
     build: Build = ON_CPU
 
     @nn.compact
     def __call__(
-        self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
+        self, x: Array, layout: Layout, inputs: PerLayer, shared: KeyValue | None = None
     ) -> tuple[Array, KeyValue]:
         c = self.config
-        read = Norm(c, name="attention_norm")(x) if c.norm.place in NORMS_BEFORE else x
+        normed = Norm(c, name="attention_norm")(x) if c.norm.place in NORMS_BEFORE else x
         if c.norm.gate_rank:
-            read = LowRankGate(c.norm.gate_rank, c.quantized, name="attention_norm_gate")(read)
-        beside = None if c.recurrent is None else c.recurrent.beside
-        if beside is not None:
-            read *= beside.attention_in
-        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
-        if beside is not None:
-            mixed *= beside.attention_out
+            normed = LowRankGate(c.norm.gate_rank, c.quantized, name="attention_norm_gate")(normed)
+        factors = None if c.recurrent is None else c.recurrent.beside
+        if factors is not None:
+            normed *= factors.attention_in
+        out, keys_values = Attention(c, self.build, name="attention")(
+            normed, layout, inputs, shared
+        )
+        if factors is not None:
+            out *= factors.attention_out
         if c.norm.place in NORMS_AFTER:
-            mixed = Norm(c, name="attention_after_norm")(mixed)
+            out = Norm(c, name="attention_after_norm")(out)
         elif c.norm.place == "mixed":
-            mixed = Norm(c, name="attention_norm")(mixed)
+            out = Norm(c, name="attention_norm")(out)
         if c.residual.laurel_rank:
-            mixed += read + Laurel(c, name="laurel")(read)
-        return mixed, keys_values
+            out += normed + Laurel(c, name="laurel")(normed)
+        return out, keys_values

@@ -1,28 +1,27 @@
-"""The placement of every parameter on a mesh, and the mesh itself.
+"""Sharding of all parameters over a mesh, and the mesh itself.
 
-Rows are split over the axis `data`. Over the axis `model` are split
+Rows are split over the axis `data`. The axis `model` splits
 
-    query heads        in order, equally many per shard
-    key heads          in order; a shard that has less than one query group has all of them and
-                       uses one, see `check_divisible`
-    MLP channels       in order; likewise those of a mixture's shared MLP
-    experts            in order if they divide, otherwise each expert's channels
-    recurrent layers   heads, blocks of a gated unit or channels of a short convolution, in order,
-                       with their states;
-                       key heads and groups as key heads of attention
-    vocabulary         in order if it divides, otherwise whole on every shard
+    query heads        consecutive heads, equally many per shard
+    key heads          consecutive heads; replicated if a shard has less than one query group, see
+                       `check_divisible`
+    MLP channels       consecutive channels, also those of a mixture's shared expert
+    experts            consecutive experts if `model` divides them, otherwise each one's channels
+    recurrent layers   consecutive heads, blocks of a gated unit, or channels of a short
+                       convolution, with their states; key heads and groups as in attention
+    vocabulary         consecutive columns if `model` divides them, otherwise replicated
 
-With `fsdp` (arXiv 2304.11277) `data` splits every weight further, along the first axis that it
-divides: experts, outputs or columns of the vocabulary, otherwise inputs. A layer gathers its
-weights as they are stored, before they are dequantized (`dots.Shard`). Vectors, embeddings of
-positions and weights with no axis that it divides are whole.
+With `fsdp` (arXiv 2304.11277), `data` also splits every weight along the first axis that it
+divides: experts, outputs or vocabulary columns, otherwise inputs. A layer gathers its weights as
+they are stored, before dequantization (`dots.Shard`). Vectors, position embeddings and weights
+without such an axis are replicated.
 
-A product's outputs are split (its weight's first axis, with bias and scales), the product that
-reads them is split along its inputs, and the shards' sums are added. In rows of several tokens each
-shard keeps the sums of its own tokens, and their residual stream; a layer gathers its normed input
-(`backends.Build`). All functions of `device/` are written for one shard: its rows, its heads, its
-vocabulary columns. `DeviceMesh.over` runs one on every shard, and each function names the
-collectives that it needs.
+As in Megatron, a projection is split along its outputs (the first axis of its weight, with bias and
+scales), the next projection along its inputs, and the partial sums are added over shards. In rows
+of several tokens, each shard keeps the sums and the residual stream of its tokens, and a layer
+gathers its normed input (`backends.Build`). All functions of `device/` are written for one shard:
+its rows, its heads, its vocabulary columns. `DeviceMesh.over` runs a function on every shard, and
+functions call the collectives that they need.
 """
 
 import functools
@@ -64,17 +63,17 @@ MAY_BE_WHOLE = (
     PER_LAYER_ROWS,
     NGRAM_ROWS,
 )
-EITHER = (EXPERTS, EXPERT_INNER)  # the channels are split if the experts do not divide
+EITHER = (EXPERTS, EXPERT_INNER)  # channels are split if `model` does not divide the experts
 
-MATRICES = ("token", "weight")  # last keys of what is split over DATA, too
-UNSTACKED = ("embed", "unembed", "streams", "out_of")  # first keys of parameters of no layer
+MATRICES = ("token", "weight")  # last keys of parameters that `fsdp` splits over DATA
+UNSTACKED = ("embed", "unembed", "streams", "out_of")  # first keys of unstacked parameters
 
 Path = tuple[str, ...]  # keys of the parameter tree
-Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
+Axes = tuple[str | None, ...]  # for each axis, the key of `counts` if it may be split, or None
 
 
 def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:
-    """A weight and, along its outputs, what is added to or multiplied with them."""
+    """Return the rules of a projection: its weight, and its bias and scales per output."""
     return (f"{path}/weight", axes), (f"{path}/(bias|channel_scale)", axes[:-1])
 
 
@@ -82,9 +81,9 @@ LATENT = "(layers/attention|attentions/main)/latent"
 ATTENTION = "(layers|blocks|block_uses)/attention"
 MAIN_MLP = "(layers/mlp|mlps/main|blocks/mlp|block_uses/mlp)"
 
-# (all of a parameter's path, its axes). The first counts that matches in both, and there is none
-# for whatever is left: a new parameter has to be thought about. Of several axes the first is split
-# that divides.
+# (pattern of a parameter's full path, its axes). The first rule that matches path and number of
+# axes applies. A parameter without a rule is an error, so every new one needs a rule. If several
+# axes may be split, the first one that `model` divides is.
 RULES: tuple[tuple[str, Axes], ...] = (
     ("embed/token", (VOCABULARY, None)),
     ("embed/(position|into/weight)|out_of/weight", (None, None)),
@@ -127,7 +126,10 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product(f"{MAIN_MLP}/norm_gate/(left|right)", None, None, None),
     (f"{MAIN_MLP}/(experts|experts_after|shared_after|after)_norm/scale", (None, None)),
     (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
-    ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
+    (
+        "layers/attention/[qk]_norm/(scale|bias)",
+        (None, None),
+    ),  # one head's scale, shared by all heads
     ("(layers/attention|attentions/main)/q_norm/(scale|bias)", (None, HEADS, None)),
     ("(layers/attention|attentions/main)/k_norm/(scale|bias)", (None, KV_HEADS, None)),
     *_product(f"{MAIN_MLP}/(gate|up)(_low)?", None, INNER, None),
@@ -150,14 +152,14 @@ RULES: tuple[tuple[str, Axes], ...] = (
     ("recurrent/[bc]_conv/bias", (None, RECURRENT_KEYS)),
     ("recurrent/([vx]_)?conv/taps", (None, RECURRENT_HEADS, None, None)),
     ("recurrent/(x_)?conv/bias", (None, RECURRENT_HEADS)),
-    # Of one head, or of all: each shard selects its part
+    # Scale of one head, or of all heads, of which each shard selects its slice
     ("recurrent/(.*_)?norm/scale", (None, None)),
-    ("recurrent/norm/scale", (None, RECURRENT_KEYS, None)),  # of groups of heads
+    ("recurrent/norm/scale", (None, RECURRENT_KEYS, None)),  # scale per group of heads
     ("recurrent/(decay_rate|log_rate|skip|slope|step_bias)", (None, RECURRENT_HEADS)),
     ("recurrent/(decay|input)_gate/weight", (None, RECURRENT_HEADS, None, None)),
     ("recurrent/(decay|input)_gate/bias", (None, RECURRENT_HEADS, None)),
     ("recurrent/selected_(step|b|c)/weight", (None, None, RECURRENT_HEADS)),
-    ("recurrent/log_rate", (None, None, RECURRENT_HEADS)),  # of each channel's numbers
+    ("recurrent/log_rate", (None, None, RECURRENT_HEADS)),  # per state and channel
     ("recurrent/(selected_(step|b|c)|step)/weight", (None, RECURRENT_HEADS, None, None)),
     ("recurrent/log_rate", (None, RECURRENT_HEADS, None, None)),
     ("recurrent/(skip|step/bias)", (None, RECURRENT_HEADS, None)),
@@ -165,12 +167,12 @@ RULES: tuple[tuple[str, Axes], ...] = (
 
 
 def keys_of(path: Any) -> Path:
-    """Keys of a `jax.tree_util` path in our tree of dictionaries, and a field of `Blocks`."""
+    """Return the keys of a `jax.tree_util` path: of dictionaries, and a field of `Blocks`."""
     return tuple(getattr(entry, "key", None) or entry.name for entry in path)
 
 
 def counts(config: DecoderConfig) -> dict[str, int]:
-    """How many there are of what the rules split, of those that this model has."""
+    """Return the sizes that the rules may split, for the parameters that this model has."""
     out = {VOCABULARY: config.vocab_size}
     if any(map(config.has_attention, range(config.n_layers))):
         out = {HEADS: config.attention.n_heads, KV_HEADS: config.attention.n_kv_heads, **out}
@@ -194,7 +196,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
 
 
 def recurrent_counts(config: DecoderConfig) -> dict[str, int]:
-    """`counts` of the recurrent layers."""
+    """Return the `counts` of recurrent layers."""
     match config.recurrent and config.recurrent.mixer:
         case GatedDelta() as mixer:
             return {RECURRENT_HEADS: mixer.n_value_heads, RECURRENT_KEYS: mixer.n_key_heads}
@@ -212,61 +214,66 @@ def recurrent_counts(config: DecoderConfig) -> dict[str, int]:
 
 
 def check_divisible(config: DecoderConfig, model: int) -> None:
-    """Refuse a `model` that does not split this decoder evenly.
+    """Check that `model` splits this decoder evenly.
 
-    Key heads, and key heads or groups of recurrent layers, need not divide. A shard then computes
-    all of them, which is the same everywhere, and its queries use one of them, so they must lie
-    within one group: 8 query heads over 2 key heads on 4 shards are
+    `model` need not divide key heads, or key heads and groups of recurrent layers. Each shard then
+    computes all of them, and its queries must use exactly one, that is, belong to one group.
+    Allowed are 8 query heads over 2 key heads on 4 shards
 
         queries  0 1 | 2 3 | 4 5 | 6 7        keys  0 0 | 0 0 | 1 1 | 1 1
 
-    and on 8 shards one each. 12 query heads over 4 key heads on 6 shards are not: the second
-    shard's queries, 2 and 3, use keys 0 and 1. Vocabularies need not divide either; padding one
-    would copy it.
+    and on 8 shards. Not allowed are 12 query heads over 4 key heads on 6 shards: queries 2 and 3 of
+    the second shard use keys 0 and 1. `model` need not divide the vocabulary either, which is then
+    replicated, since padding would copy it.
 
     Raises:
-        ValueError: naming what does not divide and which sizes of `model` do.
+        ValueError: `model` does not split the decoder; the message lists its counts and the sizes
+            of `model` that do.
     """
     if not divides(config, model):
-        most = min(counts(config)[name] for name in _required(counts(config)))
-        sizes = [n for n in range(1, most + 1) if divides(config, n)]
-        found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
+        limit = min(counts(config)[name] for name in _required(counts(config)))
+        sizes = [n for n in range(1, limit + 1) if divides(config, n)]
+        sizes_text = ", ".join(f"{count} {name}" for name, count in counts(config).items())
         for name, form in _split_rows(config, model):
             if form.columns % (model * form.smallest_part):
                 name = name.removesuffix("/weight")
-                found += f", {form.columns} columns of {name} in blocks of {form.smallest_part}"
+                sizes_text += (
+                    f", {form.columns} columns of {name} in blocks of {form.smallest_part}"
+                )
         raise ValueError(
-            f"{MODEL}={model} does not split this model evenly, which has {found}; "
+            f"{MODEL}={model} does not split this model evenly, which has {sizes_text}; "
             f"{MODEL} can be {', '.join(map(str, sizes))}"
         )
 
 
 def _required(n: dict[str, int]) -> list[str]:
-    """Those of `counts` that must divide."""
+    """Return the names in `counts` that `model` must divide."""
     return [name for name in n if name not in (*MAY_BE_WHOLE, *EITHER)]
 
 
 def _split_by_model(axes: Axes, n: dict[str, int], model: int) -> list[bool]:
-    """Which axes of a parameter are split over MODEL, at most one."""
+    """Return True for the axis of a parameter that is split over MODEL; at most one is."""
     divisible = [axis is not None and n.get(axis, 1) % model == 0 for axis in axes]
-    return [yes and not any(divisible[:k]) for k, yes in enumerate(divisible)]
+    return [divides and not any(divisible[:k]) for k, divides in enumerate(divisible)]
 
 
 def divides(config: DecoderConfig, model: int) -> bool:
-    """Whether `check_divisible` takes this size of `model`."""
+    """Return True if `check_divisible` accepts this size of `model`."""
     n = counts(config)
-    even = all(n[name] % model == 0 for name in _required(n))
-    even = even and (EXPERTS not in n or any(n[name] % model == 0 for name in EITHER))
-    even = even and all(
+    is_even = all(n[name] % model == 0 for name in _required(n))
+    is_even = is_even and (EXPERTS not in n or any(n[name] % model == 0 for name in EITHER))
+    is_even = is_even and all(
         form.columns % (model * form.smallest_part) == 0 for _, form in _split_rows(config, model)
     )
-    of_keys = [one.attention.n_kv_heads for one in config.attention_configs()]
-    of_keys += [n[name] for name in n if name == RECURRENT_KEYS]
-    return even and all(n % model == 0 or model % n == 0 for n in of_keys)
+    key_counts = [
+        attention_config.attention.n_kv_heads for attention_config in config.attention_configs()
+    ]
+    key_counts += [n[name] for name in n if name == RECURRENT_KEYS]
+    return is_even and all(n % model == 0 or model % n == 0 for n in key_counts)
 
 
 def _split_rows(config: DecoderConfig, model: int) -> list[tuple[str, Form]]:
-    """Weights in blocks whose rows are split over MODEL."""
+    """Return the block-quantized weights whose rows are split over MODEL."""
     n = counts(config)
     return [
         (name, form)
@@ -279,7 +286,7 @@ def _split_rows(config: DecoderConfig, model: int) -> list[tuple[str, Form]]:
 
 
 def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
-    """The entries of `counts` that do not divide by the shards: each shard has them whole."""
+    """Return the entries of `counts` that `model` does not divide, so that they are replicated."""
     return {
         name: count
         for name, count in counts(config).items()
@@ -290,33 +297,35 @@ def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
 def parameter_spec(
     path: Path, shape: tuple[int, ...], config: DecoderConfig, mesh: MeshShape
 ) -> PartitionSpec:
-    """Where one parameter lies.
+    """Return the `PartitionSpec` of one parameter.
 
     Args:
         path: its keys in the tree of `init_params`.
-        shape: of the whole parameter.
-        mesh: whose `model` `check_divisible` has taken.
+        shape: the unsharded shape.
+        mesh: a mesh whose `model` passes `check_divisible`.
 
     Raises:
-        ValueError: no rule matches, or the one that does is for other sizes.
+        ValueError: no rule matches, or the sizes of the matching rule differ.
     """
     name = "/".join(path)
     in_blocks = path[-2:-1] == ("weight",) and path[-1] in FIELDS
-    axes = _axes("/".join(path[:-1]) if in_blocks else name, shape)
+    axes = _axes_of("/".join(path[:-1]) if in_blocks else name, shape)
     n = counts(config)
-    for place, (axis, size) in enumerate(zip(axes, shape, strict=True)):
-        # Blocks along a row are of several channels, and `divides` has counted them.
-        if in_blocks and place == len(shape) - 1:
+    for k, (axis, size) in enumerate(zip(axes, shape, strict=True)):
+        # A block spans several channels of a row; `divides` has checked this axis.
+        if in_blocks and k == len(shape) - 1:
             continue
         if axis is not None and (axis not in n or size % n[axis]):
             raise ValueError(
                 f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
             )
-    split: list[Any] = [MODEL if yes else None for yes in _split_by_model(axes, n, mesh.model)]
-    if in_blocks and shape[-1] == 1:  # one scale for a row, of which a shard has columns
+    split: list[Any] = [
+        MODEL if is_split else None for is_split in _split_by_model(axes, n, mesh.model)
+    ]
+    if in_blocks and shape[-1] == 1:  # a row's only scale is replicated
         split[-1] = None
     if mesh.fsdp and (in_blocks or path[-1] in MATRICES):
-        first = 0 if path[0] in UNSTACKED else 1  # layers are gathered one by one
+        first = 0 if path[0] in UNSTACKED else 1  # layers are gathered one at a time
         for k in range(first, len(shape)):
             parts = mesh.data * (1 if split[k] is None else mesh.model)
             if shape[k] % parts == 0:
@@ -326,19 +335,19 @@ def parameter_spec(
 
 
 def split_axis(name: str, shape: tuple[int, ...]) -> int | None:
-    """Axis of a parameter that a mesh may split, or None if no mesh splits it.
+    """Return the axis of a parameter that a mesh may split, or None if no mesh splits it.
 
     Args:
-        name: the path of the parameter, its keys joined by `/`.
+        name: the path of the parameter, joined by `/`.
 
     Raises:
         ValueError: no rule matches.
     """
-    axes = _axes(name, shape)
+    axes = _axes_of(name, shape)
     return next((k for k, axis in enumerate(axes) if axis is not None), None)
 
 
-def _axes(name: str, shape: tuple[int, ...]) -> Axes:
+def _axes_of(name: str, shape: tuple[int, ...]) -> Axes:
     for pattern, axes in RULES:
         if len(axes) == len(shape) and re.fullmatch(pattern, name):
             return axes
@@ -346,50 +355,51 @@ def _axes(name: str, shape: tuple[int, ...]) -> Axes:
 
 
 def parameter_specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
-    """Where each parameter lies: a tree of `PartitionSpec` like `params`.
+    """Return a tree of `PartitionSpec` with the structure of `params`.
 
     Args:
-        params: arrays or `jax.ShapeDtypeStruct`, the tree of `init_params`.
+        params: the tree of `init_params`, arrays or `jax.ShapeDtypeStruct`.
 
     Raises:
         ValueError: the mesh does not split this decoder, see `check_divisible`, or no rule
             matches a parameter.
     """
     check_divisible(config, mesh.model)
-    place = functools.partial(parameter_spec, config=config, mesh=mesh)
+    spec_of = functools.partial(parameter_spec, config=config, mesh=mesh)
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: place(keys_of(path), leaf.shape), params
+        lambda path, leaf: spec_of(keys_of(path), leaf.shape), params
     )
 
 
 def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
-    """Bytes of each parameter on one device: a tree like `params`; `placed` are its specs."""
+    """Return the bytes of each parameter on one device, as a tree; `placed` are the specs."""
     sizes = {DATA: mesh.data, MODEL: mesh.model}
 
-    def one(leaf: Any, spec: PartitionSpec) -> int:
+    def bytes_of(leaf: Any, spec: PartitionSpec) -> int:
         shards = math.prod(sizes[axis] for axes in spec for axis in mesh_axes(axes))
         return leaf.size // shards * leaf.dtype.itemsize
 
-    return jax.tree.map(one, params, placed)
+    return jax.tree.map(bytes_of, params, placed)
 
 
 def mesh_axes(entry: Any) -> tuple[str, ...]:
-    """Mesh axes of one entry of a `PartitionSpec`."""
+    """Return the mesh axes of one entry of a `PartitionSpec`."""
     return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
 def as_shards(params: Any, placed: Any) -> Any:
-    """Parameters of one device, with those that are split over DATA as `Shard`.
+    """Replace the parameters of one device that are split over DATA by `Shard`.
 
     Args:
-        placed: their specs.
+        params: the parameters of one device.
+        placed: the specs of the parameters.
     """
 
-    def one(leaf: Any, spec: PartitionSpec) -> Any:
+    def as_shard(leaf: Any, spec: PartitionSpec) -> Any:
         axes = [k for k, entry in enumerate(spec) if DATA in mesh_axes(entry)]
         return Shard(leaf, axes[0] - leaf.ndim) if axes else leaf
 
-    return jax.tree.map(one, params, placed)
+    return jax.tree.map(as_shard, params, placed)
 
 
 ROWS = PartitionSpec(DATA)
@@ -398,39 +408,42 @@ KEYS_VALUES = PartitionSpec(None, None, MODEL)  # [layers, rows, heads, slots, c
 
 
 class DeviceMesh:
-    """Devices in a grid.
+    """A grid of devices.
 
     Attributes:
-        shape: devices along `data`, which share the rows, and along `model`, which share each
-            layer.
-        mesh: JAX's own.
+        shape: the number of devices along `data`, which splits rows, and `model`, which splits
+            layers.
+        mesh: the `jax.sharding.Mesh`.
     """
 
     def __init__(self, shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> None:
-        """Take the first devices.
+        """Create a mesh of the first devices.
 
         Args:
-            devices: to take them from; None are all that JAX has.
+            shape: the shape of the mesh.
+            devices: the available devices; None are all devices of JAX.
 
         Raises:
-            ValueError: there are fewer, or another number over several processes.
+            ValueError: there are too few devices, or, with several processes, too many.
         """
-        found = jax.devices() if devices is None else devices
-        if len(found) < shape.size or (jax.process_count() > 1 and len(found) != shape.size):
+        available = jax.devices() if devices is None else devices
+        if len(available) < shape.size or (
+            jax.process_count() > 1 and len(available) != shape.size
+        ):
             raise ValueError(
-                f"mesh {shape} takes {shape.size} devices, and there are {len(found)} "
+                f"mesh {shape} takes {shape.size} devices, and there are {len(available)} "
                 f"({jax.process_count()} processes); give a mesh of that many"
             )
         self.shape = shape
         self.mesh = Mesh(
-            np.array(list(found[: shape.size])).reshape(shape.data, shape.model), (DATA, MODEL)
+            np.array(list(available[: shape.size])).reshape(shape.data, shape.model), (DATA, MODEL)
         )
 
     def placement(self, config: DecoderConfig) -> Callable[..., NamedSharding]:
-        """Where each parameter of a decoder lies, see `models.params.Placement`.
+        """Return the function that gives a parameter's sharding, see `models.params.Placement`.
 
         Raises:
-            ValueError: `model` does not split this decoder.
+            ValueError: `model` does not split this decoder evenly.
         """
         check_divisible(config, self.shape.model)
         return lambda path, shape: NamedSharding(
@@ -438,22 +451,22 @@ class DeviceMesh:
         )
 
     def put(self, values: Any, where: PartitionSpec) -> Any:
-        """Arrays of the host, the same in every process, as arrays on the mesh."""
+        """Copy host arrays, which are equal in all processes, to the mesh."""
         sharding = NamedSharding(self.mesh, where)
 
-        def one(value: Any) -> jax.Array:
+        def put_array(value: Any) -> jax.Array:
             array = np.asarray(value)
             return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
-        return jax.tree.map(one, values)
+        return jax.tree.map(put_array, values)
 
     def over(self, function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
-        """`function` of a shard as one of whole arrays; a tree of specs for each argument."""
+        """Return `function` mapped over shards; `inputs` has a tree of specs per argument."""
         return jax.shard_map(
             function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
         )
 
 
 def array_specs(tree: Any) -> Any:
-    """How the arrays of a tree lie; whole where they lie on one device."""
+    """Return the `PartitionSpec` of each array of a tree; replicated if it is on one device."""
     return jax.tree.map(lambda leaf: getattr(leaf.sharding, "spec", REPLICATED), tree)

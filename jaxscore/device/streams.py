@@ -1,22 +1,22 @@
 """Several residual streams.
 
-Alternating updates: each layer computes one of the streams (arXiv 2301.13310). With
-streams s_i, i = 1..N, the computed one a, and m(x) = tanh(W norm(x) / D):
+Alternating updates: each layer computes one of the streams (arXiv 2301.13310). With streams s_i,
+i = 1..N, the computed stream a, and m(x) = tanh(W norm(x) / D):
 
     p_j = s_j + sum_i P(m(s_a))_ji s_i          predicted from the streams before the layer
     y   = layer(p_a)
     s_j = p_j + (1 + C(m(y))_j) (y - p_a)       corrected by the layer's output
 
-The other streams start as products of the embedding, scaled to its root mean square; at the end
-the first stream and products of the others are averaged.
+The other streams start as projections of the embedding, scaled to its root mean square; at the end
+the first stream and projections of the others are averaged.
 
 Hyper-connections: each half of a layer reads a mix of all streams (arXiv 2409.19606), here with
-weights of each channel, W = sigmoid(V silu(U n / N)), where n are all streams, each normed:
+weights per channel, W = sigmoid(V silu(U n / N)), where n are the normed streams, concatenated:
 
     y   = half(mean_i W_i n_i)
     s_j = s_j + 2 sigmoid(B n / N)_j y
 
-All streams start as the embedding; at the end such a mix of them is the final hidden state.
+All streams start as the embedding; the final hidden state is a mix of the same form.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from jaxscore.device.decoder_config import AltUp, DecoderConfig, HyperConnection
 from jaxscore.device.dots import from_storage
 from jaxscore.device.layers import Linear, LowRankGate, Norm
 
-LEAST_SQUARE = 1e-5  # lower bound of a mean square that divides
+LEAST_SQUARE = 1e-5  # lower bound of a mean square in a denominator
 
 
 class AlternatingUpdate(nn.Module):
@@ -77,7 +77,7 @@ class AlternatingUpdate(nn.Module):
             activated: the layer's output.
 
         Returns:
-            The streams, and the active one, scaled, which gates the per-layer embedding.
+            The streams, and the scaled active stream, which gates the per-layer embedding.
         """
         altup = self.config.residual.streams
         assert isinstance(altup, AltUp)
@@ -88,10 +88,10 @@ class AlternatingUpdate(nn.Module):
 
 
 class HyperConnection(nn.Module):
-    """The mix that a half of a layer reads, and the weights of its output in the streams.
+    """The mix that a half of a layer reads, and the weights of its output for each stream.
 
     Attributes:
-        is_last: the mix is the final hidden state, to which nothing is added.
+        is_last: True if the mix is the final hidden state, so that no weights are needed.
     """
 
     config: DecoderConfig
@@ -121,51 +121,48 @@ def around(
     """Run a half of a layer between hyper-connections.
 
     Args:
-        params: of its `HyperConnection`.
-        half: of the mix [R, L, D]: what it adds, and what else it returns.
+        params: the parameters of the half's `HyperConnection`.
+        half: function of the mix [R, L, D] that returns the output and auxiliary results.
 
     Returns:
-        The streams, and what else the half returns.
+        The streams, and the auxiliary results.
     """
     mix, shares = HyperConnection(config).apply({"params": params}, streams)
-    added, more = half(mix)
-    return streams + shares[..., None] * added, more
+    output, aux = half(mix)
+    return streams + shares[..., None] * output, aux
 
 
 def expand(config: DecoderConfig, params: Any, x: Float[Array, "R L D"]) -> Array:
-    """Make the first streams [N, R, L, D] of the embedding.
+    """Create the initial streams [N, R, L, D] from the embedding.
 
-    With alternating updates they are the embedding, and products of it with its root mean square.
+    With alternating updates they are the embedding, and projections of it, scaled to its root mean
+    square.
     """
     if isinstance(config.residual.streams, HyperConnections):
         return jnp.broadcast_to(x, (config.residual.streams.n_streams, *x.shape))
-    weight = _float32(from_storage(params["into"]["weight"]))
-    more = jnp.einsum("mod,rld->mrlo", weight, x, precision=lax.Precision.HIGHEST)
-    return jnp.concatenate([x[None], _scaled_like(x, more)])
+    weight = from_storage(params["into"]["weight"]).astype(jnp.float32)
+    projections = jnp.einsum("mod,rld->mrlo", weight, x, precision=lax.Precision.HIGHEST)
+    return jnp.concatenate([x[None], _scale_like(x, projections)])
 
 
 def merge(config: DecoderConfig, params: Any, streams: Float[Array, "N R L D"]) -> Array:
-    """Make the final hidden state [R, L, D] of the streams.
+    """Merge the streams to the final hidden state [R, L, D].
 
-    With alternating updates it averages the first stream and products of the others, scaled to its
-    root mean square.
+    With alternating updates it is the average of the first stream and projections of the others,
+    scaled to its root mean square.
     """
     if isinstance(config.residual.streams, HyperConnections):
-        last = HyperConnection(config, is_last=True)
-        mix: Array = last.apply({"params": from_storage(params["out_of"])}, streams)[0]
+        connection = HyperConnection(config, is_last=True)
+        mix: Array = connection.apply({"params": from_storage(params["out_of"])}, streams)[0]
         return mix
-    weight = _float32(from_storage(params["out_of"]["weight"]))
+    weight = from_storage(params["out_of"]["weight"]).astype(jnp.float32)
     first, others = streams[0], streams[1:]
-    more = jnp.einsum("mod,mrld->mrlo", weight, others, precision=lax.Precision.HIGHEST)
-    return (first + _scaled_like(first, more).sum(axis=0)) / len(streams)
+    projections = jnp.einsum("mod,mrld->mrlo", weight, others, precision=lax.Precision.HIGHEST)
+    return (first + _scale_like(first, projections).sum(axis=0)) / len(streams)
 
 
-def _float32(weight: Array) -> Array:
-    return weight.astype(jnp.float32)
-
-
-def _scaled_like(x: Array, others: Array) -> Array:
+def _scale_like(x: Array, others: Array) -> Array:
     """Scale each of `others` to the root mean square of `x` over the channels."""
     target = jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
-    own = jnp.mean(jnp.square(others), axis=-1, keepdims=True)
-    return others * target / jnp.sqrt(jnp.maximum(own, LEAST_SQUARE))
+    mean_square = jnp.mean(jnp.square(others), axis=-1, keepdims=True)
+    return others * target / jnp.sqrt(jnp.maximum(mean_square, LEAST_SQUARE))

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.device.sampling import (
     Sampling,
-    _allowed,
+    _allowed_tokens,
     apply_repetition_penalty,
     gumbel_noise,
 )
@@ -187,9 +187,9 @@ def test_every_token_may_be_drawn_where_nothing_is_cut():
     """Also those behind the place at which sums of float32 reach 1."""
     logits = jnp.array([[0.0, -40.0, -41.0]])
     assert float(jax.nn.softmax(logits)[0, 0]) == 1
-    assert _allowed(logits, sampling(1, 1.0, 1.0)).tolist() == [[True, True, True]]
-    assert _allowed(logits, sampling(1, 1.0, 0.9)).tolist() == [[True, False, False]]
-    assert _allowed(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[True, True, False]]
+    assert _allowed_tokens(logits, sampling(1, 1.0, 1.0)).tolist() == [[True, True, True]]
+    assert _allowed_tokens(logits, sampling(1, 1.0, 0.9)).tolist() == [[True, False, False]]
+    assert _allowed_tokens(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[True, True, False]]
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.5, 0.01, 1e-30])
@@ -202,7 +202,7 @@ def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
     z[1, 5:9] = -np.inf
     z -= z.max(axis=1, keepdims=True)
     z[2:, ::2] = np.where(z[2:, ::2] == 0, -0.0, z[2:, ::2])  # equal to the other zeros
-    kept = np.asarray(_allowed(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
+    kept = np.asarray(_allowed_tokens(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
     for row, own in zip(z, kept, strict=True):
         order = np.argsort(-row, kind="stable")[: top_k or 301]  # the lowest id first
         share = np.exp(row[order].astype(np.float64))
@@ -218,12 +218,12 @@ def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
 @pytest.mark.parametrize(("top_p", "n_kept"), [(0.1, 1), (0.3, 2), (0.5, 2), (0.51, 3), (0.9, 4)])
 def test_of_tied_tokens_the_smallest_set_with_the_lowest_ids_stays(top_p, n_kept):
     logits = jnp.full((1, V), -jnp.inf).at[0, jnp.array([4, 9, 12, 20])].set(2.0)
-    kept = _allowed(logits - 2.0, sampling(1, 1.0, top_p))[0]
+    kept = _allowed_tokens(logits - 2.0, sampling(1, 1.0, top_p))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
-    kept = _allowed(logits - 2.0, sampling(1, 1.0, 1.0, top_k=n_kept))[0]
+    kept = _allowed_tokens(logits - 2.0, sampling(1, 1.0, 1.0, top_k=n_kept))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
     # Of the first three tokens each has a third.
-    kept = _allowed(logits - 2.0, sampling(1, 1.0, top_p, top_k=3))[0]
+    kept = _allowed_tokens(logits - 2.0, sampling(1, 1.0, top_p, top_k=3))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12][: -int(-3 * top_p // 1)]
 
 

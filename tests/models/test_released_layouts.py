@@ -121,7 +121,7 @@ def test_weights_that_stay_as_stored(made, kind):
         assert same(from_storage(kept.params), from_storage(want.params))
     values = {"gpt_oss": E2M1, "deepseek_v3": E4M3}[kind]
     experts = kept.params["experts"]
-    assert {experts[name]["weight"].kind for name in ("gate", "up", "down")} == {values}
+    assert {experts[name]["weight"].quant_type for name in ("gate", "up", "down")} == {values}
     small, large = (
         sum(x.nbytes for x in jax.tree.leaves(p)) for p in (experts, want.params["experts"])
     )

@@ -219,7 +219,7 @@ def block_values(rows: np.ndarray, type_name: str, form: Form) -> np.ndarray:
     """Return `Blocks.values`: int8 [rows, columns], or uint8 [rows, columns / 2] with 4 bits."""
     layout = LAYOUTS[type_name]
     values = layout.values(rows.reshape(-1, layout.n_bytes))
-    if form.kind == INT8:
+    if form.quant_type == INT8:
         return values.view(np.int8).reshape(len(rows), -1)
     codes = values.view(np.uint8) & np.uint8(15)
     return packed(codes ^ np.uint8(8) if _is_shifted(layout, form) else codes, len(rows))
@@ -281,7 +281,7 @@ READ_FIELD: dict[str, Callable[[np.ndarray, str, Form], np.ndarray]] = {
 
 def _is_shifted(layout: Layout, form: Form) -> bool:
     """Return True if a symmetric type's values -8 to 7 become 0 to 15, as the form has minima."""
-    return form.kind == INT4 and form.has_minimum and layout.minimum is None
+    return form.quant_type == INT4 and form.has_minimum and layout.minimum is None
 
 
 def _times_shift(scales: np.ndarray, layout: Layout, form: Form) -> np.ndarray:

@@ -765,7 +765,7 @@ def test_random_blocks_have_the_weights_that_they_stand_for(types):
         }
         arrays = dict.fromkeys(FIELDS) | arrays
         found = jax.jit(Blocks.dequantized)(
-            Blocks(**arrays, kind=form.kind, dtype=np.dtype(np.float32))
+            Blocks(**arrays, quant_type=form.quant_type, dtype=np.dtype(np.float32))
         )
         wanted = quants.dequantize(rows, GGMLQuantizationType[name])
         np.testing.assert_array_equal(np.asarray(found), wanted)

@@ -401,11 +401,11 @@ def block_rows(
         if field != "values":
             assert form is not None
             return np.repeat(rows, form.size // target.size, axis=1)
-        if target.kind == E2M1:
+        if target.quant_type == E2M1:
             rows = np.stack([rows & 15, rows >> 4], axis=-1)
         if target.is_packed:
             return packed(rows.view(np.uint8) & np.uint8(15), len(rows))
-        return rows.view(np.int8 if target.kind == INT8 else np.uint8)
+        return rows.view(np.int8 if target.quant_type == INT8 else np.uint8)
 
     return StoredRows(form, read, convert, is_transposed=is_transposed)
 
