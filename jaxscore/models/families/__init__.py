@@ -33,19 +33,21 @@ MODULES = {
     "sigmoid_routers": "dots1 exaone_moe hy_v3 kolibri1 solar_open",
     "zamba": "zamba zamba2",
 }
-MODULE_OF = {kind: module for module, kinds in MODULES.items() for kind in kinds.split()}
+MODULE_OF = {
+    model_type: module for module, kinds in MODULES.items() for model_type in kinds.split()
+}
 
 
 class _Families(Mapping[str, Family]):
     """Families by `model_type`, in alphabetical order."""
 
-    def __getitem__(self, kind: str) -> Family:
-        module = importlib.import_module(f"{__name__}.{MODULE_OF[kind]}")
-        family: Family = module.FAMILIES[kind]
+    def __getitem__(self, model_type: str) -> Family:
+        module = importlib.import_module(f"{__name__}.{MODULE_OF[model_type]}")
+        family: Family = module.FAMILIES[model_type]
         return family
 
-    def __contains__(self, kind: object) -> bool:
-        return kind in MODULE_OF
+    def __contains__(self, model_type: object) -> bool:
+        return model_type in MODULE_OF
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(MODULE_OF))

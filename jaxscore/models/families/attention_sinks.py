@@ -51,20 +51,22 @@ def _head_fields(config: Any, windows: tuple[int, ...]) -> dict[str, Any]:
     width, value, heads = config.head_dim, config.v_head_dim, config.num_key_value_heads
     if not 1 <= value <= width:
         raise InputError(f"v_head_dim is {value}, expected 1 to {width} of head_dim")
-    own: dict[str, Any] = {"value_width": 0 if value == width else value}
+    head_fields: dict[str, Any] = {"value_width": 0 if value == width else value}
     if not any(windows):
-        return own | {"n_kv_heads": heads}
+        return head_fields | {"n_kv_heads": heads}
     if full := tuple(i for i, window in enumerate(windows) if not window):
-        own["other_heads"] = OtherHeads(full, heads, width, sinks=False)
-    return own | {"n_kv_heads": 2 * heads, "sinks": True}
+        head_fields["other_heads"] = OtherHeads(full, heads, width, sinks=False)
+    return head_fields | {"n_kv_heads": 2 * heads, "sinks": True}
 
 
 def _mimo(config: Any) -> DecoderConfig:
     windows, plain = fields.windows_by_layer_type(config), mixtures.dense_layers(config)
-    for kind, parameters in config.rope_parameters.items():
+    for layer_type, parameters in config.rope_parameters.items():
         if parameters is None or parameters["rope_type"] != "default":
-            raise InputError(f"rope_parameters.{kind} is {parameters}, handled is type 'default'")
-    shares = {one["partial_rotary_factor"] for one in config.rope_parameters.values()}
+            raise InputError(
+                f"rope_parameters.{layer_type} is {parameters}, handled is type 'default'"
+            )
+    shares = {parameters["partial_rotary_factor"] for parameters in config.rope_parameters.values()}
     if len(shares) > 1:
         raise InputError(f"partial_rotary_factor differs between layer types: {sorted(shares)}")
     _require_released(config, windows, plain)
@@ -84,16 +86,16 @@ def _mimo(config: Any) -> DecoderConfig:
 def _attention_sources(config: DecoderConfig) -> Table:
     table: Table = {}
     several = attention_kinds.stacked_by_kind(config)
-    for kind, own in enumerate(config.attention_configs()):
-        at = ("attentions", attention_kinds.KINDS[kind]) if several else ("layers", "attention")
-        layers = tuple(attention_kinds.layers_of(config, kind)[0]) if several else None
+    for index, kind_config in enumerate(config.attention_configs()):
+        at = ("attentions", attention_kinds.KINDS[index]) if several else ("layers", "attention")
+        layers = tuple(attention_kinds.layers_of(config, index)[0]) if several else None
         name = "layers.{i}.self_attn."
-        for ours in "qkv":
+        for param in "qkv":
             table |= linear(
-                (*at, ours), f"{name}{ours}_proj", own.attention.qkv_bias, layers=layers
+                (*at, param), f"{name}{param}_proj", kind_config.attention.qkv_bias, layers=layers
             )
         table |= linear((*at, "out"), name + "o_proj", False, layers=layers)
-        if own.attention.scores.sinks:
+        if kind_config.attention.scores.sinks:
             table[*at, "sinks"] = Source(name + "attention_sink_bias", layers=layers)
     return table
 

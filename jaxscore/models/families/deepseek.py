@@ -21,7 +21,7 @@ NORM_EPS = 1e-6  # of the norms within attention, independent of `rms_norm_eps`
 
 
 def _deepseek(
-    config: Any, experts: Experts, plain: tuple[int, ...] | None = None, **own: Any
+    config: Any, experts: Experts, plain: tuple[int, ...] | None = None, **overrides: Any
 ) -> DecoderConfig:
     fields.require(config, moe_layer_freq=1)
     plain = mixtures.first_layers(config) if plain is None else plain
@@ -32,7 +32,7 @@ def _deepseek(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
         **latent_fields(config),
-        **own,
+        **overrides,
     )
 
 
@@ -102,14 +102,14 @@ def _sarvam_mla(config: Any) -> DecoderConfig:
     return _v3(config)
 
 
-def sigmoid_mixture(config: Any, of_experts: Any, **own: Any) -> DecoderConfig:
+def sigmoid_mixture(config: Any, expert_fields: Any, **overrides: Any) -> DecoderConfig:
     """deepseek_v3 with a type of MLP for each layer, except for fields of `Experts` and of the
     decoder."""
     # DeepSeek-V3.2 and GLM-5 have these; PyTorch's class reads none of them.
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
     fields.require(config, rope_interleave=True, moe_router_dtype="float32")
-    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, **of_experts)
-    return _deepseek(config, experts, mixtures.dense_layers(config), interleaved=True, **own)
+    experts = mixtures.sigmoid_experts(config, config.n_routed_experts, **expert_fields)
+    return _deepseek(config, experts, mixtures.dense_layers(config), interleaved=True, **overrides)
 
 
 def _glm4_moe_lite(config: Any) -> DecoderConfig:
@@ -157,13 +157,13 @@ def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.
     table |= linear((*at, "q"), layer + name, False)
     table |= linear((*at, "key_value"), layer + "kv_a_proj_with_mqa", config.attention.qkv_bias)
     table |= norm((*at, "norm"), layer + "kv_a_layernorm", False)
-    rows = latent.nope_width + latent.value
-    for ours, start, stop in (
+    n_rows = latent.nope_width + latent.value
+    for param, start, stop in (
         ("key_up", 0, latent.nope_width),
-        ("value_up", latent.nope_width, rows),
+        ("value_up", latent.nope_width, n_rows),
     ):
-        part = Part(config.attention.n_heads, rows, start, stop)
-        table |= linear((*at, ours), layer + "kv_b_proj", False, part=part)
+        rows = Part(config.attention.n_heads, n_rows, start, stop)
+        table |= linear((*at, param), layer + "kv_b_proj", False, part=rows)
     return table | linear(
         ("layers", "attention", "out"), layer + "o_proj", config.attention.out_bias
     )
@@ -186,16 +186,16 @@ LIMIT = "beyond index_topk keys an indexer chooses among them, which is not cove
 INDEXER = r"layers\.\d+\.self_attn\.indexer\..+"
 
 
-def _indexed(config: Any, **own: Any) -> DecoderConfig:
+def _indexed(config: Any, **expert_fields: Any) -> DecoderConfig:
     """deepseek_v3 of texts in which the indexers choose all keys, but for fields of `Experts`."""
-    most, longest = config.index_topk, config.max_position_embeddings
-    if most < 1:
-        raise InputError(f"index_topk is {most!r}, expected a number of at least 1")
+    budget, longest = config.index_topk, config.max_position_embeddings
+    if budget < 1:
+        raise InputError(f"index_topk is {budget!r}, expected a number of at least 1")
     if config.layer_types != ["indexed_attention"] * config.num_hidden_layers:
         raise InputError(
             f"layer_types is {config.layer_types!r}, handled is 'indexed_attention' for each layer"
         )
-    return sigmoid_mixture(config, own, max_positions=min(most, longest))
+    return sigmoid_mixture(config, expert_fields, max_positions=min(budget, longest))
 
 
 def _glm_moe_dsa(config: Any) -> DecoderConfig:
@@ -214,26 +214,26 @@ def _axk2(config: Any) -> DecoderConfig:
     if (config.n_group is None) != (config.topk_group is None):
         raise InputError(f"n_group is {config.n_group} and topk_group {config.topk_group}")
     groups = 1 if config.n_group is None else config.n_group
-    made = _indexed(
+    decoder = _indexed(
         config,
         router_groups=groups,
         router_groups_per_token=config.topk_group or 1,
         router_group_rank=2,
         router_dropped_score=0.0,
     )
-    assert made.attention.latent is not None
-    latent = made.attention.latent._replace(gated=True)
-    return made.replace(latent=latent, norm_gate_rank=config.gated_norm_rank)
+    assert decoder.attention.latent is not None
+    latent = decoder.attention.latent._replace(gated=True)
+    return decoder.replace(latent=latent, norm_gate_rank=config.gated_norm_rank)
 
 
 def _axk2_sources(config: DecoderConfig) -> Table:
     latent, layer = config.attention.latent, "layers.{i}."
     assert latent is not None
     table = sources(config)
-    at, own = ("layers", "attention", "latent"), latent.rope_width + latent.nope_width
-    rows = hybrid.parts(config.attention.n_heads, own, latent.value)
-    for name, part in zip(("q", "gate"), rows, strict=True):
-        table |= linear((*at, name), layer + "self_attn.q_b_proj", False, part=part)
+    at, query_width = ("layers", "attention", "latent"), latent.rope_width + latent.nope_width
+    fused_rows = hybrid.parts(config.attention.n_heads, query_width, latent.value)
+    for name, rows in zip(("q", "gate"), fused_rows, strict=True):
+        table |= linear((*at, name), layer + "self_attn.q_b_proj", False, part=rows)
     first, second = layer + "input_layernorm", layer + "post_attention_layernorm"
     gates: dict[tuple[str, ...], tuple[str, tuple[int, ...] | None]]
     gates = {("layers", "attention_norm_gate"): (first, None)}
@@ -247,8 +247,8 @@ def _axk2_sources(config: DecoderConfig) -> Table:
         f"{second}.norm.weight", elsewhere=(plain, f"{second}.weight")
     )
     for path, (name, layers) in gates.items():
-        for ours, theirs in {"left": "W_down", "right": "W_up"}.items():
-            table |= linear((*path, ours), f"{name}.{theirs}", False, layers=layers)
+        for param, hf_name in {"left": "W_down", "right": "W_up"}.items():
+            table |= linear((*path, param), f"{name}.{hf_name}", False, layers=layers)
     return table
 
 
@@ -282,8 +282,8 @@ RELEASED: dict[str, Any] = {
 def _longcat_flash(config: Any) -> DecoderConfig:
     fields.require(config, **RELEASED)
     fields.require_counts(config, "q_lora_rank", "kv_lora_rank")
-    own = latent_fields(config)
-    own["latent"] = own["latent"]._replace(
+    attention_fields = latent_fields(config)
+    attention_fields["latent"] = attention_fields["latent"]._replace(
         query_factor=(config.hidden_size / config.q_lora_rank) ** 0.5,
         factor=(config.hidden_size / config.kv_lora_rank) ** 0.5,
     )
@@ -302,7 +302,7 @@ def _longcat_flash(config: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.ffn_hidden_size, "moe_topk"),
-        **own,
+        **attention_fields,
         interleaved=True,
     )
 
@@ -312,11 +312,11 @@ def _longcat_sources(config: DecoderConfig) -> Table:
     first, second = mixtures.split_layers(config)
     table = llama.embedding_sources(config)
     table |= attention_sources(config, layer + "self_attn.{side}.")
-    for ours, theirs in {
+    for param, hf_name in {
         "attention_norm": "input_layernorm",
         "mlp_norm": "post_attention_layernorm",
     }.items():
-        table |= norm(("layers", ours), f"{layer}{theirs}.{{side}}", False)
+        table |= norm(("layers", param), f"{layer}{hf_name}.{{side}}", False)
     mlp = layer + "mlps.{side}."
     table |= mixtures.mlp_sources(config, ("mlps", "main", "shared"), mlp, first)
     table |= mixtures.mlp_sources(config, ("mlps", "other"), mlp, second)

@@ -77,10 +77,10 @@ def _xglm(config: Any) -> DecoderConfig:
 def _sources(config: DecoderConfig, prefix: str, final_norm: str, head: str = "lm_head") -> Table:
     layer, bias = prefix + "layers.{i}.", config.attention.qkv_bias
     table: Table = {("embed", "token"): Source(prefix + "embed_tokens.weight")}
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
-        table |= linear(("layers", "attention", ours), f"{layer}self_attn.{theirs}", bias)
-    for ours, theirs in {"up": "fc1", "down": "fc2"}.items():
-        table |= linear(("layers", "mlp", ours), layer + theirs, bias)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
+        table |= linear(("layers", "attention", param), f"{layer}self_attn.{hf_name}", bias)
+    for param, hf_name in {"up": "fc1", "down": "fc2"}.items():
+        table |= linear(("layers", "mlp", param), layer + hf_name, bias)
     table |= norm(("layers", "attention_norm"), layer + "self_attn_layer_norm", True)
     table |= norm(("layers", "mlp_norm"), layer + "final_layer_norm", True)
     if config.head.norm:

@@ -105,8 +105,8 @@ class Family:
 def bare_name(family: Family, name: str) -> str:
     """A tensor's name as in `family.sources`, without prefix."""
     name = name.removeprefix(family.prefix)
-    for theirs, ours in family.renamed.items():
-        name = name.replace(theirs, ours)
+    for old, new in family.renamed.items():
+        name = name.replace(old, new)
     return name
 
 
@@ -135,8 +135,8 @@ def norm(path: Path, name: str, bias: bool, plus: float = 0.0) -> Table:
 def layer_norms(names: Mapping[str, str], bias: bool = False, plus: float = 0.0) -> Table:
     """Rows of the norms of every layer, given the checkpoint's name for each of ours."""
     table: Table = {}
-    for ours, theirs in names.items():
-        table |= norm(("layers", ours), f"layers.{{i}}.{theirs}", bias, plus)
+    for param, hf_name in names.items():
+        table |= norm(("layers", param), f"layers.{{i}}.{hf_name}", bias, plus)
     return table
 
 

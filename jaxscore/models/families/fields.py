@@ -65,11 +65,11 @@ def require_one_of(config: Any, name: str, *handled: Any) -> Any:
     Raises:
         InputError: it has another value.
     """
-    found = getattr(config, name)
-    if found not in handled:
+    value = getattr(config, name)
+    if value not in handled:
         listed = ", ".join(map(repr, handled))
-        raise InputError(f"{name} is {found!r}, which is not handled; handled are {listed}")
-    return found
+        raise InputError(f"{name} is {value!r}, which is not handled; handled are {listed}")
+    return value
 
 
 def require_rope_type(config: Any, *handled: str) -> str:
@@ -78,13 +78,13 @@ def require_rope_type(config: Any, *handled: str) -> str:
     Raises:
         InputError: it is not one of `handled`.
     """
-    kind: str = config.rope_parameters["rope_type"]
-    if kind not in handled:
+    rope_type: str = config.rope_parameters["rope_type"]
+    if rope_type not in handled:
         raise InputError(
-            f"rope_type is {kind!r}, which transformers' versions do not agree on; handled is "
+            f"rope_type is {rope_type!r}, which transformers' versions do not agree on; handled is "
             f"{' or '.join(map(repr, handled))}"
         )
-    return kind
+    return rope_type
 
 
 def activation(config: Any, attribute: str = "hidden_act") -> str:
@@ -109,10 +109,10 @@ def head_width(config: Any) -> int:
     return width or config.hidden_size // config.num_attention_heads
 
 
-def decoder_config(config: Any, **own: Any) -> DecoderConfig:
+def decoder_config(config: Any, **overrides: Any) -> DecoderConfig:
     """Decoder of these sizes, llama-like except for the fields in `own`."""
     n_heads = config.num_attention_heads
-    n_kv_heads = own.get("n_kv_heads", getattr(config, "num_key_value_heads", None))
+    n_kv_heads = overrides.get("n_kv_heads", getattr(config, "num_key_value_heads", None))
     n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     if n_heads % n_kv_heads:
         raise InputError(
@@ -131,15 +131,15 @@ def decoder_config(config: Any, **own: Any) -> DecoderConfig:
             "norm_kind": "rms",
             "score_scale": width**-0.5,
             "head_tied": config.tie_word_embeddings,
-            **own,
+            **overrides,
         }
     )
 
 
-def gpt_decoder_config(config: Any, **own: Any) -> DecoderConfig:
+def gpt_decoder_config(config: Any, **overrides: Any) -> DecoderConfig:
     """Decoder with layer norms and an ungated MLP, as in GPT-2, except for the fields in `own`."""
     return decoder_config(
-        config, **{"norm_kind": "layer", "norm_bias": True, "mlp_gated": False, **own}
+        config, **{"norm_kind": "layer", "norm_bias": True, "mlp_gated": False, **overrides}
     )
 
 
@@ -167,19 +167,19 @@ def rotary_by_layer_type(config: Any) -> dict[str, Any]:
 
     Layers whose type has null in `rope_parameters` are NoPE.
     """
-    width, kinds = head_width(config), list(config.rope_parameters)
+    width, layer_types = head_width(config), list(config.rope_parameters)
     tables = {
-        kind: rotary(width, frequency_parameters(config, parameters))
-        for kind, parameters in config.rope_parameters.items()
+        layer_type: rotary(width, frequency_parameters(config, parameters))
+        for layer_type, parameters in config.rope_parameters.items()
         if parameters is not None
     }
     n_pairs = max((len(table.frequencies) for table in tables.values()), default=0)
     types = per_layer_values(config, "layer_types")
-    if unknown := sorted(set(types) - set(kinds)):
+    if unknown := sorted(set(types) - set(layer_types)):
         raise InputError(f"layer_types has {unknown}, for which there are no rope_parameters")
     return {
-        "rotary": tuple(tables.get(kind, no_rotation(n_pairs)) for kind in kinds),
-        "rotary_of": tuple(map(kinds.index, types)),
+        "rotary": tuple(tables.get(layer_type, no_rotation(n_pairs)) for layer_type in layer_types),
+        "rotary_of": tuple(map(layer_types.index, types)),
     }
 
 
@@ -253,7 +253,9 @@ def windows_by_layer_type(
     types = per_layer_values(config, "layer_types")
     if unknown := sorted(set(types) - {"full_attention", windowed}):
         raise InputError(f"layer_types has {unknown}, which is not handled")
-    return tuple(window_size(config, attribute) if kind == windowed else 0 for kind in types)
+    return tuple(
+        window_size(config, attribute) if layer_type == windowed else 0 for layer_type in types
+    )
 
 
 def uniform_window(config: Any) -> tuple[int, ...]:

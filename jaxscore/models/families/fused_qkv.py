@@ -41,9 +41,9 @@ def attention_sources(config: DecoderConfig, fused: str, out: str, bias: bool) -
         ("k", group, group + 1),
         ("v", group + 1, group + 2),
     ):
-        part = Part(config.attention.n_kv_heads, group + 2, start, stop)
+        rows = Part(config.attention.n_kv_heads, group + 2, start, stop)
         path = ("layers", "attention", name)
-        table |= linear(path, fused, bias, part=part)
+        table |= linear(path, fused, bias, part=rows)
     return table | linear(("layers", "attention", "out"), out, bias)
 
 
@@ -137,8 +137,8 @@ def _falcon_sources(config: DecoderConfig) -> Table:
         norms = {"attention_norm": "input_layernorm"}
     if config.residual.parallel == "no":
         norms["mlp_norm"] = "post_attention_layernorm"
-    for ours, theirs in norms.items():
-        table |= norm(("layers", ours), layer + theirs, True)
+    for param, hf_name in norms.items():
+        table |= norm(("layers", param), layer + hf_name, True)
     table |= _attention_sources(config, layer + "self_attention.", bias)
     table |= _mlp_sources(layer, bias)
     return table | norm(("final_norm",), "ln_f", True) | unembedding(config)
@@ -215,10 +215,10 @@ UNREAD = {"attn_impl", "attn_uses_sequence_id"}  # another way to compute, or pa
 
 def _attention(config: Any) -> tuple[float | None, float]:
     """Limit on queries, keys and values, and the scale of scores, from `attn_config`."""
-    given = config.attn_config or {}
-    if not isinstance(given, dict):
-        raise InputError(f"attn_config is {str(given)[:60]}, expected an object")
-    for name, value in given.items():
+    values = config.attn_config or {}
+    if not isinstance(values, dict):
+        raise InputError(f"attn_config is {str(values)[:60]}, expected an object")
+    for name, value in values.items():
         if name in ATTENTION and value != ATTENTION[name]:
             raise InputError(
                 f"attn_config has {name} {value!r}, which is not handled; handled is "
@@ -226,11 +226,11 @@ def _attention(config: Any) -> tuple[float | None, float]:
             )
         if name in READ and value is not None and not (is_real(value) and value > 0):
             raise InputError(f"attn_config has {name} {value!r}, expected null or a number above 0")
-    if unknown := sorted(set(given) - READ - UNREAD - set(ATTENTION)):
+    if unknown := sorted(set(values) - READ - UNREAD - set(ATTENTION)):
         raise InputError(f"attn_config has {', '.join(unknown)}, which is not handled")
-    scale = given.get("softmax_scale")
+    scale = values.get("softmax_scale")
     width = config.d_model / config.n_heads
-    return given.get("clip_qkv"), 1 / math.sqrt(width) if scale is None else float(scale)
+    return values.get("clip_qkv"), 1 / math.sqrt(width) if scale is None else float(scale)
 
 
 def _mpt(config: Any) -> DecoderConfig:

@@ -36,7 +36,7 @@ INDEXER = "indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_hea
 
 
 def _config(
-    config: Any, *, full: str = FULL, sigmoid_gate: bool = False, **own: Any
+    config: Any, *, full: str = FULL, sigmoid_gate: bool = False, **overrides: Any
 ) -> DecoderConfig:
     # Released files have these values; PyTorch's classes read neither.
     fields.require(config, attn_output_gate=True, mamba_ssm_dtype="float32")
@@ -50,12 +50,12 @@ def _config(
         qk_norm_kind="head",
         query_gate=True,
         **fields.biases(config),
-        **own,
+        **overrides,
     )
 
 
 def _mixture(
-    config: Any, renormalised: bool, plain: tuple[int, ...], width: int, **own: Any
+    config: Any, renormalised: bool, plain: tuple[int, ...], width: int, **overrides: Any
 ) -> DecoderConfig:
     """Experts beside a gated shared MLP, and plain MLPs of this width in some layers."""
     experts = Experts.of(
@@ -65,7 +65,7 @@ def _mixture(
         shared_width=config.shared_expert_intermediate_size,
     )
     inner = config.moe_intermediate_size
-    return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width), **own)
+    return _config(config, **mixtures.mlp_fields(config, experts, inner, plain, width), **overrides)
 
 
 def _qwen3_next(config: Any) -> DecoderConfig:
@@ -125,12 +125,12 @@ def _ngrams(config: Any) -> Ngrams:
     """Layers with n-grams, whose hashes follow from sizes and a seed."""
     fields.require_counts(config, *NGRAM_SIZES.split())
     types, ids = config.layer_types, config.ple_layer_ids
-    if not all(type(one) is int and 1 <= one <= len(types) for one in ids):
+    if not all(type(layer_id) is int and 1 <= layer_id <= len(types) for layer_id in ids):
         raise InputError(
             f"ple_layer_ids is {str(ids)[:60]}, expected numbers of layers, the first being 1"
         )
-    layers = tuple(sorted({one - 1 for one in ids}))
-    if others := [one + 1 for one in layers if types[one] != LINEAR]:
+    layers = tuple(sorted({layer_id - 1 for layer_id in ids}))
+    if others := [layer_id + 1 for layer_id in layers if types[layer_id] != LINEAR]:
         raise InputError(f"ple_layer_ids has {others}, which are no layers of {LINEAR!r}")
     separator = config.eos_token_id
     if isinstance(separator, list):
@@ -148,14 +148,14 @@ def _ngrams(config: Any) -> Ngrams:
     tables, step = [], config.make_ngram_vocab_size_divisible_by
     primes = _primes(config.ngram_vocab_size_base, len(layers) * n_heads)
     for nth in range(len(layers)):
-        own = primes[nth * n_heads : (nth + 1) * n_heads]
-        rows = -(-sum(own) // step) * step
+        head_primes = primes[nth * n_heads : (nth + 1) * n_heads]
+        rows = -(-sum(head_primes) // step) * step
         if rows >= MOST_ROWS:
             raise InputError(
                 f"ngram_vocab_size_base is {config.ngram_vocab_size_base}, expected tables of less "
                 f"than {MOST_ROWS} rows"
             )
-        tables.append(NgramTable(_multipliers(config, nth), own, rows))
+        tables.append(NgramTable(_multipliers(config, nth), head_primes, rows))
     taps = config.ple_conv_kernel_size
     return Ngrams(layers, tuple(tables), config.ple_embed_dim, taps, separator)
 
@@ -166,15 +166,15 @@ def _primes(least: int, count: int) -> tuple[int, ...]:
     Raises:
         InputError: they are beyond the rows that a table may have.
     """
-    found: list[int] = []
+    primes: list[int] = []
     candidate = max(least, 2)
-    while len(found) < count:
+    while len(primes) < count:
         if candidate >= MOST_ROWS:
             raise InputError(f"ngram_vocab_size_base is {least}, expected less than {MOST_ROWS}")
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
-            found.append(candidate)
+            primes.append(candidate)
         candidate += 1
-    return tuple(found)
+    return tuple(primes)
 
 
 def _multipliers(config: Any, nth: int) -> tuple[int, ...]:
@@ -183,14 +183,14 @@ def _multipliers(config: Any, nth: int) -> tuple[int, ...]:
     They are numbers of SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number
     generators").
     """
-    most = max(1, (2**63 - 1) // config.vocab_size // 2)
+    limit = max(1, (2**63 - 1) // config.vocab_size // 2)
     state, out = config.seed + 10_007 * nth, []
     for _ in range(config.ngram_size):
         state += GOLDEN
         bits = (state + GOLDEN) % 2**64
         bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
         bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
-        out.append(2 * ((bits ^ bits >> 31) % most) + 1)
+        out.append(2 * ((bits ^ bits >> 31) % limit) + 1)
     return tuple(out)
 
 
@@ -209,10 +209,12 @@ def _indexed_keys(config: Any) -> int:
 def _attention_sources(config: DecoderConfig) -> Table:
     """The rows of a head's query and gate lie beside each other."""
     table = llama.attention_sources(config) | llama.qk_norm_sources(config, PLUS)
-    for ours, part in {"q": QUERY, "gate": GATE}.items():
-        path = (*hybrid.ATTENTION, ours)
-        own = part._replace(groups=config.attention.n_heads)
-        table |= linear(path, "layers.{i}.self_attn.q_proj", config.attention.qkv_bias, part=own)
+    for param, rows in {"q": QUERY, "gate": GATE}.items():
+        path = (*hybrid.ATTENTION, param)
+        of_heads = rows._replace(groups=config.attention.n_heads)
+        table |= linear(
+            path, "layers.{i}.self_attn.q_proj", config.attention.qkv_bias, part=of_heads
+        )
     return table
 
 
@@ -234,24 +236,28 @@ def _delta_sources(config: DecoderConfig, *, grouped: bool = False, fused: str =
         zip("qkv", hybrid.parts(1, n_keys * keys, n_keys * keys, n_keys * values), strict=True)
     )
     table: Table = {}
-    rows: list[tuple[str, str, Part | None]]
+    projections: list[tuple[str, str, Part | None]]
     if grouped:
         qkvz = zip("qkvz", hybrid.parts(n_keys, keys, keys, values, values), strict=True)
-        rows = [(ours, "in_proj_qkvz", part) for ours, part in qkvz]
+        projections = [(param, "in_proj_qkvz", rows) for param, rows in qkvz]
         rate, step = hybrid.parts(n_keys, group, group)
-        rows += [("rate", "in_proj_ba", rate), ("step", "in_proj_ba", step)]
+        projections += [("rate", "in_proj_ba", rate), ("step", "in_proj_ba", step)]
     elif fused:
         sizes = keys, keys, values, values, group, group
         pieces = hybrid.parts(1, *(n_keys * size for size in sizes))
         names = ("q", "k", "v", "z", "rate", "step")
-        rows = [(ours, fused, part) for ours, part in zip(names, pieces, strict=True)]
+        projections = [(param, fused, rows) for param, rows in zip(names, pieces, strict=True)]
     else:
-        rows = [(ours, "in_proj_qkv", part) for ours, part in flat.items()]
-        rows += [("z", "in_proj_z", None), ("rate", "in_proj_b", None), ("step", "in_proj_a", None)]
-    for ours, theirs, part in rows:
-        table |= linear((*at, ours), name + theirs, False, part=part)
-    for ours, part in flat.items():
-        table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
+        projections = [(param, "in_proj_qkv", rows) for param, rows in flat.items()]
+        projections += [
+            ("z", "in_proj_z", None),
+            ("rate", "in_proj_b", None),
+            ("step", "in_proj_a", None),
+        ]
+    for param, hf_name, rows in projections:
+        table |= linear((*at, param), name + hf_name, False, part=rows)
+    for param, rows in flat.items():
+        table[*at, f"{param}_conv", "taps"] = Source(name + "conv1d.weight", part=rows)
     table[*at, "log_rate"] = Source(name + "A_log")
     table[*at, "step_bias"] = Source(name + "dt_bias")
     table |= norm((*at, "norm"), name + "norm", False)
@@ -294,8 +300,8 @@ def _connection_sources(at: tuple[str, ...], name: str, *, is_last: bool = False
     if not is_last:
         names["shares",] = "block_inject_weight"
     table = norm((*at, "norm"), name + "hc_norm", False, PLUS)
-    for ours, theirs in names.items():
-        table |= linear((*at, *ours), name + theirs, False)
+    for param, hf_name in names.items():
+        table |= linear((*at, *param), name + hf_name, False)
     return table
 
 
@@ -303,8 +309,8 @@ def _qwen4_sources(config: DecoderConfig) -> Table:
     table: Table = {("embed", "token"): Source("embed_tokens.weight")}
     mixers = _attention_sources(config) | _delta_sources(config)
     table |= unembedding(config) | hybrid.by_kind(config, mixers) | _mlp_sources(config)
-    for ours, theirs in {"attention": "attn", "mlp": "mlp"}.items():
-        at, name = ("layers", "streams", ours), f"layers.{{i}}.{theirs}_hyper_connection."
+    for param, hf_name in {"attention": "attn", "mlp": "mlp"}.items():
+        at, name = ("layers", "streams", param), f"layers.{{i}}.{hf_name}_hyper_connection."
         table |= _connection_sources(at, name)
     last = _connection_sources(("streams", "out_of"), "hyper_connection_mixer.", is_last=True)
     return table | last | _ngram_sources(config)
@@ -318,12 +324,12 @@ def _ngram_sources(config: DecoderConfig) -> Table:
         ("embed", "ngrams", str(k), "token"): Source(f"layers.{layer}.ple.{NGRAM_TABLE}")
         for k, layer in enumerate(layers)
     }
-    own: Table = {("conv", "taps"): Source(name + "conv1d.weight")}
-    for part in ("key", "value"):
-        own |= linear((part,), f"{name}{part}_proj", False)
-    for part in ("key", "query", "conv"):
-        own |= norm((f"{part}_norm",), f"{name}norm_{part}", False, PLUS)
-    for path, source in own.items():
+    ngram_table: Table = {("conv", "taps"): Source(name + "conv1d.weight")}
+    for param in ("key", "value"):
+        ngram_table |= linear((param,), f"{name}{param}_proj", False)
+    for param in ("key", "query", "conv"):
+        ngram_table |= norm((f"{param}_norm",), f"{name}norm_{param}", False, PLUS)
+    for path, source in ngram_table.items():
         table["ngrams", *path] = dataclasses.replace(source, layers=layers)
     return table
 
@@ -375,7 +381,7 @@ def _lara_mini(config: Any) -> DecoderConfig:
     layers = hybrid.layers_of_type(config, LINEAR, FULL, SLIDING)
     mixer = hybrid.gated_delta(config, largest_rate=1.0, norm_eps=config.rms_norm_eps)
     window = fields.window_size(config) if SLIDING in config.layer_types else 0
-    windows = tuple(window if kind == SLIDING else 0 for kind in config.layer_types)
+    windows = tuple(window if layer_type == SLIDING else 0 for layer_type in config.layer_types)
     experts = Experts.of(
         count=config.num_experts,
         per_token=config.num_experts_per_tok,
@@ -442,11 +448,11 @@ def _olmo_delta_sources(config: DecoderConfig) -> Table:
     assert isinstance(mixer, GatedDelta)
     at, name = hybrid.RECURRENT, LAYER + "linear_attn."
     table: Table = {}
-    for ours, theirs in OLMO_PROJECTIONS.items():
-        table |= linear((*at, ours), name + theirs, False)
+    for param, hf_name in OLMO_PROJECTIONS.items():
+        table |= linear((*at, param), name + hf_name, False)
     keys, values = mixer.n_key_heads * mixer.key_width, mixer.n_value_heads * mixer.value_width
-    for ours, part in zip("qkv", hybrid.parts(1, keys, keys, values), strict=True):
-        table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
+    for param, rows in zip("qkv", hybrid.parts(1, keys, keys, values), strict=True):
+        table[*at, f"{param}_conv", "taps"] = Source(name + "conv1d.weight", part=rows)
     table[*at, "log_rate"] = Source(name + "A_log")
     table[*at, "step_bias"] = Source(name + "dt_bias")
     return table | norm((*at, "norm"), name + "o_norm", False)
@@ -461,10 +467,10 @@ def _norm_sources(config: DecoderConfig) -> Table:
         "mlp_norm": ("post_attention_layernorm", "post_feedforward_layernorm"),
     }
     return {
-        ("layers", ours, "scale"): Source(
+        ("layers", param, "scale"): Source(
             f"{LAYER}{before}.weight", elsewhere=(full, f"{LAYER}{after}.weight")
         )
-        for ours, (before, after) in names.items()
+        for param, (before, after) in names.items()
     }
 
 

@@ -23,9 +23,9 @@ SANDWICH_NORMS = {
 }
 
 
-def _gemma(config: Any, **own: Any) -> DecoderConfig:
+def _gemma(config: Any, **overrides: Any) -> DecoderConfig:
     scale = math.sqrt(config.hidden_size)
-    return llama.llama_config(config, embedding_scale=scale, **fields.biases(config), **own)
+    return llama.llama_config(config, embedding_scale=scale, **fields.biases(config), **overrides)
 
 
 def _gemma1(config: Any) -> DecoderConfig:
@@ -43,10 +43,10 @@ def _gemma1(config: Any) -> DecoderConfig:
     return _gemma(config)
 
 
-def _gemma2(config: Any, **own: Any) -> DecoderConfig:
+def _gemma2(config: Any, **overrides: Any) -> DecoderConfig:
     """Norms before and after, soft caps on scores and logits, windows in some layers."""
     fields.require(config, sliding_window_size=config.sliding_window)  # an older name
-    own = {"norm_place": "both"} | own
+    overrides = {"norm_place": "both"} | overrides
     return _gemma(
         config,
         mlp_activation=fields.activation(config, "hidden_activation"),
@@ -54,7 +54,7 @@ def _gemma2(config: Any, **own: Any) -> DecoderConfig:
         score_scale=config.query_pre_attn_scalar**-0.5,
         score_softcap=config.attn_logit_softcapping,
         head_softcap=config.final_logit_softcapping,
-        **own,
+        **overrides,
     )
 
 
@@ -99,7 +99,7 @@ NORMS = {"attention_norm": "temporal_pre_norm", "mlp_norm": "channel_pre_norm"}
 def _recurrent(config: Any) -> Recurrent | None:
     """Layers whose type in `block_types`, which is repeated, is `RECURRENT`."""
     types, n_layers = config.block_types, config.num_hidden_layers
-    if not types or not all(kind in (RECURRENT, ATTENTION) for kind in types):
+    if not types or not all(layer_type in (RECURRENT, ATTENTION) for layer_type in types):
         raise InputError(f"block_types is {types!r}, expected {RECURRENT!r} and {ATTENTION!r}")
     layers = tuple(i for i in range(n_layers) if types[i % len(types)] == RECURRENT)
     inner, n_blocks, taps = config.lru_width, config.num_attention_heads, config.conv1d_width
@@ -137,19 +137,21 @@ def _block_sources(config: DecoderConfig) -> Table:
     """Attention and RG-LRUs, which have one name."""
     name, unit = LAYER + "temporal_block.", LAYER + "temporal_block.rg_lru."
     table: Table = {}
-    for ours in "qkv":
-        table |= linear((*hybrid.ATTENTION, ours), f"{name}{ours}_proj", config.attention.qkv_bias)
+    for param in "qkv":
+        table |= linear(
+            (*hybrid.ATTENTION, param), f"{name}{param}_proj", config.attention.qkv_bias
+        )
     table |= linear((*hybrid.ATTENTION, "out"), name + "o_proj", True)
     at = hybrid.RECURRENT
-    for ours in ("x", "z", "out"):
-        theirs = "y" if ours == "z" else ours
-        table |= linear((*at, ours), f"{name}linear_{theirs}", True)
-    for ours, theirs in {"taps": "weight", "bias": "bias"}.items():
-        table[*at, "conv", ours] = Source(f"{name}conv_1d.{theirs}")
+    for param in ("x", "z", "out"):
+        hf_name = "y" if param == "z" else param
+        table |= linear((*at, param), f"{name}linear_{hf_name}", True)
+    for param, hf_name in {"taps": "weight", "bias": "bias"}.items():
+        table[*at, "conv", param] = Source(f"{name}conv_1d.{hf_name}")
     table[*at, "decay_rate"] = Source(unit + "recurrent_param")
-    for ours, theirs in {"decay_gate": "recurrent_gate", "input_gate": "input_gate"}.items():
-        for part in ("weight", "bias"):
-            table[*at, ours, part] = Source(f"{unit}{theirs}_{part}")
+    for param, hf_name in {"decay_gate": "recurrent_gate", "input_gate": "input_gate"}.items():
+        for suffix in ("weight", "bias"):
+            table[*at, param, suffix] = Source(f"{unit}{hf_name}_{suffix}")
     return table
 
 

@@ -58,23 +58,24 @@ def _gemma4(config: Any) -> DecoderConfig:
 
 def _head_sizes(config: Any, layer: int) -> tuple[int, int]:
     """Number of KV heads and width of a head of one layer."""
-    own = config.per_layer_config.get(layer, {})
-    if not isinstance(own, dict) or (unknown := sorted(set(own) - PER_LAYER_KEYS)):
+    sizes = config.per_layer_config.get(layer, {})
+    unknown = sorted(set(sizes) - PER_LAYER_KEYS) if isinstance(sizes, dict) else sizes
+    if unknown or not isinstance(sizes, dict):
         raise InputError(
-            f"per_layer_config has {own if not isinstance(own, dict) else unknown} for layer "
-            f"{layer}, expected {' and '.join(sorted(PER_LAYER_KEYS))}"
+            f"per_layer_config has {unknown} for layer {layer}, expected "
+            f"{' and '.join(sorted(PER_LAYER_KEYS))}"
         )
-    heads = own.get("num_key_value_heads") or config.num_key_value_heads
-    return heads, own.get("head_dim") or config.head_dim
+    heads = sizes.get("num_key_value_heads") or config.num_key_value_heads
+    return heads, sizes.get("head_dim") or config.head_dim
 
 
 def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
     """Head sizes of the sliding layers, and of the full ones if those differ."""
     sizes = {
-        kind: {_head_sizes(config, i) for i, layer_type in enumerate(types) if layer_type == kind}
-        for kind in (SLIDING, FULL)
+        layer_type: {_head_sizes(config, i) for i, name in enumerate(types) if name == layer_type}
+        for layer_type in (SLIDING, FULL)
     }
-    if any(len(found) > 1 for found in sizes.values()):
+    if any(len(variants) > 1 for variants in sizes.values()):
         raise InputError(f"per_layer_config has several sizes of one layer type: {sizes}")
     [(n_kv_heads, width)] = sizes[SLIDING] or sizes[FULL]
     out: dict[str, Any] = {"n_kv_heads": n_kv_heads, "head_width": width}
@@ -103,40 +104,46 @@ def keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
         raise InputError(
             f"num_kv_shared_layers is {shared!r}, expected that a layer of each type is before them"
         )
-    last = {kind: max(i for i in range(n - shared) if types[i] == kind) for kind in set(types)}
+    last = {
+        layer_type: max(i for i in range(n - shared) if types[i] == layer_type)
+        for layer_type in set(types)
+    }
     return tuple(i if i < n - shared else last[types[i]] for i in range(n))
 
 
 def _rotary_fields(config: Any, types: list[str]) -> dict[str, Any]:
     """A table per layer type, by the width of its heads, padded to the longest table."""
-    kinds = list(dict.fromkeys(types))
+    layer_types = list(dict.fromkeys(types))
     tables = {
-        kind: rotary(
-            _head_sizes(config, types.index(kind))[1],
-            fields.frequency_parameters(config, config.rope_parameters[kind]),
+        layer_type: rotary(
+            _head_sizes(config, types.index(layer_type))[1],
+            fields.frequency_parameters(config, config.rope_parameters[layer_type]),
         )
-        for kind in kinds
-        if config.rope_parameters[kind] is not None
+        for layer_type in layer_types
+        if config.rope_parameters[layer_type] is not None
     }
     n_pairs = max((len(table.frequencies) for table in tables.values()), default=0)
 
-    def padded(kind: str) -> Rotary:
-        table = tables.get(kind, Rotary(()))
+    def padded(layer_type: str) -> Rotary:
+        table = tables.get(layer_type, Rotary(()))
         missing = n_pairs - len(table.frequencies)
         return Rotary(table.frequencies + (0.0,) * missing, table.factor)
 
-    return {"rotary": tuple(map(padded, kinds)), "rotary_of": tuple(map(kinds.index, types))}
+    return {
+        "rotary": tuple(map(padded, layer_types)),
+        "rotary_of": tuple(map(layer_types.index, types)),
+    }
 
 
 def _mlp_fields(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
     """Experts beside the MLP, or twice its width in layers that share keys."""
-    own: dict[str, Any] = {}
+    mlp_fields: dict[str, Any] = {}
     if config.use_double_wide_mlp and keys_of:
         layers = tuple(i for i, source in enumerate(keys_of) if source != i)
-        own["mlp_other"] = OtherMlp(layers, 2 * config.intermediate_size)
+        mlp_fields["mlp_other"] = OtherMlp(layers, 2 * config.intermediate_size)
     if not getattr(config, "enable_moe_block", False):
-        return own
-    if own:
+        return mlp_fields
+    if mlp_fields:
         raise InputError("enable_moe_block with use_double_wide_mlp: not handled together")
     experts = Experts.of(
         count=config.num_experts,
@@ -164,11 +171,13 @@ def _attention_sources(
     layers_of = {"q": layers, "k": with_keys}
     if not config.attention.values.are_keys:
         layers_of["v"] = with_keys
-    for ours, where in layers_of.items():
-        path = (*at, ours)
-        table |= linear(path, f"{name}{ours}_proj", config.attention.qkv_bias, layers=where)
-    for ours, where in {"q_norm": layers, "k_norm": with_keys}.items():
-        table[*at, ours, "scale"] = Source(f"{name}{ours}.weight", layers=where)
+    for param, layers_with_param in layers_of.items():
+        path = (*at, param)
+        table |= linear(
+            path, f"{name}{param}_proj", config.attention.qkv_bias, layers=layers_with_param
+        )
+    for param, layers_with_param in {"q_norm": layers, "k_norm": with_keys}.items():
+        table[*at, param, "scale"] = Source(f"{name}{param}.weight", layers=layers_with_param)
     return table | linear((*at, "out"), name + "o_proj", config.attention.out_bias, layers=layers)
 
 
@@ -176,10 +185,10 @@ def _all_attention_sources(config: DecoderConfig) -> Table:
     if not attention_kinds.stacked_by_kind(config):
         return _attention_sources(config, ("layers", "attention"), None, None)
     table: Table = {}
-    for kind, own in enumerate(config.attention_configs()):
-        at = ("attentions", attention_kinds.KINDS[kind])
-        layers, with_keys = attention_kinds.layers_of(config, kind)
-        table |= _attention_sources(own, at, tuple(layers), tuple(with_keys))
+    for index, kind_config in enumerate(config.attention_configs()):
+        at = ("attentions", attention_kinds.KINDS[index])
+        layers, with_keys = attention_kinds.layers_of(config, index)
+        table |= _attention_sources(kind_config, at, tuple(layers), tuple(with_keys))
     return table
 
 
@@ -195,12 +204,12 @@ def _mlp_sources(config: DecoderConfig) -> Table:
     table |= mixtures.router_sources(config, layer + "router.proj")
     table[*at, "router_scale"] = Source(layer + "router.scale")
     table[*at, "expert_scale"] = Source(layer + "router.per_expert_scale")
-    for ours, theirs in {
+    for param, hf_name in {
         "experts_norm": "pre_feedforward_layernorm_2",
         "experts_after_norm": "post_feedforward_layernorm_2",
         "shared_after_norm": "post_feedforward_layernorm_1",
     }.items():
-        table |= norm((*at, ours), layer + theirs, False)
+        table |= norm((*at, param), layer + hf_name, False)
     gate_up, down = layer + "experts.gate_up_proj", layer + "experts.down_proj"
     return table | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
 
@@ -309,22 +318,22 @@ def _cutoffs(config: Any) -> tuple[float | None, ...]:
 def _gemma3n_sources(config: DecoderConfig) -> Table:
     table = attention_and_norm_sources(config) | llama.mlp_sources(config)
     table |= per_layer_sources()
-    for ours, theirs in {"into": "projections", "out_of": "unembed_projections"}.items():
-        table["streams", ours, "weight"] = Source(f"altup_{theirs}.{{j}}.weight")
+    for param, hf_name in {"into": "projections", "out_of": "unembed_projections"}.items():
+        table["streams", param, "weight"] = Source(f"altup_{hf_name}.{{j}}.weight")
     layer, at = "layers.{i}.", ("layers", "streams")
-    for ours, theirs in {
+    for param, hf_name in {
         "router": "modality_router",
         "predicting": "prediction_coefs",
         "correcting": "correction_coefs",
     }.items():
-        table |= linear((*at, ours), f"{layer}altup.{theirs}", False)
+        table |= linear((*at, param), f"{layer}altup.{hf_name}", False)
     table |= norm((*at, "norm"), layer + "altup.router_norm", False)
     assert isinstance(config.residual.streams, AltUp)
     if config.residual.streams.scaled:
         table[*at, "output_scale"] = Source(layer + "altup.correct_output_scale")
     at = ("layers", "laurel")
-    for ours in ("left", "right"):
-        table |= linear((*at, ours), f"{layer}laurel.linear_{ours}", False)
+    for param in ("left", "right"):
+        table |= linear((*at, param), f"{layer}laurel.linear_{param}", False)
     return table | norm((*at, "norm"), layer + "laurel.post_laurel_norm", False)
 
 

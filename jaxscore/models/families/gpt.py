@@ -12,14 +12,14 @@ CODEGEN_PARTS = 4  # for the accelerators that it was trained on
 BUFFERS = (r"h\.\d+\.attn\.(attention\.)?(bias|masked_bias|causal_mask)",)
 
 
-def _gptlike(config: Any, **own: Any) -> DecoderConfig:
+def _gptlike(config: Any, **overrides: Any) -> DecoderConfig:
     return fields.gpt_decoder_config(
         config,
         max_positions=config.max_position_embeddings,
         norm_eps=config.layer_norm_epsilon,
         mlp_activation=fields.activation(config, "activation_function"),
         mlp_bias=True,
-        **own,
+        **overrides,
     )
 
 
@@ -40,9 +40,9 @@ def _sources(
         table["embed", "position"] = Source("wpe.weight")
     if config.residual.parallel == "no":
         table |= norm(("layers", "mlp_norm"), layer + "ln_2", True)
-    for ours, theirs in zip(("up", "down"), mlp, strict=True):
-        name = f"{layer}mlp.{theirs}"
-        table |= linear(("layers", "mlp", ours), name, True, transposed=transposed)
+    for param, hf_name in zip(("up", "down"), mlp, strict=True):
+        name = f"{layer}mlp.{hf_name}"
+        table |= linear(("layers", "mlp", param), name, True, transposed=transposed)
     return table | unembedding(config)
 
 
@@ -77,8 +77,8 @@ def _gpt2(config: Any) -> DecoderConfig:
 def _gpt2_sources(config: DecoderConfig) -> Table:
     table, at, layer = _sources(config, transposed=True), ("layers", "attention"), "h.{i}.attn."
     for k, name in enumerate("qkv"):
-        part = Part(1, 3, k, k + 1)
-        table |= linear((*at, name), layer + "c_attn", True, part=part, transposed=True)
+        rows = Part(1, 3, k, k + 1)
+        table |= linear((*at, name), layer + "c_attn", True, part=rows, transposed=True)
     return table | linear((*at, "out"), layer + "c_proj", True, transposed=True)
 
 
@@ -106,7 +106,7 @@ def _gpt_neo(config: Any) -> DecoderConfig:
         learned_positions=True,
         score_scale=1.0,
         out_bias=True,
-        windows=tuple(windows[kind] for kind in layers),
+        windows=tuple(windows[layer_type] for layer_type in layers),
     )
 
 
@@ -137,8 +137,8 @@ def _codegen_sources(config: DecoderConfig) -> Table:
     at, layer = ("layers", "attention"), "h.{i}.attn."
     table = _sources(config, ("fc_in", "fc_out")) | linear((*at, "out"), layer + "out_proj", False)
     for k, name in enumerate("qvk"):
-        part = Part(CODEGEN_PARTS, 3, k, k + 1)
-        table |= linear((*at, name), layer + "qkv_proj", False, part=part)
+        rows = Part(CODEGEN_PARTS, 3, k, k + 1)
+        table |= linear((*at, name), layer + "qkv_proj", False, part=rows)
     return table
 
 

@@ -12,7 +12,7 @@ from jaxscore.models.rope import rotary
 MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
 
 
-def granite_config(config: Any, **own: Any) -> DecoderConfig:
+def granite_config(config: Any, **overrides: Any) -> DecoderConfig:
     if not config.logits_scaling:
         raise InputError("logits_scaling is 0, expected another number")
     return llama.llama_config(
@@ -22,7 +22,7 @@ def granite_config(config: Any, **own: Any) -> DecoderConfig:
         branch_scale=config.residual_multiplier,
         head_scale=1 / config.logits_scaling,
         **fields.biases(config),
-        **own,
+        **overrides,
     )
 
 
@@ -30,8 +30,8 @@ def _hyperclovax(config: Any) -> DecoderConfig:
     """Granite with norms after both halves, whose `logits_scaling` multiplies."""
     # Released configs have it beside `hidden_act`; PyTorch's class does not read it.
     fields.require(config, activation_function=config.hidden_act)
-    made = granite_config(config, norm_place="both" if config.use_post_norm else "before")
-    return made.replace(head_scale=config.logits_scaling)
+    decoder = granite_config(config, norm_place="both" if config.use_post_norm else "before")
+    return decoder.replace(head_scale=config.logits_scaling)
 
 
 def _hyperclovax_sources(config: DecoderConfig) -> Table:
@@ -45,13 +45,15 @@ def _windows(config: Any) -> dict[str, Any]:
     bases = fields.per_layer_values(config, "layer_rope_theta")
     if not all(type(base) in (int, float) for base in bases):
         raise InputError(f"layer_rope_theta is {bases!r}, expected numbers")
-    width, known = fields.head_width(config), sorted({base for base in bases if base})
-    tables = [rotary(width, config.rope_parameters | {"rope_theta": base}) for base in known]
+    width, distinct_bases = fields.head_width(config), sorted({base for base in bases if base})
+    tables = [
+        rotary(width, config.rope_parameters | {"rope_theta": base}) for base in distinct_bases
+    ]
     none = fields.no_rotation(len(tables[0].frequencies) if tables else 0)
     return {
         "windows": fields.windows_by_layer_type(config),
         "rotary": (none, *tables) if tables else (),
-        "rotary_of": tuple(known.index(base) + 1 if base else 0 for base in bases)
+        "rotary_of": tuple(distinct_bases.index(base) + 1 if base else 0 for base in bases)
         if tables
         else (),
         "sinks": True,
@@ -66,7 +68,7 @@ def _granitemoe_swa(config: Any) -> DecoderConfig:
     return _granitemoe(config, **_windows(config))
 
 
-def _granitemoe(config: Any, **own: Any) -> DecoderConfig:
+def _granitemoe(config: Any, **overrides: Any) -> DecoderConfig:
     """Experts in every layer, beside an MLP if `shared_intermediate_size` is not 0."""
     fields.require(config, position_embedding_type="rope")
     # Renormalising a softmax over all experts equals its softmax over the chosen ones.
@@ -77,7 +79,7 @@ def _granitemoe(config: Any, **own: Any) -> DecoderConfig:
         shared_width=getattr(config, "shared_intermediate_size", 0),
         shared_gated=False,
     )
-    return granite_config(config, experts=mixtures.check_counts(experts), **own)
+    return granite_config(config, experts=mixtures.check_counts(experts), **overrides)
 
 
 def _granitemoe_sources(

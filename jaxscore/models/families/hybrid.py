@@ -56,19 +56,19 @@ def parts(groups: int, *rows: int) -> list[Part]:
     return [Part(groups, stops[-1], start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
-def layers_of_type(config: Any, kind: str, *others: str) -> tuple[int, ...]:
+def layers_of_type(config: Any, layer_type: str, *others: str) -> tuple[int, ...]:
     """Layers of one type.
 
     Raises:
         InputError: `layer_types` has another type than `kind` and `others`.
     """
     types = fields.per_layer_values(config, "layer_types")
-    if unknown := sorted({str(one) for one in types} - {kind, *others}):
+    if unknown := sorted(set(map(str, types)) - {layer_type, *others}):
         raise InputError(f"layer_types has {unknown}, which is not handled")
-    return tuple(i for i, own in enumerate(types) if own == kind)
+    return tuple(i for i, name in enumerate(types) if name == layer_type)
 
 
-def recurrence_alone(config: Any, mixer: Any, **own: Any) -> DecoderConfig:
+def recurrence_alone(config: Any, mixer: Any, **overrides: Any) -> DecoderConfig:
     """Decoder of layers that are one recurrence each, without attention and MLPs.
 
     Args:
@@ -94,12 +94,12 @@ def recurrence_alone(config: Any, mixer: Any, **own: Any) -> DecoderConfig:
             "head_tied": config.tie_word_embeddings,
             "recurrent": Recurrent(tuple(range(n_layers)), mixer),
             "mlp_layers": (),
-            **own,
+            **overrides,
         }
     )
 
 
-def gated_delta(config: Any, **own: Any) -> GatedDelta:
+def gated_delta(config: Any, **mixer_fields: Any) -> GatedDelta:
     """Gated delta rule of the sizes `linear_*`, with the fields in `own`.
 
     Raises:
@@ -120,7 +120,7 @@ def gated_delta(config: Any, **own: Any) -> GatedDelta:
         config.linear_value_head_dim,
         config.linear_conv_kernel_dim,
         fields.activation(config),  # type: ignore[arg-type]
-        **own,
+        **mixer_fields,
     )
 
 
@@ -129,7 +129,7 @@ def state_space(
     head_width: int,
     n_groups: int,
     time_step_limit: Any,
-    **own: Any,
+    **mixer_fields: Any,
 ) -> StateSpace:
     """Mamba-2 mixer whose outputs are normed after their gate, except for the fields in `own`.
 
@@ -151,7 +151,7 @@ def state_space(
         n_groups=n_groups,
         least_step=float(limits[0]),
         most_step=float(limits[1]),
-        **own,
+        **mixer_fields,
     )
     if min(mixer.taps, mixer.state_width, mixer.head_width) < 1:
         raise InputError(f"sizes of Mamba layers are {mixer}, expected at least 1")
@@ -166,23 +166,23 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
     assert isinstance(mixer, StateSpace)
     inner, shared = mixer.n_heads * mixer.head_width, mixer.n_groups * mixer.state_width
     table: Table = {}
-    rows = parts(1, inner, inner, shared, shared, mixer.n_heads)
-    for ours, part in zip(("z", "x", "b", "c", "step"), rows, strict=True):
-        table |= linear((*RECURRENT, ours), name + "in_proj", mixer.bias, part=part)
-    for ours, part in zip("xbc", parts(1, inner, shared, shared), strict=True):
-        at = (*RECURRENT, f"{ours}_conv")
-        table[*at, "taps"] = Source(name + "conv1d.weight", part=part)
+    fused_rows = parts(1, inner, inner, shared, shared, mixer.n_heads)
+    for param, rows in zip(("z", "x", "b", "c", "step"), fused_rows, strict=True):
+        table |= linear((*RECURRENT, param), name + "in_proj", mixer.bias, part=rows)
+    for param, rows in zip("xbc", parts(1, inner, shared, shared), strict=True):
+        at = (*RECURRENT, f"{param}_conv")
+        table[*at, "taps"] = Source(name + "conv1d.weight", part=rows)
         if mixer.conv_bias:
-            table[*at, "bias"] = Source(name + "conv1d.bias", part=part)
-    for ours, theirs in {"log_rate": "A_log", "step_bias": "dt_bias", "skip": "D"}.items():
-        table[*RECURRENT, ours] = Source(name + theirs)
+            table[*at, "bias"] = Source(name + "conv1d.bias", part=rows)
+    for param, hf_name in {"log_rate": "A_log", "step_bias": "dt_bias", "skip": "D"}.items():
+        table[*RECURRENT, param] = Source(name + hf_name)
     if mixer.norm:
         table |= norm((*RECURRENT, "norm"), name + "norm", False)
     return table | linear((*RECURRENT, "out"), name + "out_proj", mixer.out_bias)
 
 
 def selective_scan(
-    inner: int, rank: Any, activation: Any, norm_eps: float = 0.0, **own: Any
+    inner: int, rank: Any, activation: Any, norm_eps: float = 0.0, **mixer_fields: Any
 ) -> SelectiveScan:
     """Mamba-1 mixer with the fields in `own`.
 
@@ -195,7 +195,9 @@ def selective_scan(
     Raises:
         InputError: sizes that make no layer.
     """
-    mixer = SelectiveScan(inner=inner, rank=rank, activation=activation, norm_eps=norm_eps, **own)
+    mixer = SelectiveScan(
+        inner=inner, rank=rank, activation=activation, norm_eps=norm_eps, **mixer_fields
+    )
     sizes = mixer.inner, mixer.state_width, mixer.rank, mixer.taps
     if not all(type(size) is int and size >= 1 for size in sizes):
         raise InputError(f"sizes of Mamba layers are {mixer}, expected at least 1")
@@ -215,18 +217,18 @@ def selective_scan_sources(config: DecoderConfig, name: str) -> Table:
     of_head = "[{j}]" if heads else ""
     table: Table = {}
     groups = mixer.inner if heads else 1
-    for ours, part in zip("xz", parts(groups, 1, 1), strict=True):
-        table |= linear((*RECURRENT, ours), name + "in_proj", mixer.bias, part=part)
+    for param, rows in zip("xz", parts(groups, 1, 1), strict=True):
+        table |= linear((*RECURRENT, param), name + "in_proj", mixer.bias, part=rows)
     table[*RECURRENT, "conv", "taps"] = Source(name + "conv1d.weight")
     if mixer.conv_bias:
         table[*RECURRENT, "conv", "bias"] = Source(name + "conv1d.bias")
     weight, bias = ("_weight[{j}]", "_bias[{j}]") if heads else (".weight", ".bias")
-    rows = parts(1, mixer.rank, mixer.state_width, mixer.state_width)
-    for theirs, part in zip(("dt", "b", "c"), rows, strict=True):
-        ours = f"selected_{'step' if theirs == 'dt' else theirs}"
-        table[*RECURRENT, ours, "weight"] = Source(f"{name}x_proj{weight}", part=part)
+    fused_rows = parts(1, mixer.rank, mixer.state_width, mixer.state_width)
+    for hf_name, rows in zip(("dt", "b", "c"), fused_rows, strict=True):
+        param = f"selected_{'step' if hf_name == 'dt' else hf_name}"
+        table[*RECURRENT, param, "weight"] = Source(f"{name}x_proj{weight}", part=rows)
         if mixer.norm == "scale":
-            table |= norm((*RECURRENT, f"{ours}_norm"), f"{name}{theirs}_layernorm", False)
+            table |= norm((*RECURRENT, f"{param}_norm"), f"{name}{hf_name}_layernorm", False)
     table[*RECURRENT, "step", "weight"] = Source(f"{name}dt_proj{weight}")
     table[*RECURRENT, "step", "bias"] = Source(f"{name}dt_proj{bias}")
     table[*RECURRENT, "log_rate"] = Source(f"{name}A_log{of_head}", transposed=True)

@@ -35,7 +35,7 @@ BAILING_PROJECTIONS = {
 }
 
 
-def _decoder(config: Any, of_mixer: dict[str, Any], **own: Any) -> DecoderConfig:
+def _decoder(config: Any, mixer_fields: dict[str, Any], **overrides: Any) -> DecoderConfig:
     """Decoder of both families, except for fields of `GatedDelta` and of the decoder."""
     fields.require(config, tie_word_embeddings=False)  # PyTorch's classes tie nothing
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
@@ -46,8 +46,8 @@ def _decoder(config: Any, of_mixer: dict[str, Any], **own: Any) -> DecoderConfig
         raise InputError(f"linear layers have {count} heads of {width} and {taps} taps")
     activation: Any = fields.activation(config)
     eps = config.rms_norm_eps
-    of_mixer = of_mixer | {"channel_decay": True, "sigmoid_gate": True}
-    mixer = GatedDelta(count, count, width, width, taps, activation, 1.0, eps, **of_mixer)
+    mixer_fields = mixer_fields | {"channel_decay": True, "sigmoid_gate": True}
+    mixer = GatedDelta(count, count, width, width, taps, activation, 1.0, eps, **mixer_fields)
     inner = config.moe_intermediate_size
     experts = mixtures.sigmoid_experts(
         config, config.num_experts, shared_width=config.num_shared_experts * inner
@@ -58,7 +58,7 @@ def _decoder(config: Any, of_mixer: dict[str, Any], **own: Any) -> DecoderConfig
         recurrent=Recurrent(layers, mixer) if layers else None,
         **mixtures.mlp_fields(config, experts, inner, plain, config.intermediate_size),
         **deepseek.latent_fields(config),
-        **own,
+        **overrides,
     )
 
 
@@ -116,10 +116,10 @@ def _delta_sources(config: DecoderConfig) -> Table:
     projections = KIMI_PROJECTIONS if mixer.rank else BAILING_PROJECTIONS
     at, name = hybrid.RECURRENT, "layers.{i}.self_attn."
     table: Table = {}
-    for ours, theirs in projections.items():
-        table |= linear((*at, ours), name + theirs, False)
-    for ours, part in zip("qkv", hybrid.parts(1, 1, 1, 1), strict=True):
-        table[*at, f"{ours}_conv", "taps"] = Source(name + "conv1d.weight", part=part)
+    for param, hf_name in projections.items():
+        table |= linear((*at, param), name + hf_name, False)
+    for param, rows in zip("qkv", hybrid.parts(1, 1, 1, 1), strict=True):
+        table[*at, f"{param}_conv", "taps"] = Source(name + "conv1d.weight", part=rows)
     table[*at, "log_rate"] = Source(name + "A_log")
     table[*at, "step_bias"] = Source(name + "dt_bias")
     return table | norm((*at, "norm"), name + "o_norm", False)

@@ -9,7 +9,7 @@ from jaxscore.models.families.family import Source, Table, layer_norms, linear, 
 NEMOTRON_PLUS = 1.0  # its norms are stored as their scale minus one
 
 
-def _coherelike(config: Any, **own: Any) -> DecoderConfig:
+def _coherelike(config: Any, **overrides: Any) -> DecoderConfig:
     """One layer norm without bias per layer; attention and MLP in parallel."""
     return llama.llama_config(
         config,
@@ -19,7 +19,7 @@ def _coherelike(config: Any, **own: Any) -> DecoderConfig:
         interleaved=True,
         head_scale=config.logit_scale,
         **fields.biases(config),
-        **own,
+        **overrides,
     )
 
 
@@ -97,10 +97,10 @@ def _phi_sources(config: DecoderConfig) -> Table:
     table: Table = {("embed", "token"): Source("embed_tokens.weight")}
     table |= norm(("final_norm",), "final_layernorm", True)
     table |= layer_norms({"attention_norm": "input_layernorm"}, bias=True)
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "dense"}.items():
-        table |= linear((*at, ours), f"{layer}self_attn.{theirs}", True)
-    for ours, theirs in {"up": "fc1", "down": "fc2"}.items():
-        table |= linear(("layers", "mlp", ours), f"{layer}mlp.{theirs}", True)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "dense"}.items():
+        table |= linear((*at, param), f"{layer}self_attn.{hf_name}", True)
+    for param, hf_name in {"up": "fc1", "down": "fc2"}.items():
+        table |= linear(("layers", "mlp", param), f"{layer}mlp.{hf_name}", True)
     if config.attention.qk_norm.kind:
         for name in "qk":
             table |= norm((*at, f"{name}_norm"), f"{layer}self_attn.{name}_layernorm", True)

@@ -18,7 +18,7 @@ CONV = "conv"
 MLP = "w1", "w3", "w2"  # gate, up and down
 
 
-def convolution_config(config: Any, *attention: str, **own: Any) -> DecoderConfig:
+def convolution_config(config: Any, *attention: str, **overrides: Any) -> DecoderConfig:
     """Decoder with convolutions beside layers of these types, except for the fields in `own`."""
     layers = hybrid.layers_of_type(config, CONV, *attention)
     if config.conv_L_cache < 1:
@@ -30,7 +30,7 @@ def convolution_config(config: Any, *attention: str, **own: Any) -> DecoderConfi
         norm_eps=config.norm_eps,
         mlp_activation="silu",
         qk_norm_kind="head",
-        **own,
+        **overrides,
     )
 
 
@@ -69,10 +69,10 @@ def _lfm2_moe(config: Any) -> DecoderConfig:
 def _attention_sources() -> Table:
     at, name = hybrid.ATTENTION, "layers.{i}.self_attn."
     table: Table = {}
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
-        table |= linear((*at, ours), name + theirs, False)
-    for ours in ("q", "k"):
-        table |= norm((*at, f"{ours}_norm"), f"{name}{ours}_layernorm", False)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
+        table |= linear((*at, param), name + hf_name, False)
+    for param in ("q", "k"):
+        table |= norm((*at, f"{param}_norm"), f"{name}{param}_layernorm", False)
     return table
 
 
@@ -83,8 +83,8 @@ def _convolution_sources(config: DecoderConfig) -> Table:
     assert isinstance(config.recurrent.mixer, ShortConvolution)
     bias = config.recurrent.mixer.bias
     table = linear((*at, "out"), name + "out_proj", bias)
-    for ours, part in zip(("before", "after", "value"), hybrid.parts(1, 1, 1, 1), strict=True):
-        table |= linear((*at, ours), name + "in_proj", bias, part=part)
+    for param, rows in zip(("before", "after", "value"), hybrid.parts(1, 1, 1, 1), strict=True):
+        table |= linear((*at, param), name + "in_proj", bias, part=rows)
     table[*at, "conv", "taps"] = Source(name + "conv.weight")
     return table | ({(*at, "conv", "bias"): Source(name + "conv.bias")} if bias else {})
 
@@ -95,8 +95,8 @@ def _mlp_sources(config: DecoderConfig) -> Table:
     table: Table = {}
     if plain is None or plain:
         at = ("layers", "mlp") if plain is None else ("mlps", "other")
-        for ours, theirs in zip(("gate", "up", "down"), MLP, strict=True):
-            table |= linear((*at, ours), name + theirs, False, layers=plain)
+        for param, hf_name in zip(("gate", "up", "down"), MLP, strict=True):
+            table |= linear((*at, param), name + hf_name, False, layers=plain)
     table |= mixtures.router_sources(config, name + "gate", name + "expert_bias")
     return table | mixtures.expert_sources(config, name, MLP)
 
@@ -117,25 +117,27 @@ def sources(config: DecoderConfig, attention: Table) -> Table:
     )
 
 
-def family(translate: Any, *reads: str, sources: Any = _sources, **own: Any) -> Any:
+def family(translate: Any, *reads: str, sources: Any = _sources, **family_fields: Any) -> Any:
     """Family with the attributes of lfm2's attention and convolutions."""
-    made = llama.family(
+    base = llama.family(
         translate, "conv_L_cache conv_bias layer_types", *reads, norm_eps="norm_eps",
-        sources=sources, **own,
+        sources=sources, **family_fields,
     )  # fmt: skip
-    return dataclasses.replace(made, reads=made.reads - {"hidden_act"})
+    return dataclasses.replace(base, reads=base.reads - {"hidden_act"})
 
 
 def _lfm3(config: Any) -> DecoderConfig:
     """Attention with and without windows, each with rotary embeddings of its own."""
     layers = hybrid.layers_of_type(config, CONV, FULL, SLIDING)
     types = config.layer_types
-    for kind, parameters in config.rope_parameters.items():
+    for layer_type, parameters in config.rope_parameters.items():
         if parameters is None:
-            raise InputError(f"rope_parameters.{kind} is null, expected an object")
+            raise InputError(f"rope_parameters.{layer_type} is null, expected an object")
     tables = {
-        kind: rotary(fields.head_width(config), fields.frequency_parameters(config, parameters))
-        for kind, parameters in config.rope_parameters.items()
+        layer_type: rotary(
+            fields.head_width(config), fields.frequency_parameters(config, parameters)
+        )
+        for layer_type, parameters in config.rope_parameters.items()
     }
     order = list(tables)
     window = fields.window_size(config) if SLIDING in types else 0
@@ -143,7 +145,7 @@ def _lfm3(config: Any) -> DecoderConfig:
         config,
         FULL,
         SLIDING,
-        windows=tuple(window if kind == SLIDING else 0 for kind in types),
+        windows=tuple(window if layer_type == SLIDING else 0 for layer_type in types),
         rotary=tuple(tables.values()),
         rotary_of=tuple(0 if i in layers else order.index(types[i]) for i in range(len(types))),
         norm_place="both" if config.use_sandwich_norm else "before",

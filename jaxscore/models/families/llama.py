@@ -26,27 +26,27 @@ READS = fields.reads("intermediate_size num_key_value_heads hidden_act") | {
 }
 
 
-def llama_config(config: Any, **own: Any) -> DecoderConfig:
+def llama_config(config: Any, **overrides: Any) -> DecoderConfig:
     """Decoder of a llama-like model, except for the fields in `own`."""
-    if "rotary" not in own:
-        own |= fields.rotary_fields(config)
-    if "norm_eps" not in own:
-        own["norm_eps"] = config.rms_norm_eps
-    if "mlp_activation" not in own:
-        own["mlp_activation"] = fields.activation(config)
-    if "mlp_width" not in own:
-        own["mlp_width"] = config.intermediate_size
-    if "max_positions" not in own:
-        own["max_positions"] = config.max_position_embeddings
-    return fields.decoder_config(config, **own)
+    if "rotary" not in overrides:
+        overrides |= fields.rotary_fields(config)
+    if "norm_eps" not in overrides:
+        overrides["norm_eps"] = config.rms_norm_eps
+    if "mlp_activation" not in overrides:
+        overrides["mlp_activation"] = fields.activation(config)
+    if "mlp_width" not in overrides:
+        overrides["mlp_width"] = config.intermediate_size
+    if "max_positions" not in overrides:
+        overrides["max_positions"] = config.max_position_embeddings
+    return fields.decoder_config(config, **overrides)
 
 
 def attention_sources(config: DecoderConfig) -> Table:
     """Attention with one tensor per projection."""
     table: Table = {}
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
-        bias = config.attention.out_bias if ours == "out" else config.attention.qkv_bias
-        table |= linear(("layers", "attention", ours), f"layers.{{i}}.self_attn.{theirs}", bias)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        bias = config.attention.out_bias if param == "out" else config.attention.qkv_bias
+        table |= linear(("layers", "attention", param), f"layers.{{i}}.self_attn.{hf_name}", bias)
     return table
 
 
@@ -65,9 +65,9 @@ def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
     """MLP with or without a gate."""
     table: Table = {}
-    for ours in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
-        theirs = f"layers.{{i}}.{name}.{ours}_proj"
-        table |= linear(("layers", "mlp", ours), theirs, config.mlp.bias)
+    for param in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
+        hf_name = f"layers.{{i}}.{name}.{param}_proj"
+        table |= linear(("layers", "mlp", param), hf_name, config.mlp.bias)
     return table
 
 
@@ -117,7 +117,7 @@ def family(
     sources: Callable[[DecoderConfig], Table] = sources,
     norm_eps: str = "rms_norm_eps",
     lacks: str = "",
-    **own: Any,
+    **family_fields: Any,
 ) -> Family:
     """Llama-like family.
 
@@ -128,7 +128,7 @@ def family(
         own: further fields of `Family`.
     """
     names = (READS | fields.reads(norm_eps, *reads)) - fields.reads(lacks)
-    return Family(names, translate, sources, buffers=(fields.INV_FREQ,), **own)
+    return Family(names, translate, sources, buffers=(fields.INV_FREQ,), **family_fields)
 
 
 def _llama(config: Any) -> DecoderConfig:
@@ -155,8 +155,8 @@ EXAONE = {
 }
 
 
-def _mistral(config: Any, **own: Any) -> DecoderConfig:
-    return llama_config(config, windows=fields.uniform_window(config), **own)
+def _mistral(config: Any, **overrides: Any) -> DecoderConfig:
+    return llama_config(config, windows=fields.uniform_window(config), **overrides)
 
 
 def _ministral3(config: Any) -> DecoderConfig:

@@ -37,9 +37,9 @@ def _apertus_sources(config: DecoderConfig) -> Table:
         {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
     )
     if config.mlp.activation == "xielu":
-        for ours, theirs in XIELU.items():
-            path = ("layers", "mlp", "activation", ours)
-            table[path] = Source(f"layers.{{i}}.mlp.act_fn.{theirs}")
+        for param, hf_name in XIELU.items():
+            path = ("layers", "mlp", "activation", param)
+            table[path] = Source(f"layers.{{i}}.mlp.act_fn.{hf_name}")
     return table
 
 
@@ -131,8 +131,8 @@ def _glm_sources(config: DecoderConfig) -> Table:
 
 def _helium(config: Any) -> DecoderConfig:
     """Rotary pairs of adjacent channels; the output of attention has no bias."""
-    own = fields.biases(config) | {"out_bias": False}
-    return llama.llama_config(config, interleaved=True, **own)
+    bias_fields = fields.biases(config) | {"out_bias": False}
+    return llama.llama_config(config, interleaved=True, **bias_fields)
 
 
 def _internlm3(config: Any) -> DecoderConfig:
@@ -158,10 +158,10 @@ def _cwm(config: Any) -> DecoderConfig:
     return _ministral(config, mlp_bias=config.mlp_bias)
 
 
-def _ministral(config: Any, **own: Any) -> DecoderConfig:
+def _ministral(config: Any, **overrides: Any) -> DecoderConfig:
     """Some layers have a window, whose size PyTorch's class needs in any case."""
     fields.window_size(config)
-    return llama.llama_config(config, windows=fields.windows_by_layer_type(config), **own)
+    return llama.llama_config(config, windows=fields.windows_by_layer_type(config), **overrides)
 
 
 def _olmo(config: Any) -> DecoderConfig:
@@ -198,10 +198,10 @@ def _exaone4(config: Any) -> DecoderConfig:
     )
 
 
-def _olmo2(config: Any, **own: Any) -> DecoderConfig:
+def _olmo2(config: Any, **overrides: Any) -> DecoderConfig:
     """Norms of queries and keys over all heads."""
     return llama.llama_config(
-        config, norm_place="after", qk_norm_kind="flat", **fields.biases(config), **own
+        config, norm_place="after", qk_norm_kind="flat", **fields.biases(config), **overrides
     )
 
 

@@ -11,7 +11,7 @@ from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Family, Source, Table, layer_norms, norm, unembedding
 
 
-def _mamba(config: Any, **own: Any) -> DecoderConfig:
+def _mamba(config: Any, **mixer_fields: Any) -> DecoderConfig:
     inner = config.intermediate_size
     # Published files have further names of sizes.
     fields.require(config, d_inner=inner, d_model=config.hidden_size, rms_norm=True, ssm_cfg={})
@@ -24,7 +24,7 @@ def _mamba(config: Any, **own: Any) -> DecoderConfig:
         taps=config.conv_kernel,
         conv_bias=config.use_conv_bias,
         bias=config.use_bias,
-        **own,
+        **mixer_fields,
     )
     return hybrid.recurrence_alone(config, mixer)
 

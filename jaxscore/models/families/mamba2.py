@@ -63,7 +63,8 @@ def _nemotron_h(config: Any) -> DecoderConfig:
     fields.require(config, tie_word_embeddings=False)
     mamba = hybrid.layers_of_type(config, LINEAR, FULL, MLP, MOE)
     plain, moe = (
-        hybrid.layers_of_type(config, kind, LINEAR, FULL, MLP, MOE) for kind in (MLP, MOE)
+        hybrid.layers_of_type(config, layer_type, LINEAR, FULL, MLP, MOE)
+        for layer_type in (MLP, MOE)
     )
     mixer = _mixer(
         config,
@@ -73,7 +74,7 @@ def _nemotron_h(config: Any) -> DecoderConfig:
         [config.time_step_min, math.inf],
         "mamba_hidden_act",
     )
-    own: dict[str, Any] = {"mlp_width": config.intermediate_size}
+    mlp_fields: dict[str, Any] = {"mlp_width": config.intermediate_size}
     if moe:
         experts = mixtures.sigmoid_experts(
             config,
@@ -82,7 +83,7 @@ def _nemotron_h(config: Any) -> DecoderConfig:
             latent_width=config.moe_latent_size or 0,
         )
         width = config.moe_intermediate_size
-        own = mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size)
+        mlp_fields = mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size)
     return fields.decoder_config(
         config,
         max_positions=config.max_position_embeddings,
@@ -92,7 +93,7 @@ def _nemotron_h(config: Any) -> DecoderConfig:
         mlp_bias=config.mlp_bias,
         mlp_layers=tuple(sorted(plain + moe)),
         recurrent=Recurrent(mamba, mixer) if mamba else None,
-        **own,
+        **mlp_fields,
     )
 
 
@@ -108,8 +109,8 @@ def _mamba2_sources(config: DecoderConfig) -> Table:
 
 def _nemotron_h_sources(config: DecoderConfig) -> Table:
     table: Table = {}
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
-        table |= linear((*hybrid.ATTENTION, ours), MIXER + theirs, False)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        table |= linear((*hybrid.ATTENTION, param), MIXER + hf_name, False)
     table = hybrid.by_kind(config, table | _mamba2_sources(config))
     main, other = mixtures.split_layers(config)
     if config.experts is None and main:
@@ -120,11 +121,11 @@ def _nemotron_h_sources(config: DecoderConfig) -> Table:
     table |= mixtures.shared_expert_sources(config, MIXER + "shared_experts.")
     table |= mixtures.expert_sources(config, MIXER)
     if config.experts is not None and config.experts.latent_width:
-        for ours, theirs in {
+        for param, hf_name in {
             "latent_in": "fc1_latent_proj",
             "latent_out": "fc2_latent_proj",
         }.items():
-            table |= linear(("mlps", "main", ours), MIXER + theirs, config.mlp.bias, layers=main)
+            table |= linear(("mlps", "main", param), MIXER + hf_name, config.mlp.bias, layers=main)
     return table
 
 
@@ -146,7 +147,7 @@ def _recurrent(config: Any, layers: tuple[int, ...]) -> Recurrent | None:
     return Recurrent(layers, mixer) if layers else None
 
 
-def _grouped_mixer(config: Any, **own: Any) -> StateSpace:
+def _grouped_mixer(config: Any, **mixer_fields: Any) -> StateSpace:
     return hybrid.state_space(
         config.mamba_n_heads,
         config.mamba_d_head,
@@ -157,7 +158,7 @@ def _grouped_mixer(config: Any, **own: Any) -> StateSpace:
         conv_bias=config.mamba_conv_bias,
         bias=config.mamba_proj_bias,
         activation=fields.activation(config),
-        **own,
+        **mixer_fields,
     )
 
 
@@ -178,9 +179,9 @@ def _granitemoehybrid(config: Any) -> DecoderConfig:
     fields.require(config, normalization_function="rmsnorm")  # Granite 4's, which no class reads
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     fields.require_one_of(config, "position_embedding_type", None, "nope", "rope")
-    own: dict[str, Any] = {"rotary": (), "rotary_of": ()}
+    overrides: dict[str, Any] = {"rotary": (), "rotary_of": ()}
     if config.position_embedding_type == "rope":
-        own = fields.rotary_fields(config)
+        overrides = fields.rotary_fields(config)
     shared = config.shared_intermediate_size
     if config.num_local_experts:
         experts = Experts.of(
@@ -190,17 +191,17 @@ def _granitemoehybrid(config: Any) -> DecoderConfig:
             shared_width=shared,
             shared_gated=False,
         )
-        own["experts"] = mixtures.check_counts(experts)
+        overrides["experts"] = mixtures.check_counts(experts)
     else:
-        own["mlp_width"] = shared
-    return granite.granite_config(config, recurrent=_recurrent(config, layers), **own)
+        overrides["mlp_width"] = shared
+    return granite.granite_config(config, recurrent=_recurrent(config, layers), **overrides)
 
 
 def _multipliers(config: Any, name: str, count: int) -> tuple[float, ...]:
-    found = getattr(config, name)
-    if len(found) != count or not all(type(x) in (int, float) for x in found):
-        raise InputError(f"{name} is {found!r}, expected {count} numbers")
-    return tuple(map(float, found))
+    values = getattr(config, name)
+    if len(values) != count or not all(type(x) in (int, float) for x in values):
+        raise InputError(f"{name} is {values!r}, expected {count} numbers")
+    return tuple(map(float, values))
 
 
 def _falcon_h1(config: Any) -> DecoderConfig:
@@ -213,11 +214,11 @@ def _falcon_h1(config: Any) -> DecoderConfig:
             f"mamba_n_heads {config.mamba_n_heads} of mamba_d_head {config.mamba_d_head}: expected "
             f"mamba_d_ssm or mamba_expand * hidden_size, {inner}"
         )
-    place = "first" if config.mamba_norm_before_gate else "gated"
+    norm_place = "first" if config.mamba_norm_before_gate else "gated"
     mixer = _grouped_mixer(
         config,
         out_bias=config.projectors_bias,
-        norm=place if config.mamba_rms_norm else "",
+        norm=norm_place if config.mamba_rms_norm else "",
         factors=_multipliers(config, "ssm_multipliers", 5),
     )
     beside = Beside(
@@ -238,8 +239,10 @@ def _falcon_h1(config: Any) -> DecoderConfig:
 
 
 def _mixer_sources(config: DecoderConfig) -> Table:
-    own = llama.attention_sources(config) | hybrid.state_space_sources(config, "layers.{i}.mamba.")
-    return hybrid.by_kind(config, own)
+    mixers = llama.attention_sources(config) | hybrid.state_space_sources(
+        config, "layers.{i}.mamba."
+    )
+    return hybrid.by_kind(config, mixers)
 
 
 def _bamba_sources(config: DecoderConfig) -> Table:
@@ -265,8 +268,8 @@ def _granite_sources(config: DecoderConfig) -> Table:
     )
     at = ("layers", "mlp") if config.experts is None else ("layers", "mlp", "shared")
     name = "layers.{i}.shared_mlp."
-    for k, ours in enumerate(("gate", "up")):
-        table |= linear((*at, ours), name + "input_linear", False, part=Part(1, 2, k, k + 1))
+    for k, param in enumerate(("gate", "up")):
+        table |= linear((*at, param), name + "input_linear", False, part=Part(1, 2, k, k + 1))
     return table | linear((*at, "down"), name + "output_linear", False)
 
 

@@ -62,9 +62,9 @@ def _lightning_sources(config: DecoderConfig) -> Table:
     assert isinstance(mixer, Lightning)
     at, name = hybrid.RECURRENT, "layers.{i}.self_attn."
     table: Table = {}
-    for k, ours in enumerate("qkv"):  # beside each other in each head
+    for k, param in enumerate("qkv"):  # beside each other in each head
         table |= linear(
-            (*at, ours), name + "qkv_proj", False, part=Part(mixer.n_heads, 3, k, k + 1)
+            (*at, param), name + "qkv_proj", False, part=Part(mixer.n_heads, 3, k, k + 1)
         )
     table |= linear((*at, "z"), name + "output_gate", False)
     table[*at, "slope"] = Source(name + "slope_rate")
@@ -97,15 +97,17 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 
 
 def _m3_config(config: Any) -> DecoderConfig:
-    turned = config.rope_parameters["partial_rotary_factor"] * fields.head_width(config)
-    if config.rotary_dim != turned:  # transformers' class reads the share alone
+    rotary_dim = config.rope_parameters["partial_rotary_factor"] * fields.head_width(config)
+    if config.rotary_dim != rotary_dim:  # transformers' class reads the share alone
         raise InputError(
-            f"rotary_dim is {config.rotary_dim}, and partial_rotary_factor makes it {turned:g}"
+            f"rotary_dim is {config.rotary_dim}, and partial_rotary_factor makes it {rotary_dim:g}"
         )
     indexed = hybrid.layers_of_type(config, SPARSE, FULL)
-    most = config.index_topk_blocks * config.index_block_size
-    if most < 1:
-        raise InputError(f"index_topk_blocks * index_block_size is {most}, expected at least 1")
+    max_indexed = config.index_topk_blocks * config.index_block_size
+    if max_indexed < 1:
+        raise InputError(
+            f"index_topk_blocks * index_block_size is {max_indexed}, expected at least 1"
+        )
     experts = Experts.of(
         count=config.num_local_experts,
         per_token=config.num_experts_per_tok,
@@ -116,15 +118,15 @@ def _m3_config(config: Any) -> DecoderConfig:
         router_corrected=True,
         router_scale=config.routed_scaling_factor,
     )
-    longest, plain = config.max_position_embeddings, mixtures.dense_layers(config)
+    longest, plain_layers = config.max_position_embeddings, mixtures.dense_layers(config)
     width, dense = config.intermediate_size, config.dense_intermediate_size
     return llama.llama_config(
         config,
         mlp_activation="silu",  # of no effect, since every gate is clamped
         mlp_clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
         qk_norm_kind="head",
-        max_positions=min(most, longest) if indexed else longest,
-        **mixtures.mlp_fields(config, experts, width, plain, dense),
+        max_positions=min(max_indexed, longest) if indexed else longest,
+        **mixtures.mlp_fields(config, experts, width, plain_layers, dense),
     )
 
 
@@ -136,8 +138,8 @@ def _m3_sources(config: DecoderConfig) -> Table:
     for path, source in table.items():
         if (name := path[-2]) != "down":
             joined = source.name.replace(f"{name}_proj", "gate_up_proj")
-            part = Part(1, 2, 0, 1) if name == "gate" else Part(1, 2, 1, 2)
-            other = Source(joined, part=part, layers=source.layers)
+            rows = Part(1, 2, 0, 1) if name == "gate" else Part(1, 2, 1, 2)
+            other = Source(joined, part=rows, layers=source.layers)
             table[path] = dataclasses.replace(source, otherwise=other)
     return (
         llama.embedding_sources(config, M3_PLUS)

@@ -127,23 +127,23 @@ def _olmoe_sources(config: DecoderConfig) -> Table:
 NORM_EPS = 1e-5  # of PyTorch's LayerNorm
 
 
-def _part(config: Any, name: str, *unread: str) -> Any:
+def _nested_config(config: Any, name: str, *unread: str) -> Any:
     """An object within the config, with defaults for what it lacks.
 
     Args:
         unread: its attributes that other code reads, or that change nothing.
     """
-    given, defaults = getattr(config, name), table()["dbrx"].values[name]
-    if not isinstance(given, dict):
-        raise InputError(f"{name} is {str(given)[:60]}, expected an object")
-    check_types(given, defaults, name)
-    check_attributes(given, {}, {*defaults, *unread}, name, "dbrx", remedy="")
-    return SimpleNamespace(**defaults | given)
+    values, defaults = getattr(config, name), table()["dbrx"].values[name]
+    if not isinstance(values, dict):
+        raise InputError(f"{name} is {str(values)[:60]}, expected an object")
+    check_types(values, defaults, name)
+    check_attributes(values, {}, {*defaults, *unread}, name, "dbrx", remedy="")
+    return SimpleNamespace(**defaults | values)
 
 
 def _dbrx(config: Any) -> DecoderConfig:
-    attention = _part(config, "attn_config", "rope_theta")
-    mlp = _part(config, "ffn_config", "hidden_size")
+    attention = _nested_config(config, "attn_config", "rope_theta")
+    mlp = _nested_config(config, "ffn_config", "hidden_size")
     fields.require(config, tie_word_embeddings=False)  # transformers 5 has no tied model
     fields.require(mlp, hidden_size=config.d_model)
     fields.require_rope_type(config, "default")
@@ -189,9 +189,11 @@ def _dbrx_sources(config: DecoderConfig) -> Table:
         table |= linear((*at, name), half + "attn.Wqkv", False, part=rows)
     table |= linear((*at, "out"), half + "attn.out_proj", False)
     table |= mixtures.router_sources(config, layer + "ffn.router.layer")
-    for ours, theirs in {"gate": "w1", "up": "v1", "down": "w2"}.items():
-        table["experts", ours, "weight"] = Source(
-            f"{layer}ffn.experts.mlp.{theirs}[{{j}}]", ours == "down", entries=config.experts.count
+    for param, hf_name in {"gate": "w1", "up": "v1", "down": "w2"}.items():
+        table["experts", param, "weight"] = Source(
+            f"{layer}ffn.experts.mlp.{hf_name}[{{j}}]",
+            param == "down",
+            entries=config.experts.count,
         )
     return table | norm(("final_norm",), "norm_f", False) | unembedding(config)
 

@@ -50,20 +50,23 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
     return experts
 
 
-def sigmoid_experts(config: Any, count: int, **own: Any) -> Experts:
+def sigmoid_experts(config: Any, count: int, **overrides: Any) -> Experts:
     """Experts chosen by corrected sigmoid scores, with an ungated shared MLP (arXiv 2412.19437).
 
     Args:
         count: number of experts.
         own: fields that differ from what the config's usual attributes say.
     """
-    if "router_renormalised" not in own:
-        own["router_renormalised"] = config.norm_topk_prob
-    if "router_scale" not in own:
-        own["router_scale"] = config.routed_scaling_factor
-    if "router_groups" not in own:
-        own["router_groups"], own["router_groups_per_token"] = config.n_group, config.topk_group
-        own["router_group_rank"] = 2
+    if "router_renormalised" not in overrides:
+        overrides["router_renormalised"] = config.norm_topk_prob
+    if "router_scale" not in overrides:
+        overrides["router_scale"] = config.routed_scaling_factor
+    if "router_groups" not in overrides:
+        overrides["router_groups"], overrides["router_groups_per_token"] = (
+            config.n_group,
+            config.topk_group,
+        )
+        overrides["router_group_rank"] = 2
     return Experts.of(
         count=count,
         per_token=config.num_experts_per_tok,
@@ -71,7 +74,7 @@ def sigmoid_experts(config: Any, count: int, **own: Any) -> Experts:
         router_scores="sigmoid",
         router_corrected=True,
         router_least_sum=1e-20,
-        **own,
+        **overrides,
     )
 
 
@@ -80,7 +83,7 @@ def dense_layers(config: Any) -> tuple[int, ...]:
     types = fields.per_layer_values(config, "mlp_layer_types")
     if unknown := sorted(set(types) - {"dense", "sparse"}):
         raise InputError(f"mlp_layer_types has {unknown}, expected 'dense' and 'sparse'")
-    return tuple(i for i, kind in enumerate(types) if kind == "dense")
+    return tuple(i for i, mlp_type in enumerate(types) if mlp_type == "dense")
 
 
 def layers_between_steps(config: Any) -> tuple[int, ...]:
@@ -122,8 +125,8 @@ def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[i
     """Layers with the config's own MLP (None for all), and layers with the other one."""
     if not config.mlps_by_kind:
         return None, ()
-    kinds = config.mlp_kinds()
-    return kinds["main"], kinds["other"]
+    layers_of = config.mlp_kinds()
+    return layers_of["main"], layers_of["other"]
 
 
 def mlp_path(config: DecoderConfig) -> tuple[str, ...]:
@@ -145,8 +148,8 @@ def mlp_sources(
 ) -> Table:
     """MLP with llama's names."""
     table: Table = {}
-    for ours in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
-        table |= linear((*at, ours), f"{name}{ours}_proj", config.mlp.bias, layers=layers)
+    for param in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
+        table |= linear((*at, param), f"{name}{param}_proj", config.mlp.bias, layers=layers)
     return table
 
 
@@ -170,15 +173,17 @@ def fused_expert_sources(
     layers, _ = split_layers(config)
     groups = config.mlp.width if interleaved else 1
     table: Table = {}
-    for ours, name, part in (
+    for param, name, rows in (
         ("gate", gate_up, Part(groups, 2, 0, 1)),
         ("up", gate_up, Part(groups, 2, 1, 2)),
         ("down", down, None),
     ):
-        source = Source(f"{name}[{{j}}]", transposed, part, layers=layers)
-        table["experts", ours, "weight"] = source
+        source = Source(f"{name}[{{j}}]", transposed, rows, layers=layers)
+        table["experts", param, "weight"] = source
         if config.experts.bias:
-            table["experts", ours, "bias"] = Source(f"{name}_bias[{{j}}]", part=part, layers=layers)
+            table["experts", param, "bias"] = Source(
+                f"{name}_bias[{{j}}]", part=rows, layers=layers
+            )
     return table
 
 
@@ -206,12 +211,12 @@ def expert_sources(
     else:
         fused = {"up": f"{up}[{{j}}]", "down": f"{down}[{{j}}]"}
         table = {
-            ("experts", ours, "weight"): Source(name, transposed, layers=layers)
-            for ours, name in fused.items()
+            ("experts", param, "weight"): Source(name, transposed, layers=layers)
+            for param, name in fused.items()
         }
-    for ours, theirs in zip(("gate", "up", "down"), names, strict=True):
-        if (path := ("experts", ours, "weight")) in table:
-            name = f"{layer}experts.{{j}}.{theirs}.weight"
+    for param, hf_name in zip(("gate", "up", "down"), names, strict=True):
+        if (path := ("experts", param, "weight")) in table:
+            name = f"{layer}experts.{{j}}.{hf_name}.weight"
             table[path] = Source(name, layers=layers, otherwise=table[path])
     return table
 

@@ -46,9 +46,9 @@ def _phi3_sources(config: DecoderConfig) -> Table:
     layer, n, k = "layers.{i}.self_attn.", config.attention.n_heads, config.attention.n_kv_heads
     heads = n + 2 * k
     table = llama.embedding_sources(config) | llama.pre_norm_sources(config)
-    for ours, start, stop in (("q", 0, n), ("k", n, n + k), ("v", n + k, heads)):
-        part = Part(1, heads, start, stop)
-        table |= linear(("layers", "attention", ours), layer + "qkv_proj", False, part=part)
+    for param, start, stop in (("q", 0, n), ("k", n, n + k), ("v", n + k, heads)):
+        rows = Part(1, heads, start, stop)
+        table |= linear(("layers", "attention", param), layer + "qkv_proj", False, part=rows)
     table |= linear(("layers", "attention", "out"), layer + "o_proj", False)
     return table | llama.fused_mlp_sources()
 
@@ -77,11 +77,11 @@ def _phimoe(config: Any) -> DecoderConfig:
 
 def _minicpm3(config: Any) -> DecoderConfig:
     by_length = config.rope_parameters["rope_type"] == "longrope"
-    own = deepseek.latent_fields(config)
-    own |= rotary_fields(config) if by_length else fields.rotary_fields(config)
+    overrides = deepseek.latent_fields(config)
+    overrides |= rotary_fields(config) if by_length else fields.rotary_fields(config)
     return llama.llama_config(
         config,
-        **own,
+        **overrides,
         mlp_bias=config.mlp_bias,
         embedding_scale=float(config.scale_emb),
         branch_scale=config.scale_depth / math.sqrt(config.num_hidden_layers),

@@ -20,7 +20,7 @@ def _qwen3(config: Any) -> DecoderConfig:
     return llama.llama_config(config, qk_norm_kind="head", windows=windows, **fields.biases(config))
 
 
-def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
+def _mixture(config: Any, shared_width: int, **overrides: Any) -> DecoderConfig:
     experts = Experts.of(
         count=config.num_experts,
         per_token=config.num_experts_per_tok,
@@ -31,7 +31,7 @@ def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
-        **own,
+        **overrides,
     )
 
 
@@ -94,7 +94,7 @@ def _sources(config: DecoderConfig) -> Table:
     return table
 
 
-def _hunyuan(config: Any, **own: Any) -> DecoderConfig:
+def _hunyuan(config: Any, **overrides: Any) -> DecoderConfig:
     """Norms of queries and keys after the rotation."""
     # Published configs have these values; PyTorch's class reads none of them.
     fields.require(
@@ -105,7 +105,7 @@ def _hunyuan(config: Any, **own: Any) -> DecoderConfig:
         use_rotary_pos_emb=True,
     )
     return llama.llama_config(
-        config, qk_norm_kind="head", qk_norm_after_rotary=True, **fields.biases(config), **own
+        config, qk_norm_kind="head", qk_norm_after_rotary=True, **fields.biases(config), **overrides
     )
 
 
@@ -115,10 +115,10 @@ def _uniform(config: Any, name: str) -> int:
     Raises:
         InputError: numbers that differ.
     """
-    found = getattr(config, name)
-    layers = fields.per_layer_values(config, name) if isinstance(found, list) else [found]
+    value = getattr(config, name)
+    layers = fields.per_layer_values(config, name) if isinstance(value, list) else [value]
     if len(set(layers)) != 1 or type(layers[0]) is not int:
-        raise InputError(f"{name} is {str(found)[:60]}, expected one number for all layers")
+        raise InputError(f"{name} is {str(value)[:60]}, expected one number for all layers")
     number: int = layers[0]
     return number
 

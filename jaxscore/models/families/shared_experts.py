@@ -89,13 +89,13 @@ def _sarvam_sources(config: DecoderConfig) -> Table:
         ("k", config.attention.n_kv_heads),
         ("v", config.attention.n_kv_heads),
     ):
-        part = Part(1, n_rows, first, first + n)
+        rows = Part(1, n_rows, first, first + n)
         first += n
         fused = linear(
             ("layers", "attention", name),
             "layers.{i}.self_attn.query_key_value",
             config.attention.qkv_bias,
-            part=part,
+            part=rows,
         )
         for path, source in fused.items():
             table[path] = dataclasses.replace(table[path], otherwise=source)
@@ -207,13 +207,13 @@ def _cohere2_moe(config: Any) -> DecoderConfig:
     plain = mixtures.dense_layers(config)
     plain_width = config.prefix_dense_intermediate_size or config.intermediate_size
     windows = fields.windows_by_layer_type(config)
-    turned = plain if config.prefix_dense_sliding_window_pattern == 1 else ()
+    rotary_plain_layers = plain if config.prefix_dense_sliding_window_pattern == 1 else ()
     is_rms = config.rms_norm_eps is not None
     return llama.llama_config(
         config,
         **mixtures.mlp_fields(config, experts, config.intermediate_size, plain, plain_width),
         **fields.rotary_in_layers(
-            config, (bool(window) or i in turned for i, window in enumerate(windows))
+            config, (bool(window) or i in rotary_plain_layers for i, window in enumerate(windows))
         ),
         norm_kind="rms" if is_rms else "layer",
         norm_eps=config.rms_norm_eps if is_rms else config.layer_norm_eps,

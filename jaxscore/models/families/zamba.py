@@ -26,8 +26,8 @@ def _zamba2(config: Any) -> DecoderConfig:
         use_conv_bias=True,
         use_shared_mlp_adapter=True,
     )
-    if config.use_long_context and (kind := config.rope_parameters["rope_type"]) != "default":
-        raise InputError(f"rope_type is {kind!r}, which is not handled with use_long_context")
+    if config.use_long_context and (rope_type := config.rope_parameters["rope_type"]) != "default":
+        raise InputError(f"rope_type is {rope_type!r}, which is not handled with use_long_context")
     inner, n_heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
     if n_heads < 1 or inner % n_heads:
         raise InputError(f"mamba_expand * hidden_size {inner} is no multiple of {n_heads} heads")
@@ -78,7 +78,7 @@ def _zamba(config: Any) -> DecoderConfig:
     return _with_blocks(config, mixer, 1, rotary=(), rotary_of=())
 
 
-def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConfig:
+def _with_blocks(config: Any, mixer: Any, count: int, **overrides: Any) -> DecoderConfig:
     """Decoder of one recurrence, and shared blocks before it in the layers of type HYBRID."""
     # Otherwise transformers' classes share no blocks either.
     fields.require(config, tie_word_embeddings=True)
@@ -94,7 +94,7 @@ def _with_blocks(config: Any, mixer: Any, count: int, **own: Any) -> DecoderConf
         recurrent=Recurrent(tuple(range(config.num_hidden_layers)), mixer),
         mlp_layers=(),
         shared_blocks=SharedBlocks(layers, min(count, len(layers))),
-        **own,
+        **overrides,
     )
 
 
@@ -102,15 +102,15 @@ def _sources(config: DecoderConfig) -> Table:
     recurrent, blocks = config.recurrent, config.shared_blocks
     assert recurrent is not None
     assert blocks is not None
-    own = layer_norms({"attention_norm": "input_layernorm"})
+    mixer_table = layer_norms({"attention_norm": "input_layernorm"})
     if isinstance(recurrent.mixer, StateSpace):
-        own |= hybrid.state_space_sources(config, LAYER + "mamba.")
+        mixer_table |= hybrid.state_space_sources(config, LAYER + "mamba.")
     else:
-        own |= hybrid.selective_scan_sources(config, LAYER + "mamba.")
-    for path, source in own.items():
-        there = source.name.replace(LAYER, IN_HYBRID)
-        own[path] = dataclasses.replace(source, elsewhere=(blocks.layers, there))
-    table = {("embed", "token"): Source("embed_tokens.weight")} | own
+        mixer_table |= hybrid.selective_scan_sources(config, LAYER + "mamba.")
+    for path, source in mixer_table.items():
+        hybrid_name = source.name.replace(LAYER, IN_HYBRID)
+        mixer_table[path] = dataclasses.replace(source, elsewhere=(blocks.layers, hybrid_name))
+    table = {("embed", "token"): Source("embed_tokens.weight")} | mixer_table
     table |= norm(("final_norm",), "final_layernorm", False)
     block = _block_sources(config) | _adapter_sources(config)
     first = blocks.layers[: blocks.n_blocks]
@@ -128,14 +128,14 @@ def _block_sources(config: DecoderConfig) -> Table:
     """A block's tensors are those of the first layer that uses it."""
     table = norm(("blocks", "attention_norm"), BLOCK + "input_layernorm", False)
     table |= norm(("blocks", "mlp_norm"), BLOCK + "pre_ff_layernorm", False)
-    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
-        table |= linear(("blocks", "attention", ours), f"{BLOCK}self_attn.{theirs}", False)
+    for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        table |= linear(("blocks", "attention", param), f"{BLOCK}self_attn.{hf_name}", False)
     feed_forward, at = BLOCK + "feed_forward.", ("blocks", "mlp")
     table |= linear((*at, "down"), feed_forward + "down_proj", config.mlp.bias)
-    for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
+    for name, rows in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
         if config.mlp.rank:
             fused = feed_forward + "gate_up_proj"
-            table |= linear((*at, name), fused, config.mlp.bias, part=part)
+            table |= linear((*at, name), fused, config.mlp.bias, part=rows)
         else:
             table |= linear((*at, name), f"{feed_forward}{name}_proj", False)
     return table
@@ -147,8 +147,8 @@ def _adapter_sources(config: DecoderConfig) -> Table:
     if config.mlp.rank:
         low = f"{ADAPTER}feed_forward.gate_up_proj_adapter_list.{{i}}."
         table |= linear(("block_uses", "mlp", "low_in"), low + "0", False)
-        for name, part in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
-            table |= linear(("block_uses", "mlp", f"{name}_low"), low + "1", False, part=part)
+        for name, rows in zip(("gate", "up"), hybrid.parts(1, 1, 1), strict=True):
+            table |= linear(("block_uses", "mlp", f"{name}_low"), low + "1", False, part=rows)
     for name in "qkv" if config.attention.qkv_rank else "":
         at, low = ("block_uses", "attention"), f"{ADAPTER}self_attn.linear_{name}_adapter_list"
         table |= linear((*at, f"{name}_low_in"), f"{low}.{{i}}.0", False)
