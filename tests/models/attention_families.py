@@ -595,7 +595,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3n_text", {"activation_sparsity_pattern": [1.0, 0, 0, 0]}, "expected shares from 0"),
     ("gemma3n_text", {"activation_sparsity_pattern": [0.5]}, "expected an entry for each of num_"),
     ("gemma3n_text", {"hidden_size_per_layer_input": 0}, "hidden_size_per_layer_input is 0"),
-    ("gemma3n_text", {"num_kv_shared_layers": 3}, "num_kv_shared_layers is 3, expected that"),
+    ("gemma3n_text", {"num_kv_shared_layers": 3}, "num_kv_shared_layers is 3, expected a number"),
     ("gemma3n_text", {"vocab_size_per_layer_input": 212}, "expected 1 to vocab_size 211"),
     ("longcat_flash", {"moe_topk": 9}, "moe_topk is 9, expected 1 to 8 of 8 experts"),
     ("longcat_flash", {"num_hidden_layers": 3}, "num_hidden_layers is 3, expected 4"),

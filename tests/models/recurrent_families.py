@@ -801,7 +801,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron_h", {"norm_eps": 0.5}, "norm_eps is 0.5"),
     ("nemotron_h", {"rms_norm_eps": 0.5}, "rms_norm_eps is 0.5"),
     ("nemotron_h", {"num_hidden_layers": 4}, "num_hidden_layers is 4"),
-    ("olmo_hybrid", {"layer_types": [LINEAR] * 3}, "layer_types has no two kinds"),
+    ("olmo_hybrid", {"layer_types": [LINEAR] * 3}, "layer_types has a single type"),
     ("olmo_hybrid", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has ['conv']"),
     ("olmo_hybrid", {"rope_parameters": None}, "rope_parameters is null"),
     ("olmo_hybrid", {"rope_parameters": {"rope_type": None}}, "rope_type is null"),

@@ -1,11 +1,11 @@
-"""The families that the native decoder covers, by the config's `model_type`."""
+"""Model families of the native decoder, by the config's `model_type`."""
 
 import importlib
 from collections.abc import Iterator, Mapping
 
 from jaxscore.models.families.family import Family, Source
 
-# Module -> its families. A module is imported when one of its families is looked up.
+# Module -> its families. A module is imported when one of its families is first looked up.
 MODULES = {
     "attention_sinks": "flint gpt_oss mimo_v2_flash",
     "deepseek": "axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa "

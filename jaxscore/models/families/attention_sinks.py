@@ -1,7 +1,7 @@
-"""Mixtures with attention sinks: gpt_oss, and mimo_v2_flash.
+"""Mixtures with attention sinks: flint, gpt_oss and mimo_v2_flash.
 
-gpt_oss has biases and a clamped gate in its experts. mimo_v2_flash has narrow values; its layers
-with a window have more key heads.
+gpt_oss has biases and a clamped gate in its experts. The values of mimo_v2_flash are narrower than
+its keys, and its layers with a window have more KV heads.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ RELEASED = (
 
 
 def _require_released(config: Any, windows: tuple[int, ...], plain: tuple[int, ...]) -> None:
-    """Require attributes that the class does not read to say what it computes."""
+    """Check that the attributes that the class does not read agree with what it implements."""
     full, sliding = config.rope_parameters[FULL], config.rope_parameters[SLIDING]
     fields.require(
         config,
@@ -47,7 +47,7 @@ def _require_released(config: Any, windows: tuple[int, ...], plain: tuple[int, .
 
 
 def _head_fields(config: Any, windows: tuple[int, ...]) -> dict[str, Any]:
-    """Twice as many key heads, and sinks, in layers with a window."""
+    """Return the head fields: layers with a window have twice as many KV heads, and sinks."""
     width, value, heads = config.head_dim, config.v_head_dim, config.num_key_value_heads
     if not 1 <= value <= width:
         raise InputError(f"v_head_dim is {value}, expected 1 to {width} of head_dim")
@@ -176,7 +176,7 @@ FAMILIES = {
         "shared_expert_intermediate_size",
         mixtures.TRAINING,
         sources=_flint_sources,
-        renamed={".self_attn.sinks": ".self_attn.softmax_offset"},  # of transformers 5
+        renamed={".self_attn.sinks": ".self_attn.softmax_offset"},  # in transformers 5
     ),
     "mimo_v2_flash": llama.family(
         _mimo,
@@ -187,7 +187,7 @@ FAMILIES = {
         RELEASED,
         sources=lambda config: mixtures.sources(config, _attention_sources(config)),
         unread=lambda config: (r"mtp\..+",),
-        renamed={".self_attn.sinks": ".self_attn.attention_sink_bias"},  # of transformers 5
+        renamed={".self_attn.sinks": ".self_attn.attention_sink_bias"},  # in transformers 5
     ),
     "gpt_oss": llama.family(
         _gpt_oss,

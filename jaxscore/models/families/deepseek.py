@@ -1,12 +1,12 @@
-"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk1, axk2, longcat_flash, sarvam_mla,
-with mixtures in most layers, and youtu without any.
+"""Latent attention: deepseek, glm4_moe_lite, glm_moe_dsa, axk1, axk2, longcat_flash and sarvam_mla
+with experts in most layers, and youtu without experts.
 
-The indexer of deepseek_v32, glm_moe_dsa and axk2 chooses `index_topk` keys for each query. Up to
-that many it chooses all of them, so texts of at most `index_topk` tokens are scored without it, and
-longer ones are refused.
+The indexer of deepseek_v32, glm_moe_dsa and axk2 chooses `index_topk` keys for each query. It
+chooses all keys of texts of at most `index_topk` tokens, so these are scored without it, and longer
+texts are refused.
 
-Each layer of longcat_flash is two of ours. The experts read the first MLP's input, and their
-output is added after the second MLP (arXiv 2509.01322). Some experts return their input.
+Each layer of longcat_flash becomes two of our layers. The experts read the first MLP's input, and
+their output is added after the second MLP (arXiv 2509.01322). Some experts return their input.
 """
 
 import math
@@ -17,7 +17,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
-NORM_EPS = 1e-6  # of the norms within attention, independent of `rms_norm_eps`
+NORM_EPS = 1e-6  # for the norms within attention, independent of `rms_norm_eps`
 
 
 def _deepseek(
@@ -37,7 +37,7 @@ def _deepseek(
 
 
 def latent_fields(config: Any) -> dict[str, Any]:
-    """Fields of latent attention."""
+    """Return the fields of latent attention."""
     fields.require(config, num_key_value_heads=config.num_attention_heads)
     latent = Latent(
         rank=config.kv_lora_rank,
@@ -59,9 +59,9 @@ def latent_fields(config: Any) -> dict[str, Any]:
 
 
 def _attention_scale(config: Any) -> float:
-    """Scale of scores, times the square of YaRN's factor if `mscale_all_dim` is set.
+    """Return the scale of scores, times the square of YaRN's factor if `mscale_all_dim` is set.
 
-    As in DeepSeek-V2's published code.
+    This follows DeepSeek-V2's published code.
     """
     scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
     rope = getattr(config, "rope_parameters", {"rope_type": "default"})
@@ -103,8 +103,12 @@ def _sarvam_mla(config: Any) -> DecoderConfig:
 
 
 def sigmoid_mixture(config: Any, expert_fields: Any, **overrides: Any) -> DecoderConfig:
-    """deepseek_v3 with a type of MLP for each layer, except for fields of `Experts` and of the
-    decoder."""
+    """Return deepseek_v3 with an MLP type per layer.
+
+    Args:
+        expert_fields: fields of `Experts` that are added or differ.
+        overrides: fields of the decoder that are added or differ.
+    """
     # DeepSeek-V3.2 and GLM-5 have these; PyTorch's class reads none of them.
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc", mlp_bias=False)
     fields.require(config, rope_interleave=True, moe_router_dtype="float32")
@@ -113,7 +117,7 @@ def sigmoid_mixture(config: Any, expert_fields: Any, **overrides: Any) -> Decode
 
 
 def _glm4_moe_lite(config: Any) -> DecoderConfig:
-    """deepseek_v3 with a type of MLP for each layer."""
+    """deepseek_v3 with an MLP type per layer."""
     plain = mixtures.dense_layers(config)
     # GLM-4.7-Flash has these; PyTorch's class reads none of them.
     fields.require(config, first_k_dense_replace=len(plain), topk_method="noaux_tc")
@@ -146,7 +150,7 @@ def _youtu(config: Any) -> DecoderConfig:
 
 
 def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.") -> Table:
-    """Latent attention; `layer` is the prefix of its tensors."""
+    """Return the sources of latent attention; `layer` is the prefix of its tensors."""
     latent, at = config.attention.latent, ("layers", "attention", "latent")
     assert latent is not None
     table: Table = {}
@@ -170,6 +174,7 @@ def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.
 
 
 def sources(config: DecoderConfig) -> Table:
+    """Return the sources of a deepseek model."""
     return mixtures.sources(config, attention_sources(config))
 
 
@@ -187,7 +192,7 @@ INDEXER = r"layers\.\d+\.self_attn\.indexer\..+"
 
 
 def _indexed(config: Any, **expert_fields: Any) -> DecoderConfig:
-    """deepseek_v3 of texts in which the indexers choose all keys, but for fields of `Experts`."""
+    """deepseek_v3 for texts of which the indexers choose all keys, with fields of `Experts`."""
     budget, longest = config.index_topk, config.max_position_embeddings
     if budget < 1:
         raise InputError(f"index_topk is {budget!r}, expected a number of at least 1")
@@ -199,7 +204,7 @@ def _indexed(config: Any, **expert_fields: Any) -> DecoderConfig:
 
 
 def _glm_moe_dsa(config: Any) -> DecoderConfig:
-    """Some layers have no indexer and take the choice of the one before."""
+    """Layers without an indexer take the choice of the layer before."""
     types = config.indexer_types
     if set(types) - {"full", "shared"} or types[:1] == ["shared"]:
         raise InputError(
@@ -209,7 +214,7 @@ def _glm_moe_dsa(config: Any) -> DecoderConfig:
 
 
 def _axk2(config: Any) -> DecoderConfig:
-    """Gates of low rank on the norms before attention and experts, and gates of mixed values."""
+    """Low-rank gates on the norms before attention and experts, and gates on attention's output."""
     fields.require_counts(config, "q_lora_rank", "gated_norm_rank")
     if (config.n_group is None) != (config.topk_group is None):
         raise InputError(f"n_group is {config.n_group} and topk_group {config.topk_group}")
@@ -269,7 +274,7 @@ NAMES: dict[str, Any] = {
 }
 
 
-# Attributes of released configs, at the values that PyTorch's class computes
+# Attributes of released configs, with the values that PyTorch's class implements
 RELEASED: dict[str, Any] = {
     "attention_method": "MLA",
     "mla_scale_kv_lora": True,
@@ -328,8 +333,10 @@ def _longcat_sources(config: DecoderConfig) -> Table:
 
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
-    """Layers that predict further tokens, and products of experts that have none, which
-    transformers 5 writes."""
+    """Return patterns of multi-token-prediction layers and of projections of identity experts.
+
+    transformers 5 writes the latter.
+    """
     assert config.experts is not None
     count = config.experts.count
     without = "|".join(map(str, range(count, count + config.experts.identities)))
@@ -355,7 +362,7 @@ FAMILIES = {
         "gated_norm_rank",
         mixtures.NEXT_TOKENS,
         **NAMES | {"sources": _axk2_sources},
-        renamed={  # as transformers' class has them
+        renamed={  # names in transformers' class
             "_layernorm.mlp.fc1.": "_layernorm.W_down.",
             "_layernorm.mlp.fc2.": "_layernorm.W_up.",
             ".q_gate_proj.": ".q_b_proj.",

@@ -1,4 +1,4 @@
-"""biogpt, opt and xglm, which fairseq trained: positions added to the embeddings, layer norms."""
+"""biogpt, opt and xglm from fairseq: positions added to the embeddings, layer norms."""
 
 import math
 from typing import Any
@@ -56,10 +56,10 @@ def _xglm(config: Any) -> DecoderConfig:
     width = config.d_model
     if width < 4 or width % 2:
         raise InputError(f"d_model is {width}, expected an even number of at least 4")
-    # PyTorch's class has zeros instead of the sines of this position; no token is at 0 and 1.
+    # PyTorch's class zeroes the sines of this position; no token has position 0 or 1.
     if (padding := getattr(config, "pad_token_id", None)) not in (None, 0, 1):
         raise InputError(
-            f"pad_token_id is {padding!r}, and so is a position whose sines would be zeros; "
+            f"pad_token_id is {padding!r}, and PyTorch's class zeroes the sines of that position; "
             "expected null, 0 or 1"
         )
     return fields.gpt_decoder_config(
@@ -130,6 +130,6 @@ FAMILIES = {
         ),
         _xglm,
         lambda config: _sources(config, "", "layer_norm"),
-        buffers=(r"embed_positions\.weights",),  # the sines, which older versions stored
+        buffers=(r"embed_positions\.weights",),  # sines, which older versions stored
     ),
 }

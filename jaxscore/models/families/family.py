@@ -1,4 +1,5 @@
-"""A family as data: a config translation and a table of weight names, with rows for such tables."""
+"""Model families as data: a config translation and a table of weight names, with helpers for
+such tables."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -6,15 +7,16 @@ from typing import Any, NamedTuple
 
 from jaxscore.device.decoder_config import DecoderConfig
 
-Path = tuple[str, ...]  # of a parameter in the tree of `init_params`
+Path = tuple[str, ...]  # path of a parameter in the tree of `init_params`
 
 
 class Part(NamedTuple):
-    """Rows of one parameter in a tensor that fuses several.
+    """Rows of one parameter in a tensor that fuses several parameters.
 
-    The tensor's rows are `groups` groups of `size` equal pieces; the parameter is the pieces
-    [start, stop) of every group. Three fused matrices are one group of three. The queries of a
-    tensor whose heads lie as q k v q k v are the first piece of three, one group per head.
+    The tensor's rows form `groups` groups of `size` equal pieces; the parameter is the pieces
+    [start, stop) of every group. Three fused matrices are one group of three pieces. In a tensor
+    that interleaves q k v q k v by head, the queries are the first of three pieces in each of
+    `n_heads` groups.
     """
 
     groups: int
@@ -28,21 +30,21 @@ class Source:
     """Checkpoint tensors that a parameter is read from.
 
     Attributes:
-        name: of the tensor. `{i}` is the layer and `{j}` the expert or head that the parameter is
-            stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
-            experts along its first axis. `{pair}` and `{side}` are i // 2 and i % 2, of models
+        name: the tensor's name. `{i}` is the layer and `{j}` the expert or head that the parameter
+            is stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
+            experts along its first axis. `{pair}` and `{side}` are i // 2 and i % 2, for models
             that count two layers as one, and `{owner}` is the entry of `owners`.
-        transposed: the checkpoint stores [in, out]; the parameter is [out, in]. None if its shape
-            says so.
-        part: rows of a fused tensor; None for all.
+        transposed: if True, the checkpoint stores [in, out] and the parameter is [out, in]. None
+            to decide by the tensor's shape.
+        part: the parameter's rows in a fused tensor; None for all rows.
         skip: number of leading rows to drop.
-        plus: added to the values in float32 (Gemma stores the scales of norms minus one).
-        layers: layers that `{i}` runs over; None for all.
+        plus: constant added to the values in float32 (Gemma stores the scales of norms minus one).
+        layers: the layers that `{i}` runs over; None for all.
         elsewhere: layers in which the tensor has another name, and that name.
-        otherwise: where the parameter is if the checkpoint does not have `name`.
-        owners: for each place along the first axis the layer whose module has the tensor.
-        entries: number of matrices in a tensor whose name ends in `[{j}]`, if their rows follow
-            each other; 0 if they have an axis of their own.
+        otherwise: the source to use if the checkpoint does not have `name`.
+        owners: for each index along the first axis, the layer whose module has the tensor.
+        entries: number of matrices in a tensor whose name ends in `[{j}]`, if they are concatenated
+            along the rows; 0 if they are stacked along a separate axis.
     """
 
     name: str
@@ -67,24 +69,25 @@ class Family:
     Attributes:
         reads: config attributes that `translate` reads or refuses by value, or that are known to
             change nothing.
-        translate: config object of `config.read` to a `DecoderConfig`; raises InputError naming
-            the attribute that is not handled.
-        sources: the source of every parameter of a `DecoderConfig`.
+        translate: function from a config object of `config.read` to a `DecoderConfig`; raises
+            InputError naming the attribute that is not handled.
+        sources: function from a `DecoderConfig` to the source of each parameter.
         prefix: prefix of all tensor names, which some checkpoints leave out.
         buffers: patterns of tensors without learned values (masks, rotary tables).
-        constants: tensors of a `DecoderConfig` without learned values that change the function if
-            they differ, by name, and their values.
-        unread: patterns of tensors that released checkpoints of a `DecoderConfig` contain and
-            that the model does not use.
+        constants: function from a `DecoderConfig` to the names and required values of tensors that
+            are not learned but change the function.
+        unread: function from a `DecoderConfig` to patterns of tensors that released checkpoints
+            contain and the model does not use.
         head: name of the untied unembedding.
-        renamed: parts of tensor names in some checkpoints -> the same in `sources`.
-        joined: ends of tensor names -> ends of the names of tensors that some checkpoints have
-            instead: their rows, joined in this order, are the tensor. See `tensor_files.joined`.
-        unread_part: what the tensors of `unread` are, if a remark says that they are left out.
-        limit_reason: why it takes fewer positions than `max_position_embeddings`; empty if it does
-            not.
-        next_tokens: checkpoints may have multi-token-prediction layers (arXiv 2404.19737), which
-            are not loaded.
+        renamed: substrings of tensor names in some checkpoints -> their replacements in `sources`.
+        joined: suffixes of tensor names -> suffixes of the tensors that some checkpoints have
+            instead, whose rows are concatenated in this order. See `tensor_files.joined`.
+        unread_part: description of the tensors of `unread`, for the note that they are left out;
+            empty for no note.
+        limit_reason: why the family takes fewer positions than `max_position_embeddings`; empty if
+            it does not.
+        next_tokens: if True, checkpoints may have multi-token-prediction layers (arXiv 2404.19737),
+            which are not loaded.
     """
 
     reads: frozenset[str]
@@ -103,7 +106,7 @@ class Family:
 
 
 def bare_name(family: Family, name: str) -> str:
-    """A tensor's name as in `family.sources`, without prefix."""
+    """Return the name of a tensor as `family.sources` has it, without the prefix."""
     name = name.removeprefix(family.prefix)
     for old, new in family.renamed.items():
         name = name.replace(old, new)
@@ -119,7 +122,7 @@ def linear(
     transposed: bool = False,
     layers: tuple[int, ...] | None = None,
 ) -> Table:
-    """Rows of a linear layer."""
+    """Return the table entries of a linear layer."""
     table = {(*path, "weight"): Source(f"{name}.weight", transposed, part, layers=layers)}
     if bias:
         table[*path, "bias"] = Source(f"{name}.bias", part=part, layers=layers)
@@ -127,13 +130,17 @@ def linear(
 
 
 def norm(path: Path, name: str, bias: bool, plus: float = 0.0) -> Table:
-    """Rows of a norm."""
+    """Return the table entries of a norm."""
     table = {(*path, "scale"): Source(f"{name}.weight", plus=plus)}
     return table | ({(*path, "bias"): Source(f"{name}.bias")} if bias else {})
 
 
 def layer_norms(names: Mapping[str, str], bias: bool = False, plus: float = 0.0) -> Table:
-    """Rows of the norms of every layer, given the checkpoint's name for each of ours."""
+    """Return the table entries of the norms of every layer.
+
+    Args:
+        names: our name of each norm -> the checkpoint's.
+    """
     table: Table = {}
     for param, hf_name in names.items():
         table |= norm(("layers", param), f"layers.{{i}}.{hf_name}", bias, plus)
@@ -141,6 +148,6 @@ def layer_norms(names: Mapping[str, str], bias: bool = False, plus: float = 0.0)
 
 
 def unembedding(config: DecoderConfig, name: str = "lm_head") -> Table:
-    """Rows of the unembedding: none if it is tied and has no bias."""
+    """Return the table entries of the unembedding: none if it is tied and without bias."""
     table: Table = {} if config.head.tied else {("unembed", "weight"): Source(f"{name}.weight")}
     return table | ({("unembed", "bias"): Source(f"{name}.bias")} if config.head.bias else {})

@@ -1,4 +1,4 @@
-"""Config attributes to fields of `DecoderConfig`, as several families share them."""
+"""Translations from config attributes to `DecoderConfig` fields that several families share."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +11,10 @@ from jaxscore.models.rope import ORIGINAL, rotary
 SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads tie_word_embeddings".split()
 ROPE = "max_position_embeddings rope_parameters".split()
 INV_FREQ = r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
-MAX_POSITIONS = 131_072  # of models that have no limit, as with ALiBi or recurrences alone
+MAX_POSITIONS = 131_072  # for models without a limit, such as those with ALiBi or recurrences alone
 
-# Model types whose class rotates as many channels as its table of cosines has, an even number
-TURNS_AS_COSINES = set(
+# Model types whose class rotates as many channels as its table of cosines has, which is even
+ROTATES_AS_COSINES = set(
     "bamba glm glm4 glm4_moe gpt_neox minimax_m2 phi3 qwen3_5_moe_text qwen3_5_text "
     "qwen3_next qwen4_exp_text recurrent_gemma".split()
 )
@@ -33,23 +33,23 @@ ACTIVATIONS = {
 
 
 def reads(*names: str) -> frozenset[str]:
-    """Set of attribute names, several per string."""
+    """Return the set of attribute names, which each string separates by spaces."""
     return frozenset(" ".join(names).split())
 
 
 def require(config: Any, **handled: Any) -> None:
-    """Require attributes to be absent or to have the only value that is handled.
+    """Check that each attribute is absent or has the one value that is handled.
 
     Raises:
         InputError: an attribute has another value.
     """
     for name, value in handled.items():
-        if (found := getattr(config, name, value)) != value:
-            raise InputError(f"{name} is {found!r}, which is not handled; handled is {value!r}")
+        if (actual := getattr(config, name, value)) != value:
+            raise InputError(f"{name} is {actual!r}, which is not handled; handled is {value!r}")
 
 
 def require_counts(config: Any, *names: str) -> None:
-    """Require attributes to be numbers of at least 1, which the classes' defaults may not be.
+    """Check that attributes are integers of at least 1, since defaults of the classes may not be.
 
     Raises:
         InputError: an attribute has another value.
@@ -60,7 +60,7 @@ def require_counts(config: Any, *names: str) -> None:
 
 
 def require_one_of(config: Any, name: str, *handled: Any) -> Any:
-    """Value of an attribute that must be one of `handled`.
+    """Return the value of an attribute that must be one of `handled`.
 
     Raises:
         InputError: it has another value.
@@ -73,7 +73,7 @@ def require_one_of(config: Any, name: str, *handled: Any) -> Any:
 
 
 def require_rope_type(config: Any, *handled: str) -> str:
-    """Rope type of a family whose PyTorch class takes only some.
+    """Return the rope type of a family whose PyTorch class takes only some types.
 
     Raises:
         InputError: it is not one of `handled`.
@@ -88,7 +88,7 @@ def require_rope_type(config: Any, *handled: str) -> str:
 
 
 def activation(config: Any, attribute: str = "hidden_act") -> str:
-    """Our name of the activation function."""
+    """Return our name of the activation function."""
     name = getattr(config, attribute)
     if name not in ACTIVATIONS:
         raise InputError(
@@ -99,24 +99,24 @@ def activation(config: Any, attribute: str = "hidden_act") -> str:
 
 
 def head_width(config: Any) -> int:
-    """Channels per head: `head_dim`, or hidden size over heads."""
+    """Return the channels per head: `head_dim`, or `hidden_size` over `num_attention_heads`."""
     width = getattr(config, "head_dim", None)
     if not width and config.hidden_size % config.num_attention_heads:
         raise InputError(
-            f"hidden_size {config.hidden_size} is no multiple of num_attention_heads "
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads}"
         )
     return width or config.hidden_size // config.num_attention_heads
 
 
 def decoder_config(config: Any, **overrides: Any) -> DecoderConfig:
-    """Decoder of these sizes, llama-like except for the fields in `own`."""
+    """Return a llama-like decoder with the config's sizes, except for the fields in `overrides`."""
     n_heads = config.num_attention_heads
     n_kv_heads = overrides.get("n_kv_heads", getattr(config, "num_key_value_heads", None))
     n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
     if n_heads % n_kv_heads:
         raise InputError(
-            f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {n_kv_heads}"
+            f"num_attention_heads {n_heads} is not a multiple of num_key_value_heads {n_kv_heads}"
         )
     width = head_width(config)
     return DecoderConfig.of(
@@ -137,33 +137,37 @@ def decoder_config(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def gpt_decoder_config(config: Any, **overrides: Any) -> DecoderConfig:
-    """Decoder with layer norms and an ungated MLP, as in GPT-2, except for the fields in `own`."""
+    """Return a decoder with layer norms and an ungated MLP, as in GPT-2.
+
+    Args:
+        overrides: fields of `DecoderConfig` that differ.
+    """
     return decoder_config(
         config, **{"norm_kind": "layer", "norm_bias": True, "mlp_gated": False, **overrides}
     )
 
 
 def biases(config: Any) -> dict[str, bool]:
-    """Bias fields from `attention_bias` and, if the family has it, `mlp_bias`."""
+    """Return the bias fields from `attention_bias` and, if the family has it, `mlp_bias`."""
     bias = config.attention_bias
     return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
 
 
 def biases_everywhere(bias: bool) -> dict[str, bool]:
-    """Bias fields of a decoder with biases in all linear layers or in none."""
+    """Return the bias fields of a decoder with biases in all linear layers or in none."""
     return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": bias}
 
 
 def rotary_fields(config: Any) -> dict[str, Any]:
-    """Rotary fields of a decoder whose layers share one table."""
+    """Return the rotary fields of a decoder whose layers share one table."""
     parameters = frequency_parameters(config, config.rope_parameters)
-    allows_odd = config.model_type in TURNS_AS_COSINES
+    allows_odd = config.model_type in ROTATES_AS_COSINES
     table = rotary(head_width(config), parameters, allows_odd=allows_odd)
     return {"rotary": (table,), "rotary_of": (0,) * config.num_hidden_layers}
 
 
 def rotary_by_layer_type(config: Any) -> dict[str, Any]:
-    """Rotary fields of a decoder with a table per type in `layer_types`.
+    """Return the rotary fields of a decoder with one table per type in `layer_types`.
 
     Layers whose type has null in `rope_parameters` are NoPE.
     """
@@ -176,7 +180,7 @@ def rotary_by_layer_type(config: Any) -> dict[str, Any]:
     n_pairs = max((len(table.frequencies) for table in tables.values()), default=0)
     types = per_layer_values(config, "layer_types")
     if unknown := sorted(set(types) - set(layer_types)):
-        raise InputError(f"layer_types has {unknown}, for which there are no rope_parameters")
+        raise InputError(f"layer_types has {unknown}, which rope_parameters lacks")
     return {
         "rotary": tuple(tables.get(layer_type, no_rotation(n_pairs)) for layer_type in layer_types),
         "rotary_of": tuple(map(layer_types.index, types)),
@@ -184,10 +188,10 @@ def rotary_by_layer_type(config: Any) -> dict[str, Any]:
 
 
 def rotary_in_layers(config: Any, has_rotary: Iterable[bool]) -> dict[str, Any]:
-    """Rotary fields of a decoder in which some layers have rotary embeddings; others are NoPE.
+    """Return the rotary fields of a decoder in which only some layers have rotary embeddings.
 
     Args:
-        has_rotary: one entry per layer.
+        has_rotary: one entry per layer; False for a NoPE layer.
     """
     table = rotary_fields(config)["rotary"][0]
     return {
@@ -197,7 +201,7 @@ def rotary_in_layers(config: Any, has_rotary: Iterable[bool]) -> dict[str, Any]:
 
 
 def rotary_by_length(config: Any, short: Rotary, long: Rotary) -> dict[str, Any]:
-    """Rotary fields of a decoder with another table beyond the original length."""
+    """Return the rotary fields of a decoder that has a second table beyond the original length."""
     return {
         "rotary": (short,),
         "rotary_of": (0,) * config.num_hidden_layers,
@@ -207,18 +211,18 @@ def rotary_by_length(config: Any, short: Rotary, long: Rotary) -> dict[str, Any]
 
 
 def no_rotation(n_pairs: int) -> Rotary:
-    """Table that leaves queries and keys unchanged."""
+    """Return a rotary table that leaves queries and keys unchanged."""
     return Rotary((0.0,) * n_pairs)
 
 
 def frequency_parameters(config: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Rotary parameters without the keys that change no frequency."""
+    """Return the rotary parameters without the keys that do not change frequencies."""
     ignored = RIDING.get(config.model_type, frozenset())
     return {key: value for key, value in parameters.items() if key not in ignored}
 
 
 def per_layer_values(config: Any, attribute: str) -> list[Any]:
-    """Attribute that must be a list with one entry per layer."""
+    """Return an attribute that must be a list with one entry per layer."""
     values = getattr(config, attribute)
     if not isinstance(values, list) or len(values) != config.num_hidden_layers:
         raise InputError(
@@ -229,7 +233,7 @@ def per_layer_values(config: Any, attribute: str) -> list[Any]:
 
 
 def layer_indices(config: Any, attribute: str) -> list[int]:
-    """Attribute that must be a list of layer indices."""
+    """Return an attribute that must be a list of layer indices."""
     values, n = getattr(config, attribute), config.num_hidden_layers
     if not isinstance(values, list) or not all(type(i) is int and 0 <= i < n for i in values):
         raise InputError(
@@ -239,7 +243,7 @@ def layer_indices(config: Any, attribute: str) -> list[int]:
 
 
 def window_size(config: Any, attribute: str = "sliding_window") -> int:
-    """Size of the attention window. 0 would hide everything and is refused."""
+    """Return the size of the attention window. 0 would hide everything and is refused."""
     size = getattr(config, attribute)
     if type(size) is not int or size < 1:
         raise InputError(f"{attribute} is {size!r}, expected a number of at least 1")
@@ -249,7 +253,7 @@ def window_size(config: Any, attribute: str = "sliding_window") -> int:
 def windows_by_layer_type(
     config: Any, windowed: str = "sliding_attention", attribute: str = "sliding_window"
 ) -> tuple[int, ...]:
-    """Window of each layer: `attribute` for layers of type `windowed`, 0 for full attention."""
+    """Return each layer's window: `attribute` for type `windowed`, 0 for full attention."""
     types = per_layer_values(config, "layer_types")
     if unknown := sorted(set(types) - {"full_attention", windowed}):
         raise InputError(f"layer_types has {unknown}, which is not handled")
@@ -259,6 +263,6 @@ def windows_by_layer_type(
 
 
 def uniform_window(config: Any) -> tuple[int, ...]:
-    """Window of each layer, the same for all: `sliding_window`, or 0 if it is null."""
+    """Return the same window for each layer: `sliding_window`, or 0 if it is null."""
     size = 0 if config.sliding_window is None else window_size(config)
     return (size,) * config.num_hidden_layers

@@ -1,7 +1,7 @@
 """bloom, falcon, gpt_neox, mpt and persimmon: queries, keys and values in one tensor.
 
-The names of the MLP's tensors are Megatron's. mpt has ALiBi, layer norms without bias, and
-attributes of attention in an object of their own.
+The MLP's tensors have Megatron's names. mpt has ALiBi, layer norms without bias, and the attributes
+of attention in a nested object.
 """
 
 import math
@@ -16,9 +16,10 @@ from jaxscore.models.families.family import Family, Part, Source, Table, linear,
 
 
 def alibi_slopes(n_heads: int) -> tuple[float, ...]:
-    """ALiBi's slope per head: 2^(-8/n), 2^(-16/n), ... for n heads (arXiv 2108.12409).
+    """Return ALiBi's slope per head: 2^(-8/n), 2^(-16/n), ... for n heads (arXiv 2108.12409).
 
-    If n is no power of two: the slopes of the next lower power, then every other one of twice it.
+    If n is not a power of two, these are the slopes of the next lower power p, followed by every
+    other slope of 2p.
     """
 
     def slopes(n: int) -> list[float]:
@@ -29,10 +30,10 @@ def alibi_slopes(n_heads: int) -> tuple[float, ...]:
 
 
 def attention_sources(config: DecoderConfig, fused: str, out: str, bias: bool) -> Table:
-    """Per group of heads: its queries, then one head of keys and one of values.
+    """Return the sources of fused attention: per group, its query heads, a key and a value head.
 
     Args:
-        fused, out: names of the two products.
+        fused, out: names of the two projections.
     """
     group = config.attention.n_heads // config.attention.n_kv_heads
     table: Table = {}
@@ -69,7 +70,7 @@ def _bloom(config: Any) -> DecoderConfig:
         skip_bias_add_qkv=False,
     )
     if config.pretraining_tp > 1:
-        fields.require(config, slow_but_exact=False)  # with it PyTorch leaves two biases out
+        fields.require(config, slow_but_exact=False)  # if True, PyTorch omits two biases
     return fields.gpt_decoder_config(
         config,
         mlp_width=4 * config.hidden_size,
@@ -97,7 +98,7 @@ def _bloom_sources(config: DecoderConfig) -> Table:
 
 
 def _falcon(config: Any) -> DecoderConfig:
-    """Three architectures: grouped heads with two norms, one key head, or all heads and ALiBi."""
+    """Three architectures: grouped heads with two norms, multi-query, or multi-head with ALiBi."""
     if config.new_decoder_architecture:
         n_kv_heads = config.num_kv_heads
         fields.require(config, parallel_attn=True)
@@ -201,7 +202,8 @@ def _persimmon_sources(config: DecoderConfig) -> Table:
     return table | norm(("final_norm",), "final_layernorm", True) | unembedding(config)
 
 
-# Of `attn_config`, the values that PyTorch's class computes, whatever the file says
+# Attributes of `attn_config`, with the values that PyTorch's class implements whatever the file
+# says
 ATTENTION: dict[str, Any] = {
     "alibi": True,
     "alibi_bias_max": 8,
@@ -210,11 +212,11 @@ ATTENTION: dict[str, Any] = {
     "qk_ln": False,
 }
 READ = {"clip_qkv", "softmax_scale"}
-UNREAD = {"attn_impl", "attn_uses_sequence_id"}  # another way to compute, or packed texts
+UNREAD = {"attn_impl", "attn_uses_sequence_id"}  # another implementation, or packed texts
 
 
 def _attention(config: Any) -> tuple[float | None, float]:
-    """Limit on queries, keys and values, and the scale of scores, from `attn_config`."""
+    """Return the limit on queries, keys and values, and the scale of scores, from `attn_config`."""
     values = config.attn_config or {}
     if not isinstance(values, dict):
         raise InputError(f"attn_config is {str(values)[:60]}, expected an object")
@@ -234,7 +236,7 @@ def _attention(config: Any) -> tuple[float | None, float]:
 
 
 def _mpt(config: Any) -> DecoderConfig:
-    # PyTorch's class reads none of these, and released models have these values.
+    # Released models have these values, and PyTorch's class reads none of them.
     fields.require(config, expansion_ratio=4, logit_scale=None, no_bias=True)
     limit, scale = _attention(config)
     return fields.gpt_decoder_config(
@@ -265,7 +267,8 @@ def _mpt_sources(config: DecoderConfig) -> Table:
 
 FAMILIES = {
     "bloom": Family(
-        # The last two lines are of the training code; PyTorch's class reads none of them.
+        # Attributes of the last two lines are for the training code; PyTorch's class reads none of
+        # them.
         fields.reads(
             "vocab_size hidden_size n_layer n_head layer_norm_epsilon tie_word_embeddings",
             "apply_residual_connection_post_layernorm slow_but_exact hidden_dropout",

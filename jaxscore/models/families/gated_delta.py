@@ -1,12 +1,15 @@
 """The gated delta rule in most layers: lara_mini, olmo_hybrid, qwen3_next, qwen3_5, qwen3_5_moe,
 qwen4_exp.
 
-The other layers of qwen have attention with partial rotary embeddings and gated outputs, and its
-norms are stored minus one, except those of the delta rule's outputs. Those of olmo_hybrid are as
-in olmo2. lara_mini has norms as usual, windows with rotary embeddings in some layers, and attention
-without either in others. qwen4_exp is qwen3_5_moe with several residual streams, to which some
-layers add embeddings of hashed n-grams; the indexer of its attention chooses all keys up to
-`indexer_budget` of them and what fills no block, and longer texts are refused.
+    family                  other layers
+    qwen3_next, qwen3_5*    attention with partial rotary embeddings and gated outputs
+    olmo_hybrid             attention as in olmo2
+    lara_mini               attention: some with a window and rotary embeddings, some with neither
+
+Checkpoints of qwen store norms minus one, except those of the delta rule's outputs. qwen4_exp is
+qwen3_5_moe with several residual streams, to which some layers add embeddings of hashed n-grams.
+The indexer of its attention chooses all keys up to `indexer_budget` of them plus an incomplete
+block; longer texts are refused.
 """
 
 import dataclasses
@@ -28,10 +31,10 @@ from jaxscore.models.families import fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Part, Source, Table, linear, norm, unembedding
 from jaxscore.models.families.hybrid import FULL, LINEAR, SLIDING
 
-PLUS = 1.0  # added to the scale of every norm but the delta rule's
-QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # of each head
+PLUS = 1.0  # added to the scale of every norm except the delta rule's
+QUERY, GATE = Part(1, 2, 0, 1), Part(1, 2, 1, 2)  # rows of each head
 INDEXED = "indexed_attention"
-SILU = ("silu", "swish")  # one function
+SILU = ("silu", "swish")  # two names of one function
 INDEXER = "indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads indexer_n_heads"
 
 
@@ -57,7 +60,7 @@ def _config(
 def _mixture(
     config: Any, renormalised: bool, plain: tuple[int, ...], width: int, **overrides: Any
 ) -> DecoderConfig:
-    """Experts beside a gated shared MLP, and plain MLPs of this width in some layers."""
+    """Experts with a gated shared MLP, and plain MLPs of inner width `width` in layers `plain`."""
     experts = Experts.of(
         count=config.num_experts,
         per_token=config.num_experts_per_tok,
@@ -74,7 +77,7 @@ def _qwen3_next(config: Any) -> DecoderConfig:
 
 
 def _output_gate(config: Any, default: str, *handled: str) -> str:
-    """Activation of the gate on the delta rule's outputs.
+    """Return the activation of the gate on the delta rule's outputs.
 
     Raises:
         InputError: it is not one of `handled`.
@@ -87,7 +90,7 @@ def _output_gate(config: Any, default: str, *handled: str) -> str:
 
 
 def _qwen3_5(config: Any) -> DecoderConfig:
-    _output_gate(config, "silu", *SILU)  # of Qwen3.6's files; PyTorch's class does not read it
+    _output_gate(config, "silu", *SILU)  # in Qwen3.6's files; PyTorch's class does not read it
     return _config(config)
 
 
@@ -122,7 +125,7 @@ def _qwen4_exp(config: Any) -> DecoderConfig:
 
 
 def _ngrams(config: Any) -> Ngrams:
-    """Layers with n-grams, whose hashes follow from sizes and a seed."""
+    """Return the layers with n-grams; the hashes follow from sizes and a seed."""
     fields.require_counts(config, *NGRAM_SIZES.split())
     types, ids = config.layer_types, config.ple_layer_ids
     if not all(type(layer_id) is int and 1 <= layer_id <= len(types) for layer_id in ids):
@@ -131,7 +134,7 @@ def _ngrams(config: Any) -> Ngrams:
         )
     layers = tuple(sorted({layer_id - 1 for layer_id in ids}))
     if others := [layer_id + 1 for layer_id in layers if types[layer_id] != LINEAR]:
-        raise InputError(f"ple_layer_ids has {others}, which are no layers of {LINEAR!r}")
+        raise InputError(f"ple_layer_ids has {others}, which are not layers of type {LINEAR!r}")
     separator = config.eos_token_id
     if isinstance(separator, list):
         separator = separator[0] if separator else None
@@ -150,10 +153,10 @@ def _ngrams(config: Any) -> Ngrams:
     for nth in range(len(layers)):
         head_primes = primes[nth * n_heads : (nth + 1) * n_heads]
         rows = -(-sum(head_primes) // step) * step
-        if rows >= MOST_ROWS:
+        if rows >= MAX_ROWS:
             raise InputError(
-                f"ngram_vocab_size_base is {config.ngram_vocab_size_base}, expected tables of less "
-                f"than {MOST_ROWS} rows"
+                f"ngram_vocab_size_base is {config.ngram_vocab_size_base}, expected tables of "
+                f"fewer than {MAX_ROWS} rows"
             )
         tables.append(NgramTable(_multipliers(config, nth), head_primes, rows))
     taps = config.ple_conv_kernel_size
@@ -161,16 +164,16 @@ def _ngrams(config: Any) -> Ngrams:
 
 
 def _primes(least: int, count: int) -> tuple[int, ...]:
-    """The first `count` primes from `least` on.
+    """Return the first `count` primes that are at least `least`.
 
     Raises:
-        InputError: they are beyond the rows that a table may have.
+        InputError: a prime exceeds the rows that a table may have.
     """
     primes: list[int] = []
     candidate = max(least, 2)
     while len(primes) < count:
-        if candidate >= MOST_ROWS:
-            raise InputError(f"ngram_vocab_size_base is {least}, expected less than {MOST_ROWS}")
+        if candidate >= MAX_ROWS:
+            raise InputError(f"ngram_vocab_size_base is {least}, expected less than {MAX_ROWS}")
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             primes.append(candidate)
         candidate += 1
@@ -178,9 +181,9 @@ def _primes(least: int, count: int) -> tuple[int, ...]:
 
 
 def _multipliers(config: Any, nth: int) -> tuple[int, ...]:
-    """Odd multipliers of the `nth` layer with n-grams, which keep products below 2^63.
+    """Return odd multipliers of the `nth` layer with n-grams, which keep products below 2^63.
 
-    They are numbers of SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number
+    They are outputs of SplitMix64 (Steele et al. 2014, "Fast splittable pseudorandom number
     generators").
     """
     limit = max(1, (2**63 - 1) // config.vocab_size // 2)
@@ -195,7 +198,10 @@ def _multipliers(config: Any, nth: int) -> tuple[int, ...]:
 
 
 def _indexed_keys(config: Any) -> int:
-    """Number of keys up to which an indexer chooses all: its budget, and what fills no block."""
+    """Return the number of keys up to which an indexer chooses all of them.
+
+    That is its budget, plus the keys of an incomplete block.
+    """
     fields.require_counts(config, *INDEXER.split())
     fields.require(config, indexer_kv_heads=1)
     budget, block = config.indexer_budget, config.indexer_compress_ratio
@@ -207,7 +213,7 @@ def _indexed_keys(config: Any) -> int:
 
 
 def _attention_sources(config: DecoderConfig) -> Table:
-    """The rows of a head's query and gate lie beside each other."""
+    """Return the sources of attention; each head's query rows precede its gate rows."""
     table = llama.attention_sources(config) | llama.qk_norm_sources(config, PLUS)
     for param, rows in {"q": QUERY, "gate": GATE}.items():
         path = (*hybrid.ATTENTION, param)
@@ -219,11 +225,11 @@ def _attention_sources(config: DecoderConfig) -> Table:
 
 
 def _delta_sources(config: DecoderConfig, *, grouped: bool = False, fused: str = "") -> Table:
-    """The delta rule.
+    """Return the sources of the delta rule.
 
     Args:
-        grouped: tensors have all rows of a key head beside each other.
-        fused: name of one tensor of all products inward; empty if there are several.
+        grouped: if True, tensors group their rows by key head.
+        fused: the name of the one tensor of all input projections; empty if there are several.
     """
     if config.recurrent is None:
         return {}
@@ -294,7 +300,7 @@ def _grouped_sources(config: DecoderConfig) -> Table:
 
 
 def _connection_sources(at: tuple[str, ...], name: str, *, is_last: bool = False) -> Table:
-    """A hyper-connection; the last one adds nothing to the streams."""
+    """Return the sources of a hyper-connection; the last one adds nothing to the streams."""
     names: dict[tuple[str, ...], str]
     names = {("gate", "left"): "input_mix_weight_down", ("gate", "right"): "input_mix_weight_up"}
     if not is_last:
@@ -335,7 +341,7 @@ def _ngram_sources(config: DecoderConfig) -> Table:
 
 
 def _ngram_constants(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """What hashes are made of, which transformers takes from the checkpoint."""
+    """Return the constants of the hashes, which transformers takes from the checkpoint."""
     if config.ngrams is None:
         return {}
     out = {}
@@ -361,9 +367,9 @@ NGRAM_SIZES = (
     "ple_conv_kernel_size ple_embed_dim"
 )
 NGRAM_TABLE = "ple_embedding.ngram_embedding.weight"
-MOST_ROWS = 1 << 31
-GOLDEN = 0x9E3779B97F4A7C15  # of SplitMix64
-MTP = (r"mtp\..*",)  # multi-token-prediction layers of released files
+MAX_ROWS = 1 << 31
+GOLDEN = 0x9E3779B97F4A7C15  # increment of SplitMix64
+MTP = (r"mtp\..*",)  # multi-token-prediction layers in released files
 
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
@@ -410,9 +416,9 @@ def _lara_sources(config: DecoderConfig) -> Table:
     )
 
 
-NORM_EPS = 1e-5  # of the delta rule's outputs, independent of `rms_norm_eps`
+NORM_EPS = 1e-5  # for the norm of the delta rule's outputs, independent of `rms_norm_eps`
 LAYER = "layers.{i}."
-OLMO_PROJECTIONS = {  # in our order of a layer's parameters
+OLMO_PROJECTIONS = {  # in the order of our parameters
     "q": "q_proj",
     "k": "k_proj",
     "v": "v_proj",
@@ -426,7 +432,7 @@ OLMO_PROJECTIONS = {  # in our order of a layer's parameters
 def _olmo_hybrid(config: Any) -> DecoderConfig:
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     if not 0 < len(layers) < config.num_hidden_layers:
-        raise InputError(f"layer_types has no two kinds, expected {LINEAR!r} and {FULL!r}")
+        raise InputError(f"layer_types has a single type, expected both {LINEAR!r} and {FULL!r}")
     rate = 2.0 if config.linear_allow_neg_eigval else 1.0
     mixer = hybrid.gated_delta(config, largest_rate=rate, norm_eps=NORM_EPS)
     rotary: dict[str, Any] = {"rotary": (), "rotary_of": ()}
@@ -459,7 +465,7 @@ def _olmo_delta_sources(config: DecoderConfig) -> Table:
 
 
 def _norm_sources(config: DecoderConfig) -> Table:
-    """Norms before the halves of linear layers, and after the halves of other layers."""
+    """Return the sources of norms: before both halves of linear layers, after those of others."""
     assert config.recurrent is not None
     full = tuple(i for i in range(config.n_layers) if i not in config.recurrent.layers)
     names = {
@@ -493,7 +499,7 @@ FAMILIES = {
         sources=_lara_sources,
         lacks="intermediate_size full_attention_interval",
         renamed={".linear_attn.out_norm.": ".linear_attn.norm."},
-        joined={  # transformers' class has them apart
+        joined={  # transformers' class has separate tensors
             "linear_attn.in_proj.weight": tuple(
                 f"linear_attn.in_proj_{name}.weight" for name in ("qkv", "z", "b", "a")
             )

@@ -31,14 +31,14 @@ def _gemma(config: Any, **overrides: Any) -> DecoderConfig:
 def _gemma1(config: Any) -> DecoderConfig:
     """The activation is `hidden_act`, as in PyTorch; Flax's class reads `hidden_activation`.
 
-    "gelu" is the exact one, as the file says and transformers 4.57 has it; 5 takes it for the tanh
-    form, with which the first releases were trained.
+    "gelu" is the exact GELU, as in transformers 4.57; version 5 reads it as the tanh form, with
+    which the first releases were trained.
     """
     other = config.hidden_activation
     if other is not None and other != config.hidden_act:
         raise InputError(
             f"hidden_activation is {other!r} and hidden_act {config.hidden_act!r}; "
-            "which one counts has changed over time, so make them the same"
+            "transformers' versions read different ones, so make them the same"
         )
     return _gemma(config)
 
@@ -59,14 +59,14 @@ def _gemma2(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def _gemma3(config: Any) -> DecoderConfig:
-    """Norms of queries and keys; layers with a window have frequencies of their own."""
+    """Norms of queries and keys; layers with a window have separate rotary frequencies."""
     # PyTorch's class accepts the cap without applying it.
     fields.require(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
     return _gemma2(config, qk_norm_kind="head", **fields.rotary_by_layer_type(config))
 
 
 def _vaultgemma(config: Any) -> DecoderConfig:
-    """gemma2 without the norms after each half."""
+    """gemma2 without the norms after attention and MLP."""
     return _gemma2(config, norm_place="before")
 
 
@@ -97,7 +97,7 @@ NORMS = {"attention_norm": "temporal_pre_norm", "mlp_norm": "channel_pre_norm"}
 
 
 def _recurrent(config: Any) -> Recurrent | None:
-    """Layers whose type in `block_types`, which is repeated, is `RECURRENT`."""
+    """Return the recurrence of the layers of type `RECURRENT`; `block_types` is repeated."""
     types, n_layers = config.block_types, config.num_hidden_layers
     if not types or not all(layer_type in (RECURRENT, ATTENTION) for layer_type in types):
         raise InputError(f"block_types is {types!r}, expected {RECURRENT!r} and {ATTENTION!r}")
@@ -105,7 +105,8 @@ def _recurrent(config: Any) -> Recurrent | None:
     inner, n_blocks, taps = config.lru_width, config.num_attention_heads, config.conv1d_width
     if inner < 1 or inner % n_blocks:
         raise InputError(
-            f"lru_width {inner} is no multiple of num_attention_heads {n_blocks}, in as many blocks"
+            f"lru_width {inner} is not a multiple of num_attention_heads {n_blocks}, the number of "
+            "its blocks"
         )
     if taps < 1:
         raise InputError(f"conv1d_width is {taps}, expected at least 1")
@@ -124,7 +125,7 @@ def _recurrent_gemma(config: Any) -> DecoderConfig:
         mlp_width=config.intermediate_size // 2,
         max_positions=fields.MAX_POSITIONS,
         mlp_activation=fields.activation(config, "hidden_activation"),
-        # As PyTorch's class rounds it
+        # PyTorch's class rounds it to bfloat16
         embedding_scale=float(ml_dtypes.bfloat16(math.sqrt(config.hidden_size))),
         head_softcap=config.logits_soft_cap,
         qkv_bias=config.attention_bias,
@@ -134,7 +135,7 @@ def _recurrent_gemma(config: Any) -> DecoderConfig:
 
 
 def _block_sources(config: DecoderConfig) -> Table:
-    """Attention and RG-LRUs, which have one name."""
+    """Return the sources of attention and RG-LRUs, which share a prefix."""
     name, unit = LAYER + "temporal_block.", LAYER + "temporal_block.rg_lru."
     table: Table = {}
     for param in "qkv":

@@ -1,6 +1,6 @@
 """gemma4 and gemma3n: shared keys, per-layer embeddings, heads of two sizes.
 
-gemma4 may have experts beside an MLP, and gemma3n has four residual streams.
+gemma4 may have experts in addition to an MLP, and gemma3n has four residual streams.
 """
 
 import math
@@ -24,7 +24,7 @@ from jaxscore.models.families.gemma import SANDWICH_NORMS
 from jaxscore.models.rope import rotary
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-PER_LAYER_KEYS = {"head_dim", "num_key_value_heads"}  # of an entry of `per_layer_config`
+PER_LAYER_KEYS = {"head_dim", "num_key_value_heads"}  # keys of an entry of `per_layer_config`
 
 
 def _gemma4(config: Any) -> DecoderConfig:
@@ -57,7 +57,7 @@ def _gemma4(config: Any) -> DecoderConfig:
 
 
 def _head_sizes(config: Any, layer: int) -> tuple[int, int]:
-    """Number of KV heads and width of a head of one layer."""
+    """Return the number of KV heads and the head width of a layer."""
     sizes = config.per_layer_config.get(layer, {})
     unknown = sorted(set(sizes) - PER_LAYER_KEYS) if isinstance(sizes, dict) else sizes
     if unknown or not isinstance(sizes, dict):
@@ -70,7 +70,7 @@ def _head_sizes(config: Any, layer: int) -> tuple[int, int]:
 
 
 def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
-    """Head sizes of the sliding layers, and of the full ones if those differ."""
+    """Return the head fields of the sliding layers, and of the full ones if those differ."""
     sizes = {
         layer_type: {_head_sizes(config, i) for i, name in enumerate(types) if name == layer_type}
         for layer_type in (SLIDING, FULL)
@@ -90,19 +90,23 @@ def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
     for heads, _ in sizes[SLIDING] | sizes[FULL]:
         if heads < 1 or n_heads % heads:
             raise InputError(
-                f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {heads}"
+                f"num_attention_heads {n_heads} is not a multiple of num_key_value_heads {heads}"
             )
     return out
 
 
 def keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
-    """Layer whose keys each layer uses: the last layers share keys of the last of their type."""
+    """Return for each layer the index of the layer whose keys it uses.
+
+    The last `num_kv_shared_layers` layers use the keys of the last layer of their type before them.
+    """
     n, shared = config.num_hidden_layers, config.num_kv_shared_layers
     if not shared:
         return ()
     if type(shared) is not int or not 0 < shared < n or set(types[: n - shared]) != set(types):
         raise InputError(
-            f"num_kv_shared_layers is {shared!r}, expected that a layer of each type is before them"
+            f"num_kv_shared_layers is {shared!r}, expected a number that leaves a "
+            "layer of each type before them"
         )
     last = {
         layer_type: max(i for i in range(n - shared) if types[i] == layer_type)
@@ -112,7 +116,7 @@ def keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
 
 
 def _rotary_fields(config: Any, types: list[str]) -> dict[str, Any]:
-    """A table per layer type, by the width of its heads, padded to the longest table."""
+    """Return a rotary table per layer type, by the width of its heads, padded to equal length."""
     layer_types = list(dict.fromkeys(types))
     tables = {
         layer_type: rotary(
@@ -136,7 +140,7 @@ def _rotary_fields(config: Any, types: list[str]) -> dict[str, Any]:
 
 
 def _mlp_fields(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
-    """Experts beside the MLP, or twice its width in layers that share keys."""
+    """Return the fields of experts, or of an MLP with twice the width in layers that share keys."""
     mlp_fields: dict[str, Any] = {}
     if config.use_double_wide_mlp and keys_of:
         layers = tuple(i for i, source in enumerate(keys_of) if source != i)
@@ -165,7 +169,7 @@ def _attention_sources(
     layers: tuple[int, ...] | None,
     with_keys: tuple[int, ...] | None,
 ) -> Table:
-    """Queries and outputs of some layers; keys and values of those that have their own."""
+    """Return the sources of attention in `layers`; only `with_keys` have keys and values."""
     name = "layers.{i}.self_attn."
     table: Table = {}
     layers_of = {"q": layers, "k": with_keys}
@@ -215,13 +219,13 @@ def _mlp_sources(config: DecoderConfig) -> Table:
 
 
 def attention_and_norm_sources(config: DecoderConfig) -> Table:
-    """Embedding, attention, and the norms of every layer."""
+    """Return the sources of the embedding, attention, and the norms of every layer."""
     table = llama.embedding_sources(config) | _all_attention_sources(config)
     return table | layer_norms(SANDWICH_NORMS)
 
 
 def per_layer_sources() -> Table:
-    """Per-layer embeddings."""
+    """Return the sources of per-layer embeddings."""
     at, layer = ("layers", "per_layer"), "layers.{i}."
     table: Table = {
         ("embed", "per_layer", "token"): Source("embed_tokens_per_layer.weight"),
@@ -240,7 +244,10 @@ def _sources(config: DecoderConfig) -> Table:
 
 
 def unread(config: DecoderConfig) -> tuple[str, ...]:
-    """Keys and values of layers that use another layer's; released checkpoints have them."""
+    """Return patterns of unused keys and values in released checkpoints.
+
+    They belong to layers that use the keys of another layer.
+    """
     shared = [i for i, source in enumerate(config.attention.keys_of) if source != i]
     return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
 
@@ -252,7 +259,7 @@ READS = (
 )
 
 
-HALF = 2**-0.5  # of the sum of the stream, attention and LAuReL
+HALF = 2**-0.5  # scale of the sum of the stream, attention and LAuReL
 UNREAD = "altup_coef_clip altup_lr_multiplier query_pre_attn_scalar"
 
 
@@ -304,7 +311,11 @@ def _altup(config: Any) -> AltUp:
 
 
 def _cutoffs(config: Any) -> tuple[float | None, ...]:
-    """Standard deviations above the mean that the share of a pattern is below; None for share 0."""
+    """Return each layer's cutoff in standard deviations above the mean.
+
+    A normal variable is below the cutoff with the probability in `activation_sparsity_pattern`.
+    Probability 0 gives None.
+    """
     shares = fields.per_layer_values(config, "activation_sparsity_pattern")
     if not all(is_real(share) and 0 <= share < 1 for share in shares):
         raise InputError(
@@ -338,7 +349,7 @@ def _gemma3n_sources(config: DecoderConfig) -> Table:
 
 
 def _unread(config: DecoderConfig) -> tuple[str, ...]:
-    """Also scales that are not applied."""
+    """Return `unread` and the patterns of scales that are not applied."""
     assert isinstance(config.residual.streams, AltUp)
     scales = (
         () if config.residual.streams.scaled else (r"layers\.\d+\.altup\.correct_output_scale",)

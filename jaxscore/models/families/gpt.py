@@ -8,7 +8,7 @@ from jaxscore.models.families import fields, fused_qkv
 from jaxscore.models.families.family import Family, Part, Source, Table, linear, norm, unembedding
 from jaxscore.models.rope import rotary
 
-CODEGEN_PARTS = 4  # for the accelerators that it was trained on
+CODEGEN_PARTS = 4  # one for each accelerator that a model was trained on
 BUFFERS = (r"h\.\d+\.attn\.(attention\.)?(bias|masked_bias|causal_mask)",)
 
 
@@ -26,11 +26,11 @@ def _gptlike(config: Any, **overrides: Any) -> DecoderConfig:
 def _sources(
     config: DecoderConfig, mlp: tuple[str, str] = ("c_fc", "c_proj"), *, transposed: bool = False
 ) -> Table:
-    """All tensors except attention's.
+    """Return the sources of all tensors except attention's.
 
     Args:
         mlp: names of the two projections of the MLP.
-        transposed: they are stored [in, out].
+        transposed: if True, the projections are stored [in, out].
     """
     layer = "h.{i}."
     table: Table = {("embed", "token"): Source("wte.weight")}
@@ -47,7 +47,7 @@ def _sources(
 
 
 def _attention_sources(layer: str, out_bias: bool) -> Table:
-    """Attention with one tensor per projection; only the output may have a bias."""
+    """Return the sources of attention with a tensor per projection; the output may have a bias."""
     at = ("layers", "attention")
     table = linear((*at, "out"), layer + "out_proj", out_bias)
     for name in "qkv":
@@ -56,7 +56,7 @@ def _attention_sources(layer: str, out_bias: bool) -> Table:
 
 
 def _with_positions(config: Any) -> DecoderConfig:
-    """Learned positions, biases everywhere, scores that may be scaled."""
+    """Learned positions, biases everywhere, optionally scaled scores."""
     width = fields.head_width(config)
     return _gptlike(
         config,
@@ -83,7 +83,7 @@ def _gpt2_sources(config: DecoderConfig) -> Table:
 
 
 def _gpt_bigcode(config: Any) -> DecoderConfig:
-    """One head of keys and values for all queries, or one for each."""
+    """One KV head for all query heads, or one for each."""
     fields.require(config, add_cross_attention=False)
     return _with_positions(config)
 
@@ -95,7 +95,7 @@ def _gpt_bigcode_sources(config: DecoderConfig) -> Table:
 
 
 def _gpt_neo(config: Any) -> DecoderConfig:
-    """Unscaled attention scores; layers called local have a window."""
+    """Unscaled attention scores; layers of type "local" have a window."""
     windows = {"global": 0, "local": fields.window_size(config, "window_size")}
     layers = fields.per_layer_values(config, "attention_layers")
     if unknown := sorted(set(layers) - set(windows)):
@@ -127,7 +127,7 @@ def _gptj(config: Any) -> DecoderConfig:
 
 
 def _codegen(config: Any) -> DecoderConfig:
-    """gptj with fused queries, values and keys, in four parts of neighbouring heads."""
+    """gptj with fused queries, values and keys in four parts, each of neighbouring heads."""
     if config.n_head % CODEGEN_PARTS:
         raise InputError(f"n_head is {config.n_head}, expected a multiple of {CODEGEN_PARTS}")
     return _gptj(config)
@@ -167,13 +167,13 @@ FAMILIES = {
         **NAMES,
     ),
     "gpt_bigcode": Family(
-        # Two change rounding in half precision only; ours is float32 anyway.
+        # The `*softmax_in_fp32` change rounding in half precision only; ours is float32 anyway.
         fields.reads(
             READS,
             GPT2_SIZES,
             "multi_query add_cross_attention attention_softmax_in_fp32",
             "scale_attention_softmax_in_fp32 num_key_value_heads",
-            # Of a program for inference that StarCoder was released with
+            # For an inference program that StarCoder was released with
             "inference_runner pad_key_length validate_runner_input",
         ),
         _gpt_bigcode,

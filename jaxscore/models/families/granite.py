@@ -1,5 +1,5 @@
-"""granite, its mixtures, some with windows, and hyperclovax: llama with multipliers on what it adds
-up."""
+"""granite, its mixtures of experts and windowed variants, and hyperclovax: llama with multipliers
+on its sums."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier log
 
 
 def granite_config(config: Any, **overrides: Any) -> DecoderConfig:
+    """Return the decoder of granite, except for the fields in `overrides`."""
     if not config.logits_scaling:
         raise InputError("logits_scaling is 0, expected another number")
     return llama.llama_config(
@@ -27,8 +28,8 @@ def granite_config(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def _hyperclovax(config: Any) -> DecoderConfig:
-    """Granite with norms after both halves, whose `logits_scaling` multiplies."""
-    # Released configs have it beside `hidden_act`; PyTorch's class does not read it.
+    """Granite with norms after both halves, and logits multiplied by `logits_scaling`."""
+    # Released configs have this in addition to `hidden_act`; PyTorch's class does not read it.
     fields.require(config, activation_function=config.hidden_act)
     decoder = granite_config(config, norm_place="both" if config.use_post_norm else "before")
     return decoder.replace(head_scale=config.logits_scaling)
@@ -41,7 +42,10 @@ def _hyperclovax_sources(config: DecoderConfig) -> Table:
 
 
 def _windows(config: Any) -> dict[str, Any]:
-    """Windows in some layers, a rotary base for each, and sinks in all; base 0 is NoPE."""
+    """Return the fields of windows in some layers, a rotary base per layer, and sinks in all.
+
+    Base 0 makes a layer NoPE.
+    """
     bases = fields.per_layer_values(config, "layer_rope_theta")
     if not all(type(base) in (int, float) for base in bases):
         raise InputError(f"layer_rope_theta is {bases!r}, expected numbers")
@@ -69,7 +73,7 @@ def _granitemoe_swa(config: Any) -> DecoderConfig:
 
 
 def _granitemoe(config: Any, **overrides: Any) -> DecoderConfig:
-    """Experts in every layer, beside an MLP if `shared_intermediate_size` is not 0."""
+    """Experts in every layer, with a shared MLP if `shared_intermediate_size` is not 0."""
     fields.require(config, position_embedding_type="rope")
     # Renormalising a softmax over all experts equals its softmax over the chosen ones.
     experts = Experts.of(
@@ -102,7 +106,7 @@ def _granitemoe_sources(
 
 SINKS: Table = {("layers", "attention", "sinks"): Source("layers.{i}.self_attn.sinks")}
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
-# Names of transformers 5
+# Names in transformers 5
 RENAMED = {
     ".block_sparse_moe.experts.gate_up_proj": ".block_sparse_moe.input_linear.weight",
     ".block_sparse_moe.experts.down_proj": ".block_sparse_moe.output_linear.weight",

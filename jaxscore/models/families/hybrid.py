@@ -1,6 +1,6 @@
-"""Weight tables of decoders with recurrent layers, and fields of their mixers.
+"""Weight sources of decoders with recurrent layers, and fields of their mixers.
 
-Each kind of layer is stacked on its own.
+Each kind of layer is stacked separately.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from jaxscore.models.families import fields
 from jaxscore.models.families.family import Part, Source, Table, linear, norm
 
 ATTENTION, RECURRENT = ("layers", "attention"), ("recurrent",)
-# Of `layer_types`
+# Values of `layer_types`
 LINEAR, FULL, SLIDING = "linear_attention", "full_attention", "sliding_attention"
 
 
 def by_kind(config: DecoderConfig, table: Table) -> Table:
-    """The table with rows of `ATTENTION` and `RECURRENT` for the layers of each kind.
+    """Restrict the sources of attention and recurrence to the layers that have them.
 
     Args:
-        table: rows of attention as in a decoder that has it in all layers, rows of the
-            recurrence under `RECURRENT`, and others.
+        table: sources of attention under `ATTENTION`, as for a decoder with attention in all
+            layers, of the recurrence under `RECURRENT`, and others.
     """
     if config.recurrent is None and config.mlp.layers is None:
         return {path: source for path, source in table.items() if path[0] != RECURRENT[0]}
@@ -49,7 +49,7 @@ def by_kind(config: DecoderConfig, table: Table) -> Table:
 
 
 def parts(groups: int, *rows: int) -> list[Part]:
-    """Parts of a fused tensor, each of whose groups has this number of rows for each part."""
+    """Split a fused tensor: each of its groups has `rows[k]` rows of the k-th part."""
     piece = math.gcd(*rows)
     stops = [stop // piece for stop in itertools.accumulate(rows)]
     starts = [0, *stops[:-1]]
@@ -57,10 +57,10 @@ def parts(groups: int, *rows: int) -> list[Part]:
 
 
 def layers_of_type(config: Any, layer_type: str, *others: str) -> tuple[int, ...]:
-    """Layers of one type.
+    """Return the layers of one type.
 
     Raises:
-        InputError: `layer_types` has another type than `kind` and `others`.
+        InputError: `layer_types` has a type other than `layer_type` and `others`.
     """
     types = fields.per_layer_values(config, "layer_types")
     if unknown := sorted(set(map(str, types)) - {layer_type, *others}):
@@ -69,11 +69,11 @@ def layers_of_type(config: Any, layer_type: str, *others: str) -> tuple[int, ...
 
 
 def recurrence_alone(config: Any, mixer: Any, **overrides: Any) -> DecoderConfig:
-    """Decoder of layers that are one recurrence each, without attention and MLPs.
+    """Return a decoder whose layers are one recurrence each, without attention and MLPs.
 
     Args:
         mixer: see `Recurrent`.
-        own: further fields of `DecoderConfig`.
+        overrides: further fields of `DecoderConfig`.
     """
     n_layers = config.num_hidden_layers
     return DecoderConfig.of(
@@ -100,10 +100,10 @@ def recurrence_alone(config: Any, mixer: Any, **overrides: Any) -> DecoderConfig
 
 
 def gated_delta(config: Any, **mixer_fields: Any) -> GatedDelta:
-    """Gated delta rule of the sizes `linear_*`, with the fields in `own`.
+    """Return a gated delta rule with the sizes `linear_*` and the fields in `mixer_fields`.
 
     Raises:
-        InputError: sizes that make no layer.
+        InputError: sizes that do not form a valid layer.
     """
     for name in ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"):
         if getattr(config, name) < 1:
@@ -111,7 +111,7 @@ def gated_delta(config: Any, **mixer_fields: Any) -> GatedDelta:
     n_keys, n_values = config.linear_num_key_heads, config.linear_num_value_heads
     if n_keys < 1 or n_values % n_keys:
         raise InputError(
-            f"linear_num_value_heads {n_values} is no multiple of linear_num_key_heads {n_keys}"
+            f"linear_num_value_heads {n_values} is not a multiple of linear_num_key_heads {n_keys}"
         )
     return GatedDelta(
         n_keys,
@@ -131,16 +131,17 @@ def state_space(
     time_step_limit: Any,
     **mixer_fields: Any,
 ) -> StateSpace:
-    """Mamba-2 mixer whose outputs are normed after their gate, except for the fields in `own`.
+    """Return a Mamba-2 mixer whose outputs are normed after their gate.
 
     Args:
-        time_step_limit: least and most step size, as in a config.
+        time_step_limit: the smallest and largest step size, as in a config.
+        mixer_fields: fields of `StateSpace` that are added or differ.
 
     Raises:
-        InputError: sizes that make no layer.
+        InputError: sizes that do not form a valid layer.
     """
     if n_groups < 1 or n_heads % n_groups:
-        raise InputError(f"{n_heads} Mamba heads are no multiple of {n_groups} groups")
+        raise InputError(f"{n_heads} Mamba heads are not a multiple of {n_groups} groups")
     limits = time_step_limit
     is_pair = isinstance(limits, list | tuple) and len(limits) == 2
     if not is_pair or not all(type(x) in (int, float) and x >= 0 for x in limits):
@@ -159,7 +160,7 @@ def state_space(
 
 
 def state_space_sources(config: DecoderConfig, name: str) -> Table:
-    """Mamba-2 layers under `name`, whose projections and convolutions are fused."""
+    """Return the sources of Mamba-2 layers under `name`; projections and convolutions are fused."""
     if config.recurrent is None:
         return {}
     mixer = config.recurrent.mixer
@@ -184,16 +185,16 @@ def state_space_sources(config: DecoderConfig, name: str) -> Table:
 def selective_scan(
     inner: int, rank: Any, activation: Any, norm_eps: float = 0.0, **mixer_fields: Any
 ) -> SelectiveScan:
-    """Mamba-1 mixer with the fields in `own`.
+    """Return a Mamba-1 mixer with the fields in `mixer_fields`.
 
     Args:
-        inner: channels.
-        rank: of the product that makes step sizes.
-        activation: after the convolution.
+        inner: number of channels.
+        rank: the rank of the product that computes step sizes.
+        activation: the activation after the convolution.
         norm_eps: see `SelectiveScan`.
 
     Raises:
-        InputError: sizes that make no layer.
+        InputError: sizes that do not form a valid layer.
     """
     mixer = SelectiveScan(
         inner=inner, rank=rank, activation=activation, norm_eps=norm_eps, **mixer_fields
@@ -205,9 +206,10 @@ def selective_scan(
 
 
 def selective_scan_sources(config: DecoderConfig, name: str) -> Table:
-    """Mamba-1 layers under `name`; one tensor has x and z, one has step sizes, B and C.
+    """Return the sources of Mamba-1 layers under `name`.
 
-    With heads the rows of x and z alternate, and further tensors have an axis of heads.
+    One tensor has x and z, and one has step sizes, B and C. With heads, the rows of x and z
+    alternate, and further tensors have an axis of heads.
     """
     if config.recurrent is None:
         return {}

@@ -1,8 +1,8 @@
-"""The delta rule with a decay of each channel (Kimi delta attention) in most layers: kimi_linear,
+"""The delta rule with a decay per channel (Kimi delta attention) in most layers: kimi_linear,
 bailing_hybrid.
 
-The other layers have latent attention: without rotation in kimi_linear, with a gate of each head in
-bailing_hybrid. All layers but the first ones have experts.
+The other layers have latent attention: without rotary embeddings in kimi_linear, with a gate per
+head in bailing_hybrid. All layers except the first ones have experts.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from jaxscore.models.families import deepseek, fields, hybrid, llama, mixtures
 from jaxscore.models.families.family import Source, Table, linear, norm
 from jaxscore.models.families.hybrid import FULL, LINEAR
 
-KIMI_PROJECTIONS = {  # in our order of a layer's parameters
+KIMI_PROJECTIONS = {  # in the order of our parameters
     "q": "q_proj",
     "k": "k_proj",
     "v": "v_proj",
@@ -36,7 +36,12 @@ BAILING_PROJECTIONS = {
 
 
 def _decoder(config: Any, mixer_fields: dict[str, Any], **overrides: Any) -> DecoderConfig:
-    """Decoder of both families, except for fields of `GatedDelta` and of the decoder."""
+    """Return the decoder of both families.
+
+    Args:
+        mixer_fields: fields of `GatedDelta` that are added or differ.
+        overrides: fields of the decoder that are added or differ.
+    """
     fields.require(config, tie_word_embeddings=False)  # PyTorch's classes tie nothing
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     width, count, taps = (
@@ -63,7 +68,7 @@ def _decoder(config: Any, mixer_fields: dict[str, Any], **overrides: Any) -> Dec
 
 
 def _kimi_linear(config: Any) -> DecoderConfig:
-    # PyTorch's class has no other; these are of published files.
+    # Published files have these; PyTorch's class implements nothing else.
     fields.require(config, mla_use_nope=True, moe_layer_freq=1)
     fields.require(config, use_grouped_topk=True, moe_router_activation_func="sigmoid")
     return _decoder(
@@ -74,7 +79,7 @@ def _kimi_linear(config: Any) -> DecoderConfig:
     )
 
 
-# Attributes of Ling 3.0's configs, at the values that PyTorch's class computes
+# Attributes of Ling 3.0's configs, with the values that PyTorch's class implements
 LING: dict[str, Any] = {
     "gated_attention_proj_granularity_type": "head_wise",
     "group_norm_size": 1,
@@ -93,7 +98,8 @@ LING: dict[str, Any] = {
 
 def _bailing_hybrid(config: Any) -> DecoderConfig:
     share = config.qk_rope_head_dim / max(config.linear_head_dim, 1)
-    # transformers' class moves it into the object, where other types take a share of it again.
+    # transformers' class moves it into rope_parameters, where types other than "default" apply it
+    # again.
     is_default = config.rope_parameters.get("rope_type", "default") == "default"
     fields.require(
         config,

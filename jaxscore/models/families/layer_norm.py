@@ -6,7 +6,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.models.families import fields, llama
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm, unembedding
 
-NEMOTRON_PLUS = 1.0  # its norms are stored as their scale minus one
+NEMOTRON_PLUS = 1.0  # checkpoints store the scale of norms minus one
 
 
 def _coherelike(config: Any, **overrides: Any) -> DecoderConfig:

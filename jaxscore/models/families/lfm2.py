@@ -1,6 +1,6 @@
 """Short convolutions in place of attention in most layers: lfm2, lfm2_moe, and lfm3.
 
-lfm3 has windows, gates on attention, and norms on both sides of each half.
+lfm3 has windows, gates on attention, and norms before and after attention and MLP.
 """
 
 import dataclasses
@@ -19,7 +19,11 @@ MLP = "w1", "w3", "w2"  # gate, up and down
 
 
 def convolution_config(config: Any, *attention: str, **overrides: Any) -> DecoderConfig:
-    """Decoder with convolutions beside layers of these types, except for the fields in `own`."""
+    """Return a decoder with convolutions and layers of the types `attention`.
+
+    Args:
+        overrides: fields of `DecoderConfig` that are added or differ.
+    """
     layers = hybrid.layers_of_type(config, CONV, *attention)
     if config.conv_L_cache < 1:
         raise InputError(f"conv_L_cache is {config.conv_L_cache}, expected at least 1")
@@ -36,7 +40,7 @@ def convolution_config(config: Any, *attention: str, **overrides: Any) -> Decode
 
 def _lfm2(config: Any) -> DecoderConfig:
     """The MLP's width is scaled and rounded up."""
-    # Published configs name some sizes again.
+    # Published configs repeat some sizes under other names.
     width, eps = config.hidden_size, config.norm_eps
     fields.require(config, block_dim=width, conv_dim=width, conv_dim_out=width, block_norm_eps=eps)
     fields.require(config, num_heads=config.num_attention_heads)
@@ -106,7 +110,7 @@ def _sources(config: DecoderConfig) -> Table:
 
 
 def sources(config: DecoderConfig, attention: Table) -> Table:
-    """All tensors, given the tensors of attention."""
+    """Return the sources of all tensors, given those of attention."""
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
         | norm(("final_norm",), "embedding_norm", False)
@@ -118,7 +122,7 @@ def sources(config: DecoderConfig, attention: Table) -> Table:
 
 
 def family(translate: Any, *reads: str, sources: Any = _sources, **family_fields: Any) -> Any:
-    """Family with the attributes of lfm2's attention and convolutions."""
+    """Return a family with the attributes of lfm2's attention and convolutions."""
     base = llama.family(
         translate, "conv_L_cache conv_bias layer_types", *reads, norm_eps="norm_eps",
         sources=sources, **family_fields,
@@ -127,7 +131,7 @@ def family(translate: Any, *reads: str, sources: Any = _sources, **family_fields
 
 
 def _lfm3(config: Any) -> DecoderConfig:
-    """Attention with and without windows, each with rotary embeddings of its own."""
+    """Attention with and without windows, each with separate rotary embeddings."""
     layers = hybrid.layers_of_type(config, CONV, FULL, SLIDING)
     types = config.layer_types
     for layer_type, parameters in config.rope_parameters.items():

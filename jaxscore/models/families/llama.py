@@ -1,5 +1,5 @@
-"""llama and what differs from it little: exaone, iquestcoder, mistral, ministral3; and the builders
-of the families that resemble them.
+"""llama and close variants (exaone, iquestcoder, mistral, ministral3), and builders for llama-like
+families.
 
 RMS norms, rotary embeddings, grouped-query attention, a gated MLP.
 """
@@ -27,7 +27,7 @@ READS = fields.reads("intermediate_size num_key_value_heads hidden_act") | {
 
 
 def llama_config(config: Any, **overrides: Any) -> DecoderConfig:
-    """Decoder of a llama-like model, except for the fields in `own`."""
+    """Return the decoder of a llama-like model, except for the fields in `overrides`."""
     if "rotary" not in overrides:
         overrides |= fields.rotary_fields(config)
     if "norm_eps" not in overrides:
@@ -42,7 +42,7 @@ def llama_config(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def attention_sources(config: DecoderConfig) -> Table:
-    """Attention with one tensor per projection."""
+    """Return the sources of attention with one tensor per projection."""
     table: Table = {}
     for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
         bias = config.attention.out_bias if param == "out" else config.attention.qkv_bias
@@ -51,7 +51,7 @@ def attention_sources(config: DecoderConfig) -> Table:
 
 
 def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
-    """Norms of queries and keys."""
+    """Return the sources of the norms of queries and keys."""
     bias = config.attention.qk_norm.bias
     return {
         path: source
@@ -63,7 +63,7 @@ def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 
 
 def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
-    """MLP with or without a gate."""
+    """Return the sources of an MLP with or without a gate."""
     table: Table = {}
     for param in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
         hf_name = f"layers.{{i}}.{name}.{param}_proj"
@@ -76,7 +76,10 @@ def fused_mlp_sources(
     gate_up: str = "layers.{i}.mlp.gate_up_proj",
     down: str = "layers.{i}.mlp.down_proj",
 ) -> Table:
-    """Gated MLP without biases; one tensor has the rows of gate, then of up."""
+    """Return the sources of a gated MLP without biases whose gate and up share a tensor.
+
+    The rows of the gate come first.
+    """
     return (
         linear((*at, "gate"), gate_up, False, part=Part(1, 2, 0, 1))
         | linear((*at, "up"), gate_up, False, part=Part(1, 2, 1, 2))
@@ -85,7 +88,7 @@ def fused_mlp_sources(
 
 
 def embedding_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
-    """Embedding, final norm and unembedding."""
+    """Return the sources of embedding, final norm and unembedding."""
     return (
         {("embed", "token"): Source("embed_tokens.weight")}
         | norm(("final_norm",), "norm", config.norm.bias, plus)
@@ -94,7 +97,7 @@ def embedding_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 
 
 def pre_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
-    """Norms before attention and, unless both halves share one, before the MLP."""
+    """Return the sources of the norms before attention and MLP, which may share one."""
     names = {"attention_norm": "input_layernorm"}
     if config.residual.parallel != "shared":
         names["mlp_norm"] = "post_attention_layernorm"
@@ -102,12 +105,12 @@ def pre_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
 
 
 def sources_without_mlp(config: DecoderConfig) -> Table:
-    """All tensors of a llama-like model but those of its MLP."""
+    """Return the sources of a llama-like model without its MLP."""
     return embedding_sources(config) | pre_norm_sources(config) | attention_sources(config)
 
 
 def sources(config: DecoderConfig) -> Table:
-    """All tensors of a llama-like model."""
+    """Return the sources of a llama-like model."""
     return sources_without_mlp(config) | mlp_sources(config)
 
 
@@ -119,13 +122,14 @@ def family(
     lacks: str = "",
     **family_fields: Any,
 ) -> Family:
-    """Llama-like family.
+    """Return a llama-like family.
 
     Args:
-        reads: names of attributes that it reads beside those of all llama-like families.
-        norm_eps: its attribute for the epsilon of norms.
-        lacks: names of attributes of all llama-like families that it does not have.
-        own: further fields of `Family`.
+        reads: names of attributes that the family reads in addition to those of all llama-like
+            families.
+        norm_eps: the attribute with the epsilon of norms.
+        lacks: names of attributes of llama-like families that this family does not have.
+        family_fields: further fields of `Family`.
     """
     names = (READS | fields.reads(norm_eps, *reads)) - fields.reads(lacks)
     return Family(names, translate, sources, buffers=(fields.INV_FREQ,), **family_fields)
@@ -136,11 +140,11 @@ def _llama(config: Any) -> DecoderConfig:
 
 
 def _iquestcoder(config: Any) -> DecoderConfig:
-    fields.require(config, clip_qkv=None, use_sliding_window=False)  # as transformers' class
+    fields.require(config, clip_qkv=None, use_sliding_window=False)  # as in transformers' class
     return _llama(config)
 
 
-# As the authors' own code names tensors
+# Tensor names in the authors' code
 EXAONE = {
     "transformer.wte.": "embed_tokens.",
     "transformer.h.": "layers.",
@@ -160,7 +164,7 @@ def _mistral(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def _ministral3(config: Any) -> DecoderConfig:
-    """Mistral whose queries grow with their position."""
+    """Mistral with queries that are scaled up with their position."""
     rope, growth = config.rope_parameters, None
     if beta := rope.get("llama_4_scaling_beta"):
         shares = (float(beta),) * config.num_hidden_layers

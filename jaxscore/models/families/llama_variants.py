@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama
 from jaxscore.models.families.family import Source, Table, layer_norms, linear, unembedding
 
-# Parameters of the xIELU activation (arXiv 2411.13010): our names and the checkpoint's
+# Parameters of the xIELU activation (arXiv 2411.13010): our name -> the checkpoint's
 XIELU = {"above": "alpha_p", "below": "alpha_n", "slope": "beta", "least": "eps"}
 
 
@@ -86,7 +86,7 @@ def _nanochat_sources(config: DecoderConfig) -> Table:
 
 
 def _seed_oss(config: Any) -> DecoderConfig:
-    """The output projection has a bias switch of its own."""
+    """The bias of the output projection has a separate switch."""
     return llama.llama_config(
         config,
         qkv_bias=config.attention_bias,
@@ -109,7 +109,7 @@ OLMO_EPS = 1e-5  # fixed in PyTorch's class
 
 
 def clip_limit(config: Any) -> float | None:
-    """Limit on queries, keys and values, `clip_qkv`.
+    """Return the limit on queries, keys and values, `clip_qkv`.
 
     Raises:
         InputError: it is neither null nor above 0.
@@ -130,13 +130,13 @@ def _glm_sources(config: DecoderConfig) -> Table:
 
 
 def _helium(config: Any) -> DecoderConfig:
-    """Rotary pairs of adjacent channels; the output of attention has no bias."""
+    """Rotary pairs of adjacent channels; no bias on the output of attention."""
     bias_fields = fields.biases(config) | {"out_bias": False}
     return llama.llama_config(config, interleaved=True, **bias_fields)
 
 
 def _internlm3(config: Any) -> DecoderConfig:
-    """Released models have no biases, and PyTorch's class has only all of them or none."""
+    """No biases: released models lack them, and PyTorch's class has all of them or none."""
     fields.require(config, attention_bias=False, mlp_bias=False)
     return llama.llama_config(config)
 
@@ -159,7 +159,7 @@ def _cwm(config: Any) -> DecoderConfig:
 
 
 def _ministral(config: Any, **overrides: Any) -> DecoderConfig:
-    """Some layers have a window, whose size PyTorch's class needs in any case."""
+    """Some layers have a window; PyTorch's class needs its size even if none has."""
     fields.window_size(config)
     return llama.llama_config(config, windows=fields.windows_by_layer_type(config), **overrides)
 
@@ -186,7 +186,7 @@ def _olmo_sources(config: DecoderConfig) -> Table:
 
 
 def _exaone4(config: Any) -> DecoderConfig:
-    """If some layers have a window, those have rotary embeddings and the others are NoPE."""
+    """Layers with a window have rotary embeddings; with any such layer, the others are NoPE."""
     windows = fields.windows_by_layer_type(config)
     everywhere = config.sliding_window is None
     return llama.llama_config(
@@ -206,13 +206,13 @@ def _olmo2(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def _olmo3(config: Any) -> DecoderConfig:
-    """Layers with a window have frequencies of their own."""
+    """Layers with a window have separate rotary frequencies."""
     windows = fields.windows_by_layer_type(config)
     return _olmo2(config, windows=windows, **fields.rotary_by_layer_type(config))
 
 
 def after_norm_sources() -> Table:
-    """Norms after attention and MLP, under the names of exaone4 and olmo2."""
+    """Return the sources of norms after attention and MLP, under the names of exaone4 and olmo2."""
     return layer_norms(
         {
             "attention_after_norm": "post_attention_layernorm",

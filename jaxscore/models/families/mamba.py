@@ -1,6 +1,6 @@
-"""Mamba-1: mamba and falcon_mamba, and jamba, with attention without rotation in every n-th layer.
+"""Mamba-1: mamba, falcon_mamba and jamba.
 
-Every m-th layer of jamba has experts.
+jamba has attention without rotary embeddings in every n-th layer, and experts in every m-th.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from jaxscore.models.families.family import Family, Source, Table, layer_norms, 
 
 def _mamba(config: Any, **mixer_fields: Any) -> DecoderConfig:
     inner = config.intermediate_size
-    # Published files have further names of sizes.
+    # Published files also have other names of these sizes.
     fields.require(config, d_inner=inner, d_model=config.hidden_size, rms_norm=True, ssm_cfg={})
     fields.require(config, n_layer=config.num_hidden_layers)
     mixer = hybrid.selective_scan(
@@ -30,7 +30,7 @@ def _mamba(config: Any, **mixer_fields: Any) -> DecoderConfig:
 
 
 def _falcon_mamba(config: Any) -> DecoderConfig:
-    """With norms of step sizes, B and C."""
+    """Mamba with norms of step sizes, B and C."""
     return _mamba(config, norm="plain", norm_eps=config.mixer_rms_eps)
 
 
@@ -50,7 +50,7 @@ READS = (
     "time_step_floor time_step_init_scheme time_step_max time_step_min time_step_scale "
     "residual_in_fp32 rescale_prenorm_residual use_mambapy use_associative_scan"
 )
-# As the authors' own code names it
+# Name in the authors' code
 RENAMED = {"embedding.": "embeddings."}
 
 
@@ -59,7 +59,7 @@ FEED_FORWARD = LAYER + "feed_forward."
 
 
 def _every(config: Any, name: str) -> tuple[int, ...]:
-    """Layers of a period and an offset."""
+    """Return the layers given by the attributes `{name}_layer_period` and `{name}_layer_offset`."""
     period, offset = (getattr(config, f"{name}_layer_{end}") for end in ("period", "offset"))
     if period < 1:
         raise InputError(f"{name}_layer_period is {period}, expected at least 1")

@@ -1,7 +1,7 @@
-"""Mamba-2: mamba2 and nemotron_h, bamba, granitemoehybrid and falcon_h1.
+"""Mamba-2: mamba2, nemotron_h, bamba, granitemoehybrid and falcon_h1.
 
 Layers of mamba2 and nemotron_h have one half: a mixer, attention or an MLP. The others have the
-mixer in place of attention, or beside it.
+mixer in place of attention, or in parallel with it.
 """
 
 import math
@@ -28,7 +28,7 @@ MIXER = "layers.{i}.mixer."
 
 
 def _mamba2(config: Any) -> DecoderConfig:
-    fields.require(config, rms_norm=True)  # which files of transformers 4.57 have
+    fields.require(config, rms_norm=True)  # in files of transformers 4.57
     n_heads, width = config.num_heads, config.head_dim
     if n_heads * width != (inner := int(config.expand * config.hidden_size)):
         raise InputError(
@@ -56,8 +56,8 @@ def _mixer(
 
 
 def _nemotron_h(config: Any) -> DecoderConfig:
-    # PyTorch's class reads neither: its embeddings are never tied, and its least step is
-    # time_step_min. Nemotron 3 Ultra has 1e308 for no limit.
+    # PyTorch's class reads neither: its embeddings are never tied, and its smallest step is
+    # time_step_min. Nemotron 3 Ultra has 1e308 instead of infinity.
     if config.time_step_limit != [0.0, 1e308]:
         fields.require(config, time_step_limit=[0.0, math.inf])
     fields.require(config, tie_word_embeddings=False)
@@ -167,7 +167,7 @@ def _bamba(config: Any) -> DecoderConfig:
         raise InputError(
             f"partial_rotary_factor is {share!r}, for which transformers' class takes 0.5"
         )
-    # Bamba's files have it, and attributes of Mamba-1; PyTorch's class reads none of them.
+    # Bamba's files have this and attributes of Mamba-1; PyTorch's class reads none of them.
     fields.require(config, attn_rotary_emb=fields.head_width(config) // 2)
     full = config.attn_layer_indices or []
     layers = tuple(i for i in range(config.num_hidden_layers) if i not in full)
@@ -175,8 +175,10 @@ def _bamba(config: Any) -> DecoderConfig:
 
 
 def _granitemoehybrid(config: Any) -> DecoderConfig:
-    """Experts beside an MLP, or that MLP alone."""
-    fields.require(config, normalization_function="rmsnorm")  # Granite 4's, which no class reads
+    """Experts with a shared MLP, or that MLP alone."""
+    fields.require(
+        config, normalization_function="rmsnorm"
+    )  # in Granite 4's files; no class reads it
     layers = hybrid.layers_of_type(config, LINEAR, FULL)
     fields.require_one_of(config, "position_embedding_type", None, "nope", "rope")
     overrides: dict[str, Any] = {"rotary": (), "rotary_of": ()}
@@ -205,8 +207,8 @@ def _multipliers(config: Any, name: str, count: int) -> tuple[float, ...]:
 
 
 def _falcon_h1(config: Any) -> DecoderConfig:
-    """Attention and Mamba-2 side by side in all layers."""
-    # Published configs name two features that transformers' class lacks.
+    """Attention and Mamba-2 in parallel in all layers."""
+    # Published configs have two attributes that transformers' class does not implement.
     fields.require(config, attn_layer_indices=None, mamba_use_mlp=True)
     inner = config.mamba_d_ssm
     if config.mamba_n_heads * config.mamba_d_head != inner:
@@ -284,13 +286,13 @@ FAMILIES = {
         fields.reads(
             MAMBA2,
             "num_heads head_dim state_size hidden_act rms_norm",
-            # Of published files
+            # In published files
             "intermediate_size norm_before_gate time_step_init_scheme time_step_scale",
         ),
         _mamba2,
         _mamba2_sources,
         prefix="backbone.",
-        # As the authors' own code names it
+        # Name in the authors' code
         renamed={"embedding.": "embeddings."},
     ),
     "nemotron_h": Family(

@@ -1,12 +1,13 @@
 """minimax and minimax_m3_vl_text.
 
-minimax has lightning attention in some layers, experts in all, and norms after each sum. A norm
-before attention in PyTorch's class is here the one after the layer before, or of the embeddings;
-its last norm is the model's.
+minimax has lightning attention in some layers, experts in all, and norms after each sum. The norm
+that PyTorch's class applies before attention is, in our decoder, the norm after the previous layer,
+or of the embeddings; our last layer's norm is the model's final norm.
 
 minimax_m3_vl_text has clamped gates in all MLPs, and experts in most layers. In layers of type
-SPARSE an indexer chooses blocks of keys for each key head. Up to `index_topk_blocks` blocks it
-chooses all of them, so texts of as many tokens are scored without it, and longer ones are refused.
+SPARSE an indexer chooses blocks of keys for each key head. It chooses all of up to
+`index_topk_blocks` blocks, so texts of that length are scored without it, and longer texts are
+refused.
 """
 
 import dataclasses
@@ -19,9 +20,9 @@ from jaxscore.models.families.family import Part, Source, Table, linear, norm
 from jaxscore.models.families.family import unembedding as head_sources
 from jaxscore.models.families.hybrid import FULL, LINEAR
 
-# Computed from others, as are the decays of each head themselves, which are read
+# Tables that are computed from `slope_rate`, which is computed too but is read
 BUFFERS = (r"layers\.\d+\.self_attn\.(query|key|diagonal)_decay",)
-NORM_EPS = 1e-6  # of lightning attention's outputs, independent of `rms_norm_eps`
+NORM_EPS = 1e-6  # for the norm of lightning attention's outputs, independent of `rms_norm_eps`
 SPARSE = "minimax_m3_sparse"
 M3_PLUS = 1.0  # added to the scale of every norm of minimax_m3
 
@@ -62,7 +63,7 @@ def _lightning_sources(config: DecoderConfig) -> Table:
     assert isinstance(mixer, Lightning)
     at, name = hybrid.RECURRENT, "layers.{i}.self_attn."
     table: Table = {}
-    for k, param in enumerate("qkv"):  # beside each other in each head
+    for k, param in enumerate("qkv"):  # interleaved by head
         table |= linear(
             (*at, param), name + "qkv_proj", False, part=Part(mixer.n_heads, 3, k, k + 1)
         )
@@ -98,7 +99,7 @@ def _unread(config: DecoderConfig) -> tuple[str, ...]:
 
 def _m3_config(config: Any) -> DecoderConfig:
     rotary_dim = config.rope_parameters["partial_rotary_factor"] * fields.head_width(config)
-    if config.rotary_dim != rotary_dim:  # transformers' class reads the share alone
+    if config.rotary_dim != rotary_dim:  # transformers' class reads partial_rotary_factor only
         raise InputError(
             f"rotary_dim is {config.rotary_dim}, and partial_rotary_factor makes it {rotary_dim:g}"
         )
@@ -122,7 +123,7 @@ def _m3_config(config: Any) -> DecoderConfig:
     width, dense = config.intermediate_size, config.dense_intermediate_size
     return llama.llama_config(
         config,
-        mlp_activation="silu",  # of no effect, since every gate is clamped
+        mlp_activation="silu",  # unused, since every gate is clamped
         mlp_clamped=Clamped(config.swiglu_limit, config.swiglu_alpha),
         qk_norm_kind="head",
         max_positions=min(max_indexed, longest) if indexed else longest,
@@ -131,7 +132,10 @@ def _m3_config(config: Any) -> DecoderConfig:
 
 
 def _m3_sources(config: DecoderConfig) -> Table:
-    """Gate and up are two tensors in released files, and one in files that transformers writes."""
+    """Return the sources of minimax_m3.
+
+    Gate and up are two tensors in released files, and one in files that transformers writes.
+    """
     mlp = "layers.{i}.mlp."
     table = mixtures.plain_mlp_sources(config)
     table |= mixtures.shared_expert_sources(config, mlp + "shared_experts.")

@@ -14,7 +14,7 @@ from jaxscore.models.families import fields, llama, mixtures
 from jaxscore.models.families.family import Family, Part, Source, Table, linear, norm, unembedding
 from jaxscore.models.families.llama_variants import after_norm_sources, clip_limit
 
-# Attributes of MiniMax-M2's released config, at the values that transformers' class computes
+# Attributes of MiniMax-M2's released config, with the values that transformers' class implements
 MINIMAX_RELEASED: dict[str, Any] = {
     "layernorm_full_attention_beta": 1.0,
     "layernorm_linear_attention_beta": 1.0,
@@ -31,7 +31,7 @@ MINIMAX_UNREAD = (
 )
 
 
-# Names of transformers 5
+# Names in transformers 5
 MIXTRAL = {".mlp.": ".block_sparse_moe."}
 
 
@@ -49,7 +49,7 @@ def _mixtral(config: Any) -> DecoderConfig:
 
 
 def mixtral_sources(config: DecoderConfig) -> Table:
-    """All tensors of mixtral."""
+    """Return the sources of mixtral."""
     layer = "layers.{i}.block_sparse_moe."
     return (
         llama.sources_without_mlp(config)
@@ -124,14 +124,14 @@ def _olmoe_sources(config: DecoderConfig) -> Table:
     return mixtures.sources(config, attention)
 
 
-NORM_EPS = 1e-5  # of PyTorch's LayerNorm
+NORM_EPS = 1e-5  # default of PyTorch's LayerNorm
 
 
 def _nested_config(config: Any, name: str, *unread: str) -> Any:
-    """An object within the config, with defaults for what it lacks.
+    """Return an object within the config, with defaults for missing attributes.
 
     Args:
-        unread: its attributes that other code reads, or that change nothing.
+        unread: attributes that other code reads, or that change nothing.
     """
     values, defaults = getattr(config, name), table()["dbrx"].values[name]
     if not isinstance(values, dict):
@@ -144,15 +144,15 @@ def _nested_config(config: Any, name: str, *unread: str) -> Any:
 def _dbrx(config: Any) -> DecoderConfig:
     attention = _nested_config(config, "attn_config", "rope_theta")
     mlp = _nested_config(config, "ffn_config", "hidden_size")
-    fields.require(config, tie_word_embeddings=False)  # transformers 5 has no tied model
+    fields.require(config, tie_word_embeddings=False)  # transformers 5 cannot tie them
     fields.require(mlp, hidden_size=config.d_model)
     fields.require_rope_type(config, "default")
     if not attention.clip_qkv or attention.clip_qkv < 0:  # PyTorch's class fails at null
         raise InputError(f"clip_qkv is {attention.clip_qkv!r}, expected a number above 0")
     act = mlp.ffn_act_fn or {"name": "silu"}
     if set(act) != {"name"}:
-        raise InputError(f"ffn_act_fn is {act!r}, expected an object with a name alone")
-    # The exponent of a norm of the chosen experts' weights, by which they are divided
+        raise InputError(f"ffn_act_fn is {act!r}, expected an object with only a name")
+    # The order p of the p-norm that the chosen experts' weights are divided by
     exponent = fields.require_one_of(mlp, "moe_normalize_expert_weights", None, 1)
     experts = Experts.of(
         count=mlp.moe_num_experts, per_token=mlp.moe_top_k, router_renormalised=exponent is not None

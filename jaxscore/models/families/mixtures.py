@@ -1,6 +1,6 @@
-"""Mixtures of experts: fields of a decoder, attributes, and rows of weight tables.
+"""Mixtures of experts: decoder fields, config attributes, and weight sources.
 
-The functions that make rows return none for a decoder without experts.
+The functions named `*_sources` return an empty table for a decoder without experts.
 """
 
 from typing import Any
@@ -10,23 +10,23 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import fields, llama
 from jaxscore.models.families.family import Part, Source, Table, linear
 
-# Multi-token-prediction layers, which released checkpoints have and no score depends on
+# Multi-token-prediction layers: released checkpoints have them, and no score depends on them
 NEXT_TOKENS = "num_nextn_predict_layers"
 TRAINING = "output_router_logits router_aux_loss_coef"
 # Usual name of the bias that corrects a router's scores for the choice of experts
 CORRECTION = "layers.{i}.mlp.gate.e_score_correction_bias"
-# Attributes of released sarvam configs, at the values that PyTorch's classes compute
+# Attributes of released sarvam configs, with the values that PyTorch's classes implement
 SARVAM: dict[str, Any] = {"moe_router_enable_expert_bias": True, "score_function": "sigmoid"}
 
 
 def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Experts:
-    """Return the experts if their counts fit.
+    """Return the experts after checking their counts.
 
     Args:
-        attribute: of the config, with the number of experts per token.
+        attribute: the config attribute with the number of experts per token.
 
     Raises:
-        InputError: more experts per token than there are, or groups that do not fit.
+        InputError: more experts per token than exist, or groups that do not divide them.
     """
     count = experts.count + experts.identities
     groups, kept = experts.router.groups, experts.router.groups_per_token
@@ -38,8 +38,8 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
     group_size = count // groups
     if groups > kept and group_size < experts.router.group_rank:
         raise InputError(
-            f"groups have {group_size} experts, expected at least {experts.router.group_rank}, by "
-            "whose scores a group is ranked"
+            f"groups have {group_size} experts, expected at least {experts.router.group_rank}: "
+            "the scores of that many rank a group"
         )
     if not 1 <= experts.per_token <= group_size * kept:
         of_groups = f", {kept} of {groups} groups per token" if groups > 1 else ""
@@ -51,11 +51,12 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
 
 
 def sigmoid_experts(config: Any, count: int, **overrides: Any) -> Experts:
-    """Experts chosen by corrected sigmoid scores, with an ungated shared MLP (arXiv 2412.19437).
+    """Return experts chosen by corrected sigmoid scores, with an ungated shared MLP (arXiv
+    2412.19437).
 
     Args:
         count: number of experts.
-        own: fields that differ from what the config's usual attributes say.
+        overrides: fields of `Experts` that replace those from the config's usual attributes.
     """
     if "router_renormalised" not in overrides:
         overrides["router_renormalised"] = config.norm_topk_prob
@@ -79,7 +80,7 @@ def sigmoid_experts(config: Any, count: int, **overrides: Any) -> Experts:
 
 
 def dense_layers(config: Any) -> tuple[int, ...]:
-    """Layers without experts, from `mlp_layer_types`."""
+    """Return the layers without experts, from `mlp_layer_types`."""
     types = fields.per_layer_values(config, "mlp_layer_types")
     if unknown := sorted(set(types) - {"dense", "sparse"}):
         raise InputError(f"mlp_layer_types has {unknown}, expected 'dense' and 'sparse'")
@@ -87,7 +88,8 @@ def dense_layers(config: Any) -> tuple[int, ...]:
 
 
 def layers_between_steps(config: Any) -> tuple[int, ...]:
-    """Layers without experts: all but every `decoder_sparse_step`-th, and `mlp_only_layers`."""
+    """Return the layers without experts: all but every `decoder_sparse_step`-th, and
+    `mlp_only_layers`."""
     step, only = config.decoder_sparse_step, fields.layer_indices(config, "mlp_only_layers")
     if step < 1:
         raise InputError(f"decoder_sparse_step is {step}, expected at least 1")
@@ -96,7 +98,7 @@ def layers_between_steps(config: Any) -> tuple[int, ...]:
 
 
 def first_layers(config: Any) -> tuple[int, ...]:
-    """The first `first_k_dense_replace` layers, which have no experts."""
+    """Return the first `first_k_dense_replace` layers, which have no experts."""
     return tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
 
 
@@ -108,11 +110,11 @@ def mlp_fields(
     plain_width: int,
     per_token: str = "num_experts_per_tok",
 ) -> dict[str, Any]:
-    """MLP fields of a decoder in which some layers have a plain MLP instead of experts.
+    """Return the MLP fields of a decoder in which some layers have a plain MLP instead of experts.
 
     Args:
-        width: inner width of an expert.
-        plain_layers, plain_width: layers without experts, and the inner width of their MLP.
+        width: the inner width of an expert.
+        plain_layers, plain_width: the layers without experts, and the inner width of their MLP.
         per_token: the attribute with the number of experts per token.
     """
     if len(plain_layers) == config.num_hidden_layers:
@@ -122,7 +124,7 @@ def mlp_fields(
 
 
 def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """Layers with the config's own MLP (None for all), and layers with the other one."""
+    """Return the layers with the main MLP (None for all), and the layers with the other one."""
     if not config.mlps_by_kind:
         return None, ()
     layers_of = config.mlp_kinds()
@@ -130,12 +132,12 @@ def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[i
 
 
 def mlp_path(config: DecoderConfig) -> tuple[str, ...]:
-    """Path of the config's own MLP."""
+    """Return the path of the main MLP."""
     return ("mlps", "main") if config.mlps_by_kind else ("layers", "mlp")
 
 
 def plain_mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
-    """Gated MLPs of the layers without experts."""
+    """Return the sources of the MLPs in layers without experts."""
     if config.experts is None:
         return llama.mlp_sources(config, name)
     _, plain = split_layers(config)
@@ -146,7 +148,7 @@ def plain_mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
 def mlp_sources(
     config: DecoderConfig, at: tuple[str, ...], name: str, layers: tuple[int, ...] | None
 ) -> Table:
-    """MLP with llama's names."""
+    """Return the sources of an MLP with llama's names."""
     table: Table = {}
     for param in ("gate", "up", "down") if config.mlp.gated else ("up", "down"):
         table |= linear((*at, param), f"{name}{param}_proj", config.mlp.bias, layers=layers)
@@ -161,12 +163,13 @@ def fused_expert_sources(
     transposed: bool | None,
     interleaved: bool = False,
 ) -> Table:
-    """Experts stored in two tensors: one of all gates and ups, one of all downs.
+    """Return the sources of experts in two tensors: all gates and ups, and all downs.
 
     Args:
         gate_up, down: names of the tensors.
-        transposed: the tensors are [E, in, out], otherwise [E, out, in]; None is either.
-        interleaved: gate and up alternate along the outputs, otherwise gate comes first.
+        transposed: if True, the tensors are [E, in, out], otherwise [E, out, in]; None to decide
+            by their shape.
+        interleaved: if True, gate and up alternate along the outputs, otherwise gate comes first.
     """
     if config.experts is None:
         return {}
@@ -194,11 +197,11 @@ def expert_sources(
     *,
     transposed: bool | None = False,
 ) -> Table:
-    """Experts stored as one tensor each, or fused in two tensors, as transformers 5 has them.
+    """Return the sources of experts with separate tensors, or fused in two as in transformers 5.
 
     Args:
-        layer: prefix before `experts`.
-        names: of gate, up and down if they are separate.
+        layer: the prefix before `experts`.
+        names: the names of gate, up and down if they are separate.
         transposed: see `fused_expert_sources`.
     """
     if config.experts is None:
@@ -222,7 +225,7 @@ def expert_sources(
 
 
 def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTION) -> Table:
-    """Router, with the correction of its scores if it has one."""
+    """Return the sources of the router and, if it has one, the correction of its scores."""
     if config.experts is None:
         return {}
     layers, _ = split_layers(config)
@@ -234,19 +237,19 @@ def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTIO
 
 
 def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
-    """MLP that every token runs beside its experts."""
+    """Return the sources of the shared MLP that every token runs in addition to its experts."""
     if config.experts is None or not config.experts.shared.width:
         return {}
     return mlp_sources(config, (*mlp_path(config), "shared"), name, split_layers(config)[0])
 
 
 def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTION) -> Table:
-    """All tensors of a decoder with llama's names and experts in some or all layers.
+    """Return the sources of a decoder with llama's names and experts in some or all layers.
 
     Released files have separate experts; transformers 5 may write them fused.
 
     Args:
-        attention: rows of attention.
+        attention: the sources of attention.
         correction: see `router_sources`.
     """
     mlp = "layers.{i}.mlp."

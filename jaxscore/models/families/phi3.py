@@ -12,11 +12,11 @@ from jaxscore.models.rope import longrope
 
 
 def rotary_fields(config: Any, scales: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Rotary fields of rope types "default" and "longrope".
+    """Return the rotary fields of rope types "default" and "longrope".
 
     Args:
-        scales: rotary parameters that replace the factors of sine and cosine of the table for
-            short requests and of the one for long requests.
+        scales: names of the rotary parameters that replace the factor of sine and cosine in the
+            table for short requests and in the one for long requests.
     """
     if fields.require_rope_type(config, "default", "longrope") == "default":
         return fields.rotary_fields(config)
@@ -35,7 +35,7 @@ def rotary_fields(config: Any, scales: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _phi3(config: Any) -> DecoderConfig:
-    """Fused tensors of attention and MLP."""
+    """Llama with fused tensors of attention and MLP."""
     # Phi-4-mini has these values; PyTorch's class reads neither.
     fields.require(config, full_attn_mod=1, interpolate_factor=1)
     rotary = rotary_fields(config)
@@ -54,7 +54,7 @@ def _phi3_sources(config: DecoderConfig) -> Table:
 
 
 def _phimoe(config: Any) -> DecoderConfig:
-    """Mixtral with layer norms and a router that weighs one expert after the other."""
+    """Mixtral with layer norms and a router that weights one expert after the other."""
     fields.require(config, num_experts_per_tok=2)  # PyTorch's class always runs two
     experts = Experts.of(
         count=config.num_local_experts,

@@ -1,4 +1,4 @@
-"""qwen2 and qwen3, their mixtures of experts, and mellum; hunyuan_v1, dense and with experts."""
+"""qwen2 and qwen3, their mixtures of experts, mellum, and hunyuan_v1, dense and with experts."""
 
 from typing import Any
 
@@ -110,10 +110,10 @@ def _hunyuan(config: Any, **overrides: Any) -> DecoderConfig:
 
 
 def _uniform(config: Any, name: str) -> int:
-    """Attribute that is a number, or a list with the same number for each layer.
+    """Return an attribute that is a number, or a list with the same number for each layer.
 
     Raises:
-        InputError: numbers that differ.
+        InputError: the numbers differ.
     """
     value = getattr(config, name)
     layers = fields.per_layer_values(config, name) if isinstance(value, list) else [value]
@@ -124,7 +124,7 @@ def _uniform(config: Any, name: str) -> int:
 
 
 def _hunyuan_moe(config: Any) -> DecoderConfig:
-    """Experts beside an MLP of their width in every layer."""
+    """Experts and a shared MLP of the same width in every layer."""
     # Hunyuan-A13B has these values; PyTorch's class reads none of them.
     n = config.num_hidden_layers
     fields.require(
@@ -175,7 +175,7 @@ MIXTURE = (
 HUNYUAN_UNREAD = (
     "cla_share_factor class_num dense_list eod_token_id im_end_id im_newline_id im_start_id "
     "mask_init_id num_media_embeds org_vocab_size pad_id pool_type text_end_id text_start_id "
-    # of a tower for images, which the released files lack
+    # of an image tower, which the released files lack
     "anyres_pooling_size anyres_vit_max_image_size image_token_id video_end_id video_start_id "
     "vit_add_patchemb_bias vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_path "
     "vit_remove_prenorm vit_token vit_type vit_used_rms_norm"

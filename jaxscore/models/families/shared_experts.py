@@ -1,8 +1,8 @@
 """Mixtures with plain layers or shared experts: afmoe, aria, cohere2_moe, ernie4_5_moe, glm4_moe,
 llama4, sarvam_moe.
 
-afmoe gates attention and has norms around both halves of a layer. llama4_text has attention in
-chunks of positions, NoPE layers, and experts that weigh their input.
+afmoe gates attention and has norms before and after both halves of a layer. llama4_text has
+attention in chunks of positions, NoPE layers, and experts whose input is weighted.
 """
 
 import dataclasses
@@ -16,10 +16,9 @@ from jaxscore.models.families.family import Part, Table, layer_norms, linear
 
 def _ernie4_5_moe(config: Any) -> DecoderConfig:
     """Softmax router with corrected choice; rotary pairs of adjacent channels."""
-    # transformers 4.57 has biases in the experts then, and 5 has not.
+    # With biases, transformers 4.57 has them in the experts, too, and 5 does not.
     fields.require(config, use_bias=False)
-    # The released config also has these. A capacity of as many shares as there are experts
-    # drops no token.
+    # The released config also has these. A capacity equal to the number of experts drops no token.
     fields.require(
         config,
         moe_capacity=[config.moe_num_experts] * 3,
@@ -81,7 +80,7 @@ def _sarvam_moe(config: Any) -> DecoderConfig:
 
 
 def _sarvam_sources(config: DecoderConfig) -> Table:
-    """Released files have queries, keys and values in one tensor."""
+    """Return the sources of sarvam, whose released files fuse queries, keys and values."""
     table, first = _glm_sources(config), 0
     n_rows = config.attention.n_heads + 2 * config.attention.n_kv_heads
     for name, n in (
@@ -103,7 +102,7 @@ def _sarvam_sources(config: DecoderConfig) -> Table:
 
 
 def _aria(config: Any) -> DecoderConfig:
-    """Experts in every layer, whose activation is SiLU whatever `hidden_act` is."""
+    """Experts in every layer; their activation is SiLU regardless of `hidden_act`."""
     fields.require(config, hidden_act="silu", mlp_bias=False)
     experts = Experts.of(
         count=config.moe_num_experts,
@@ -128,7 +127,7 @@ def _aria_sources(config: DecoderConfig) -> Table:
     )
 
 
-# Attributes of released configs, at the values that PyTorch's class computes
+# Attributes of released configs, with the values that PyTorch's class implements
 RELEASED: dict[str, Any] = {
     "n_group": 1,
     "num_expert_groups": 1,
@@ -148,7 +147,7 @@ NORMS = {
 
 def _afmoe(config: Any) -> DecoderConfig:
     """Layers with a window have rotary embeddings; the others are NoPE."""
-    # With biases the class has none in the gate of attention; released models have none at all.
+    # With biases the class still has none in the gate of attention; released models have no biases.
     fields.require(config, attention_bias=False, **RELEASED)
     width = config.moe_intermediate_size
     experts = mixtures.sigmoid_experts(
@@ -189,14 +188,14 @@ def _afmoe_sources(config: DecoderConfig) -> Table:
 
 
 def _cohere2_moe(config: Any) -> DecoderConfig:
-    """Layers with a window have rotary embeddings, and so may those without experts."""
+    """Layers with a window have rotary embeddings; layers without experts may have them, too."""
     scores = fields.require_one_of(config, "expert_selection_fn", "softmax", "sigmoid")
     strategy = fields.require_one_of(config, "shared_expert_combination_strategy", "average", "sum")
     share = 0.5 if strategy == "average" and config.num_shared_experts else 1.0
     experts = Experts.of(
         count=config.num_experts,
         per_token=config.num_experts_per_tok,
-        # A softmax over the chosen ones is one over all, scaled to a sum of one.
+        # A softmax over the chosen experts equals one over all, rescaled to a sum of one.
         router_renormalised=scores == "softmax" or config.norm_topk_prob,
         shared_width=config.intermediate_size * config.num_shared_experts,
         shared_gated=False,
@@ -298,7 +297,7 @@ FAMILIES = {
         mixtures.NEXT_TOKENS,
         mixtures.TRAINING,
         sources=_ernie_sources,
-        renamed={".gate.moe_statics.": ".moe_statics."},  # of transformers 5
+        renamed={".gate.moe_statics.": ".moe_statics."},  # in transformers 5
         next_tokens=True,
     ),
     "glm4_moe": llama.family(
@@ -333,7 +332,7 @@ FAMILIES = {
         _aria,
         "head_dim attention_bias mlp_bias moe_num_experts moe_num_shared_experts moe_topk",
         sources=_aria_sources,
-        renamed={  # as transformers' class has them
+        renamed={  # names in transformers' class
             ".experts.gate_up_proj": ".experts.fc1.weight",
             ".experts.down_proj": ".experts.fc2.weight",
         },

@@ -11,7 +11,7 @@ from jaxscore.models.families.family import Table, layer_norms
 
 def _dots1(config: Any) -> DecoderConfig:
     """Norms of each head's queries and keys; windows in some layers."""
-    # dots.llm1 has the name of a choice for it, which no class reads.
+    # dots.llm1 has "noaux_tc" here, which names a topk_method; no class reads it.
     if getattr(config, "scoring_func", "noaux_tc") != "noaux_tc":
         fields.require(config, scoring_func="sigmoid")
     fields.require_counts(config, "n_routed_experts", "num_experts_per_tok")
@@ -30,14 +30,14 @@ def _dots1(config: Any) -> DecoderConfig:
 
 def _exaone_moe(config: Any) -> DecoderConfig:
     """Layers with a window have rotary embeddings; the others are NoPE."""
-    fields.window_size(config)  # which PyTorch's class needs in any case
+    fields.window_size(config)  # PyTorch's class needs it even if no layer has a window
     # PyTorch's class reads neither.
     fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc")
     width = config.moe_intermediate_size
     shared_width = config.num_shared_experts * width
     experts = mixtures.sigmoid_experts(config, config.num_experts, shared_width=shared_width)
     plain = mixtures.dense_layers(config)
-    # K-EXAONE has these beside `mlp_layer_types` or its default.
+    # K-EXAONE has these in addition to `mlp_layer_types` or its default.
     sparse = [i not in plain for i in range(config.num_hidden_layers)]
     fields.require(config, first_last_k_dense_replace=len(plain), is_moe_layer=sparse)
     windows = fields.windows_by_layer_type(config)
@@ -59,7 +59,7 @@ def _normed_sources(config: DecoderConfig, correction: str = mixtures.CORRECTION
     return mixtures.sources(config, attention, correction)
 
 
-# Attributes of Hy3's configs, at the values that PyTorch's class computes
+# Attributes of Hy3's configs, with the values that PyTorch's class implements
 HY3: dict[str, Any] = {
     "moe_router_enable_expert_bias": True,
     "moe_router_use_sigmoid": True,
@@ -69,7 +69,7 @@ HY3: dict[str, Any] = {
 
 
 def _hy_v3(config: Any) -> DecoderConfig:
-    """Norms of each head's queries and keys; weights of experts always sum to the scale."""
+    """Norms of each head's queries and keys; the weights of experts always sum to the scale."""
     width, plain = config.moe_intermediate_size, mixtures.dense_layers(config)
     fields.require(config, **HY3, expert_hidden_dim=width, first_k_dense_replace=len(plain))
     experts = mixtures.sigmoid_experts(
@@ -101,7 +101,7 @@ def _hy_v3_sources(config: DecoderConfig) -> Table:
 
 
 def _kolibri1(config: Any) -> DecoderConfig:
-    """Norms around both halves; layers without a window are NoPE."""
+    """Norms before and after both halves; layers without a window are NoPE."""
     fields.require(config, use_sliding_window=True, head_dtype="float32")  # as released
     if config.sliding_window is None:
         raise InputError("sliding_window is None, expected a number of tokens")
@@ -171,7 +171,7 @@ FAMILIES = {
         "first_last_k_dense_replace is_moe_layer",
         mixtures.NEXT_TOKENS,
         sources=_exaone_moe_sources,
-        renamed={".mlp.gate.e_score_": ".mlp.e_score_"},  # of transformers 5
+        renamed={".mlp.gate.e_score_": ".mlp.e_score_"},  # in transformers 5
         unread=lambda config: (r"mtp\..+",),
     ),
     "hy_v3": llama.family(
@@ -183,7 +183,7 @@ FAMILIES = {
         *HY3,
         mixtures.NEXT_TOKENS,
         sources=_hy_v3_sources,
-        renamed={  # as transformers' class has them
+        renamed={  # names in transformers' class
             ".mlp.e_score_correction_bias": ".mlp.expert_bias",
             ".mlp.gate.": ".mlp.router.gate.",
             ".mlp.shared_experts.": ".mlp.shared_mlp.",
@@ -197,7 +197,7 @@ FAMILIES = {
         "sliding_window use_sliding_window head_dtype",
         sources=_kolibri1_sources,
         lacks="intermediate_size",
-        renamed={  # as transformers' class has them
+        renamed={  # names in transformers' class
             ".mlp.gate.e_score_correction_bias": ".moe.router.expert_bias",
             ".post_self_attn_layernorm.": ".post_attn_norm.",
             ".post_mlp_layernorm.": ".post_ffn_norm.",

@@ -1,7 +1,7 @@
-"""zamba and zamba2: Mamba in all layers; before some of them a block of attention and MLP, of which
-one or a few are shared.
+"""zamba and zamba2: Mamba in all layers, and shared blocks of attention and MLP before some.
 
-Layers of zamba are Mamba-1 in heads, and its blocks have neither rotation nor adapters.
+The layers of zamba are Mamba-1 with heads, and its one block has neither rotary embeddings nor
+adapters.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ BLOCK, ADAPTER = "layers.{i}.shared_transformer.", "layers.{owner}.shared_transf
 
 
 def _zamba2(config: Any) -> DecoderConfig:
-    # Released files have these; transformers' class reads none of them.
+    # Released files have these attributes; transformers' class reads none of them.
     fields.require(
         config,
         ffn_hidden_size=config.intermediate_size,
@@ -30,7 +30,7 @@ def _zamba2(config: Any) -> DecoderConfig:
         raise InputError(f"rope_type is {rope_type!r}, which is not handled with use_long_context")
     inner, n_heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
     if n_heads < 1 or inner % n_heads:
-        raise InputError(f"mamba_expand * hidden_size {inner} is no multiple of {n_heads} heads")
+        raise InputError(f"mamba_expand * hidden_size {inner} is not a multiple of {n_heads} heads")
     bias, n_keys = config.add_bias_linear, config.num_key_value_heads
     if config.use_shared_attention_adapter and n_keys != config.num_attention_heads:
         raise InputError(
@@ -64,7 +64,7 @@ def _zamba2(config: Any) -> DecoderConfig:
 def _zamba(config: Any) -> DecoderConfig:
     inner, n_heads = config.mamba_expand * config.hidden_size, config.n_mamba_heads
     if n_heads < 1 or inner % n_heads:
-        raise InputError(f"mamba_expand * hidden_size {inner} is no multiple of {n_heads} heads")
+        raise InputError(f"mamba_expand * hidden_size {inner} is not a multiple of {n_heads} heads")
     mixer = hybrid.selective_scan(
         inner,
         config.mamba_dt_rank,
@@ -79,8 +79,11 @@ def _zamba(config: Any) -> DecoderConfig:
 
 
 def _with_blocks(config: Any, mixer: Any, count: int, **overrides: Any) -> DecoderConfig:
-    """Decoder of one recurrence, and shared blocks before it in the layers of type HYBRID."""
-    # Otherwise transformers' classes share no blocks either.
+    """Return a decoder with a recurrence in each layer, and shared blocks before it in some.
+
+    The layers with blocks have type HYBRID; `count` blocks take turns.
+    """
+    # Without tied embeddings, transformers' classes do not share blocks either.
     fields.require(config, tie_word_embeddings=True)
     layers = hybrid.layers_of_type(config, HYBRID, MAMBA)
     width = fields.head_width(config)
@@ -125,7 +128,7 @@ def _sources(config: DecoderConfig) -> Table:
 
 
 def _block_sources(config: DecoderConfig) -> Table:
-    """A block's tensors are those of the first layer that uses it."""
+    """Return the sources of the blocks, which are stored in the first layer that uses each."""
     table = norm(("blocks", "attention_norm"), BLOCK + "input_layernorm", False)
     table |= norm(("blocks", "mlp_norm"), BLOCK + "pre_ff_layernorm", False)
     for param, hf_name in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
@@ -142,7 +145,7 @@ def _block_sources(config: DecoderConfig) -> Table:
 
 
 def _adapter_sources(config: DecoderConfig) -> Table:
-    """What each layer that uses a block has of its own, beside the block's tensors."""
+    """Return the sources of the adapters, which each layer with a block has in addition to it."""
     table: Table = {}
     if config.mlp.rank:
         low = f"{ADAPTER}feed_forward.gate_up_proj_adapter_list.{{i}}."
