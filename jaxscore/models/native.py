@@ -332,7 +332,7 @@ def translate(
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
     except (ArithmeticError, TypeError, ValueError) as problem:
-        raise InputError(f"{where}: sizes that make no model ({problem})") from None
+        raise InputError(f"{where}: sizes do not form a valid model ({problem})") from None
     for field, size in sizes_of(translated).items():
         if type(size) is not int or size < 1:
             raise InputError(f"{where}: {field} comes out as {size!r}, expected at least 1")

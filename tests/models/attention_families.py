@@ -578,7 +578,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     (
         "dbrx",
         {"attn_config": {"rope_theta": 300.0}, "rope_theta": 1e4},
-        "attn_config.rope_theta is 300.0; which one counts?",
+        "attn_config.rope_theta is 300.0; leave one out",
     ),
     ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}}}, "a name"),
     ("dbrx", {"ffn_config": {"moe_top_k": 5}}, "moe_top_k is 5, expected 1 to 4"),

@@ -808,7 +808,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "olmo_hybrid",
         {"rope_theta": 5.0, "rope_parameters": {"rope_theta": None}},
-        "which one counts",
+        "leave one out",
     ),
     ("qwen3_5_text", {"layer_types": [CONV, FULL, LINEAR]}, "layer_types has"),
     *(

@@ -1,16 +1,16 @@
-"""A `config.json` as an object with every attribute, whichever transformers version wrote it.
+"""Read a `config.json` of any transformers version into an object with every attribute.
 
-`defaults.json` has for each model type what transformers' config class takes for a missing
-attribute (a test compares it with the installed version):
+`defaults.json` contains for each model type the defaults of transformers' config class (a test
+compares them with the installed version):
 
-    values     attribute -> default, under the class's own name; null if it is derived from others
-               (see `derived`), or if null is the default
-    aliases    other names of an attribute -> the class's own
-    differs    attributes with different defaults in transformers 4.57 and 5; a file that leaves
-               one out is refused
+    values     attribute -> default, under the class's name for it; null if it is derived from
+               others (see `derived`), or if null is the default
+    aliases    other names of an attribute -> the class's name
+    differs    attributes with different defaults in transformers 4.57 and 5; a file that omits
+               one is refused
     rope       rotary parameters of a file without any, under the names of `rope_parameters`; a
-               null `rope_theta` differs between the versions too. With layer types as keys, each
-               type has its own. Missing if the model has no rotary embeddings
+               null `rope_theta` means that the versions differ. If its keys are layer types, each
+               type has separate parameters. Absent for models without rotary embeddings
 """
 
 import functools
@@ -35,34 +35,34 @@ class Defaults(NamedTuple):
 
 
 class Config(NamedTuple):
-    """A config that was read.
+    """A config with defaults and derived values, and its sources.
 
     Attributes:
-        config: every attribute of the model type under its own name and its aliases, with
-            defaults and derived values, and further attributes of the file. All rotary ones are
-            in `rope_parameters`.
-        given: the attributes of the file itself, under their own names; `rope_parameters` stands
-            for all rotary ones.
-        defaults: of the model type.
+        config: object with every attribute of the model type under its name and its aliases, with
+            defaults and derived values, and further attributes of the file. All rotary attributes
+            are in `rope_parameters`.
+        from_file: the attributes of the file, under the class's names; `rope_parameters` includes
+            all rotary attributes.
+        defaults: the defaults of the model type.
     """
 
     config: Any
-    given: dict[str, Any]
+    from_file: dict[str, Any]
     defaults: Defaults
 
 
 @functools.cache
 def table() -> dict[str, Defaults]:
-    """`defaults.json` by model type."""
+    """Return the entries of `defaults.json` by model type."""
     text = (resources.files(__name__) / "defaults.json").read_text(encoding="utf-8")
     return {
-        kind: Defaults(
+        model_type: Defaults(
             entry["values"],
             entry.get("aliases", {}),
             frozenset(entry.get("differs", ())),
             entry.get("rope"),
         )
-        for kind, entry in json.loads(text).items()
+        for model_type, entry in json.loads(text).items()
     }
 
 
@@ -70,49 +70,51 @@ def read(raw: dict[str, Any], where: str) -> Config:
     """Read a raw `config.json`.
 
     Args:
-        where: the file, for errors.
+        where: the file's name for error messages.
 
     Raises:
-        InputError: a model type without defaults, a value of the wrong type, sizes that make no
-            model, or two names of one attribute that differ.
+        InputError: a model type without defaults, a value of the wrong type, sizes that do not
+            form a valid model, or different values under two names of one attribute.
     """
-    kind = raw["model_type"]
-    if (defaults := table().get(kind)) is None:
-        raise InputError(f"{where}: unknown model_type {kind!r}")
+    model_type = raw["model_type"]
+    if (defaults := table().get(model_type)) is None:
+        raise InputError(f"{where}: unknown model_type {model_type!r}")
     check.check_sizes(raw, where)
-    given: dict[str, Any] = {}
+    file_values: dict[str, Any] = {}
     for name, value in raw.items():
-        own = defaults.aliases.get(name, name)
-        if own in given and given[own] != value:
+        canonical = defaults.aliases.get(name, name)
+        if canonical in file_values and file_values[canonical] != value:
             raise InputError(
-                f"{where}: {name} is another name of {own}, and they differ; leave one out"
+                f"{where}: {name} is an alias of {canonical}, and they differ; leave one out"
             )
-        given[own] = value
-    check.check_types(given, defaults.values, where)
-    if missing := sorted(defaults.differs - set(given)):
+        file_values[canonical] = value
+    check.check_types(file_values, defaults.values, where)
+    if missing := sorted(defaults.differs - set(file_values)):
         raise InputError(
-            f"{where}: {', '.join(missing)} is missing; transformers' versions take different "
+            f"{where}: {', '.join(missing)} is missing; transformers 4.57 and 5 have different "
             "defaults, so write it into the file"
         )
-    values = defaults.values | given
+    values = defaults.values | file_values
     try:
         if defaults.rope is not None:
-            names = rope_parameters.names_of(kind, defaults.rope)
-            rotary = {name: given.pop(name) for name in names & set(given)}
-            sizes = values | {alias: values[own] for alias, own in defaults.aliases.items()}
-            parameters = rope_parameters.normal(kind, rotary, defaults.rope, sizes)
+            names = rope_parameters.names_of(model_type, defaults.rope)
+            rotary = {name: file_values.pop(name) for name in names & set(file_values)}
+            sizes = values | {
+                alias: values[canonical] for alias, canonical in defaults.aliases.items()
+            }
+            parameters = rope_parameters.normal(model_type, rotary, defaults.rope, sizes)
             values = {name: value for name, value in values.items() if name not in names}
             values["rope_parameters"] = parameters
             if rotary:
-                given["rope_parameters"] = parameters
+                file_values["rope_parameters"] = parameters
             if ORIGINAL in parameters and ORIGINAL not in defaults.values:
-                given.pop(ORIGINAL, None)  # it is in `rope_parameters`
+                file_values.pop(ORIGINAL, None)  # it is in `rope_parameters`
         config = SimpleNamespace(**values)
-        for alias, own in defaults.aliases.items():
-            setattr(config, alias, getattr(config, own))
-        derive(kind, config)
+        for alias, canonical in defaults.aliases.items():
+            setattr(config, alias, getattr(config, canonical))
+        derive(model_type, config)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
     except (ArithmeticError, TypeError, ValueError) as problem:
-        raise InputError(f"{where}: sizes that make no model ({problem})") from None
-    return Config(config, given, defaults)
+        raise InputError(f"{where}: sizes do not form a valid model ({problem})") from None
+    return Config(config, file_values, defaults)

@@ -1,4 +1,4 @@
-"""Checks of config attributes: types, sizes, and whether each one is handled."""
+"""Checks of config attributes: their types, their sizes, and that each is handled."""
 
 import re
 from collections.abc import Mapping, Set
@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 
-# Attributes that do not affect a forward pass: names, training, generation defaults.
+# Attributes that do not affect the forward pass: names, training settings, generation defaults.
 INERT = frozenset(
     "_attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures auto_map "
     "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
@@ -30,14 +30,14 @@ INERT = frozenset(
     "_sliding_window_pattern".split()
 )
 # Also inert in families that do not read them: internals of transformers, names, token ids,
-# training, layers that predict further tokens
+# training settings, multi-token-prediction layers
 INERT_FORMS = re.compile(
     r"_.*|mtp(_\w+)?|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
     r"|init_std|block_(mlp|out)_init_scale|(block|conv)_use_xavier_init|layerdrop|output_router_logits|router_aux_loss_coef"
 )
 FLAG = "--accept-config"
 REMEDY = f"; if you know that one cannot, vouch for it: {FLAG} NAME (accept_config in Python)"
-# Attributes of transformers' base class, with the values that change nothing
+# Attributes of transformers' base class, with the values that have no effect
 BASE: dict[str, Any] = {
     "add_cross_attention": False,
     "chunk_size_feed_forward": 0,
@@ -48,20 +48,20 @@ BASE: dict[str, Any] = {
     "tie_encoder_decoder": False,
 }
 
-# For these null means "none", whatever the default of the class.
+# Attributes for which null means "none", whatever the default of the class
 MAY_BE_NULL = frozenset(
     "attention_chunk_size attention_value_scale attn_logit_softcapping final_logit_softcapping "
     "moe_normalize_expert_weights q_lora_rank routed_scaling_factor "
     "sliding_window sliding_window_pattern".split()
 )
-# A pattern such as "LLLG" is refused if it is needed, see `derived`; EXAONE 4's files have it
-# beside `layer_types`.
+# A pattern such as "LLLG" is refused if it is needed, see `derived`; EXAONE 4's files have it in
+# addition to `layer_types`.
 MAY_BE_STRING = frozenset({"sliding_window_pattern"})
-# A list with an entry per layer, which the family takes if all are the same.
+# Attributes that may be a list with an entry per layer; the family checks that all are equal.
 MAY_BE_LIST = frozenset({"intermediate_size", "moe_topk"})
-# For these null means "derived from other sizes", as for every attribute whose default is null.
+# Attributes for which null means "derived from other sizes", as when the default is null
 MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
-# Real numbers, though the defaults of some classes are integers.
+# Real numbers, although the defaults of some classes are integers
 REALS = frozenset(
     {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base", "rope_local_base_freq", "scale_emb"}
 )
@@ -97,19 +97,19 @@ KINDS |= dict.fromkeys(
 )
 EXAMPLES: dict[type, Any] = {dict: {}, int: 1, float: 1.0, str: "silu", list: []}
 MAX_REAL = 1e30  # below the largest float32
-# Sizes determine what is allocated before any tensor is read: lists with an entry per layer, and a
-# head's table of frequencies.
+# Sizes determine allocations before any tensor is read: lists with an entry per layer, and the
+# table of rotary frequencies.
 MAX_LAYERS = 10_000
 MAX_SIZE = 1 << 22
-POSITIONS = frozenset(  # lengths of text, for which nothing is allocated
+POSITIONS = frozenset(  # lengths of texts, which determine no allocation
     "max_position_embeddings n_positions original_max_position_embeddings sliding_window "
     "attention_chunk_size floor_scale indexer_budget model_max_length seq_length".split()
 )
-HASHES = frozenset({"ngram_vocab_size_base", "seed"})  # of n-grams
+HASHES = frozenset({"ngram_vocab_size_base", "seed"})  # parameters of n-gram hashes
 
 
 def check_sizes(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse integers that would allocate lists or tables that fill the memory.
+    """Check that no integer leads to lists or tables that exhaust the memory.
 
     Raises:
         InputError: an attribute is too large.
@@ -118,24 +118,24 @@ def check_sizes(raw: Mapping[str, Any], where: str) -> None:
         if type(value) is not int or name in INERT | POSITIONS | HASHES | REALS:
             continue
         counts = ("layer" in name and not name.endswith("_layer_input")) or name.endswith("labels")
-        most = MAX_LAYERS if counts else MAX_SIZE
-        if value > most:
-            raise InputError(f"{where}: {name} is {value}, expected at most {most}")
+        limit = MAX_LAYERS if counts else MAX_SIZE
+        if value > limit:
+            raise InputError(f"{where}: {name} is {value}, expected at most {limit}")
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a number within the range of float32."""
+    """Return True if a value is a number within the range of float32."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) < MAX_REAL  # nor NaN
+    return number and abs(value) < MAX_REAL  # False for NaN
 
 
 def _is_off(value: Any) -> bool:
-    """Whether the value of an unknown attribute means "off". Zero does not."""
+    """Return True if the value of an unknown attribute means "off". Zero does not."""
     return value is None or value is False or value in ({}, [])
 
 
 def _has_type_of_default(name: str, value: Any, default: Any) -> bool:
-    """Whether a value has the type of its default; integers are floats too."""
+    """Return True if a value has the type of its default; integers count as floats, too."""
     if value is None and (default is None or name in MAY_BE_NULL | MAY_BE_DERIVED):
         return True
     if isinstance(value, list) and name in MAY_BE_LIST:
@@ -147,19 +147,19 @@ def _has_type_of_default(name: str, value: Any, default: Any) -> bool:
             return True
         default = EXAMPLES[KINDS[name]]
     if isinstance(default, float) or name in REALS:
-        # Such an integer reaches the device as an integer.
+        # An integer reaches the device as an integer, which must not overflow.
         small = type(value) is not int or name in REALS or abs(value) < MAX_SIZE
         return is_real(value) and small
     return not isinstance(default, bool | int | str | list) or type(value) is type(default)
 
 
-def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-    """Require every attribute of a file to have the type of its default.
+def check_types(values: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
+    """Check that every attribute of a file has the type of its default.
 
     Raises:
         InputError: an attribute has another type.
     """
-    for name, value in sorted(given.items()):
+    for name, value in sorted(values.items()):
         if (
             name in defaults
             and name not in INERT
@@ -174,46 +174,46 @@ def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: st
 
 
 def unhandled(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str]
+    values: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str]
 ) -> dict[str, Any]:
-    """Attributes that are neither read, nor inert, nor at their default.
+    """Return the attributes that are neither read, nor inert, nor at their default.
 
     Args:
-        given: the attributes of a file, under the names of `defaults`.
-        reads: attributes whose values the family handles or refuses itself.
+        values: the attributes of a file, under the names of `defaults`.
+        reads: attributes whose values the family handles or refuses.
     """
-    known = BASE | dict(defaults)
+    harmless_values = BASE | dict(defaults)
     return {
         name: value
-        for name, value in given.items()
+        for name, value in values.items()
         if name not in reads
         and name not in INERT
         and not INERT_FORMS.fullmatch(name)
-        and not (name in known and value == known[name])
-        and not (_is_off(value) and _is_off(known.get(name)))
+        and not (name in harmless_values and value == harmless_values[name])
+        and not (_is_off(value) and _is_off(harmless_values.get(name)))
     }
 
 
 def check_attributes(
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     defaults: Mapping[str, Any],
     reads: Set[str],
     where: str,
-    kind: str,
+    model_type: str,
     remedy: str = REMEDY,
 ) -> None:
-    """Refuse attributes that are `unhandled`.
+    """Check that no attribute is `unhandled`.
 
     Args:
-        given, defaults, reads: see `unhandled`.
-        remedy: the end of the message.
+        values, defaults, reads: see `unhandled`.
+        remedy: the end of the error message.
 
     Raises:
-        InputError: with the attributes and their values.
+        InputError: the unhandled attributes and their values.
     """
-    if found := unhandled(given, defaults, reads):
-        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
+    if rejected := unhandled(values, defaults, reads):
+        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(rejected.items()))
         raise InputError(
-            f"{where}: attributes that are not handled for model_type {kind!r}: "
+            f"{where}: attributes that are not handled for model_type {model_type!r}: "
             f"{listed}; refusing to score, since they may change the numbers{remedy}"
         )

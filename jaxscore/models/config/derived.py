@@ -1,7 +1,7 @@
-"""Attributes that are derived from others if a `config.json` lacks them or has null.
+"""Fill attributes that a `config.json` lacks or has as null, and that follow from others.
 
-The rules are those of the families' documentation. If a file has `layer_types`, patterns and
-intervals are ignored.
+The rules are those of the families' documentation; the docstring of each rule states what it fills
+in. If a file has `layer_types`, patterns and intervals are ignored.
 """
 
 import math
@@ -13,7 +13,7 @@ from jaxscore.models.config.check import BASE, INERT
 
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 INDEXED = "indexed_attention"
-# Old names of layer types
+# Older names of layer types
 RENAMED = {
     "attention": FULL,
     "deepseek_sparse_attention": INDEXED,
@@ -21,7 +21,7 @@ RENAMED = {
 }
 
 
-def derive(kind: str, config: Any) -> None:
+def derive(model_type: str, config: Any) -> None:
     """Fill attributes of a config object that are None and derived from others.
 
     Raises:
@@ -30,8 +30,8 @@ def derive(kind: str, config: Any) -> None:
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(config, name, 0) is None:
             setattr(config, name, config.num_attention_heads)
-    if kind in RULES:
-        RULES[kind](config)
+    if model_type in RULES:
+        RULES[model_type](config)
     if isinstance(types := getattr(config, "layer_types", None), list):
         config.layer_types = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
 
@@ -39,10 +39,11 @@ def derive(kind: str, config: Any) -> None:
 def _layer_types(
     config: Any, interval: Any, n: int | None = None, name: str = "sliding_window_pattern"
 ) -> list[str]:
-    """Full attention in every `interval`-th of `n` layers (None for all), a window in the others.
+    """Return types with full attention in every `interval`-th layer, a window in the others.
 
     Args:
-        name: of the attribute with the interval, for errors.
+        n: the number of layers; None for all.
+        name: the attribute with the interval, for error messages.
     """
     if type(interval) is not int or interval < 1:
         raise InputError(f"{name} is {interval!r}, expected a number of at least 1")
@@ -51,7 +52,7 @@ def _layer_types(
 
 
 def _alternating(config: Any) -> None:
-    """A window in the first layer and in every other one."""
+    """A window in every other layer, starting with the first."""
     if config.layer_types is None:
         config.layer_types = _layer_types(config, 2)
 
@@ -62,7 +63,7 @@ def _pattern(config: Any) -> None:
         interval = config.sliding_window_pattern
         if (other := getattr(config, "_sliding_window_pattern", interval)) != interval:
             raise InputError(
-                f"_sliding_window_pattern is {other!r}, which transformers does not read; give "
+                f"_sliding_window_pattern is {other!r}, which transformers does not read; set "
                 "layer_types"
             )
         config.layer_types = _layer_types(config, interval)
@@ -82,7 +83,7 @@ def _afmoe(config: Any) -> None:
 
 
 def _cohere2_moe(config: Any) -> None:
-    """Plain MLPs in the first layers, whose windows have a pattern of their own."""
+    """Plain MLPs in the first layers, whose windows follow a separate pattern."""
     n, first = config.num_hidden_layers, min(config.first_k_dense_replace, config.num_hidden_layers)
     if config.layer_types is None:
         name = "prefix_dense_sliding_window_pattern"
@@ -100,7 +101,7 @@ def _kolibri1(config: Any) -> None:
 
 
 def _gemma3n(config: Any) -> None:
-    """A window in all but every fifth layer; few activations in the first ten of more layers."""
+    """A window in all but every fifth layer; sparse activations in the first ten of more layers."""
     n = config.num_hidden_layers
     _kolibri1(config)
     if config.activation_sparsity_pattern is None:
@@ -111,7 +112,7 @@ def _gemma3n(config: Any) -> None:
 
 
 def _cwm(config: Any) -> None:
-    """A window in all but every fourth layer, counted from the first."""
+    """Full attention in the first layer and every fourth after it, a window in the others."""
     if config.layer_types is None:
         config.layer_types = [SLIDING if i % 4 else FULL for i in range(config.num_hidden_layers)]
 
@@ -133,13 +134,13 @@ def _hyperclovax(config: Any) -> None:
 
 def _mellum(config: Any) -> None:
     """Full attention and experts in all layers."""
-    for name, kind in (("layer_types", FULL), ("mlp_layer_types", "sparse")):
+    for name, value in (("layer_types", FULL), ("mlp_layer_types", "sparse")):
         if getattr(config, name) is None:
-            setattr(config, name, [kind] * config.num_hidden_layers)
+            setattr(config, name, [value] * config.num_hidden_layers)
 
 
 def _optional_window(config: Any) -> None:
-    """A window only if `use_sliding_window` is on."""
+    """No window unless `use_sliding_window` is true."""
     if not config.use_sliding_window:
         config.sliding_window = None
 
@@ -163,14 +164,14 @@ def _mixture(config: Any) -> None:
 
 
 def _no_windows(config: Any) -> None:
-    """Its class has no windows."""
+    """No windows: its class does not implement them."""
     config.sliding_window = None
     if config.layer_types is None:
         config.layer_types = [FULL] * config.num_hidden_layers
 
 
 def _qwen3_vl_moe(config: Any) -> None:
-    """Its class has no windows, and always scales the weights of experts to a sum of one."""
+    """No windows, and expert weights with a sum of one: its class implements nothing else."""
     config.sliding_window = None
     if config.mlp_only_layers is None:
         config.mlp_only_layers = []
@@ -181,14 +182,14 @@ def _qwen3_vl_moe(config: Any) -> None:
 
 
 def _qwen2_moe(config: Any) -> None:
-    """With windows on, its class mixes layer types, which the family refuses."""
+    """Full attention; with windows, its class mixes layer types, which the family refuses."""
     _mixture(config)
     if config.layer_types is None and not config.use_sliding_window:
         config.layer_types = [FULL] * config.num_hidden_layers
 
 
 def _no_rope(config: Any) -> None:
-    """1 for rotary layers, 0 for every `no_rope_layer_interval`-th one, which is NoPE."""
+    """1 for rotary layers, 0 for every `no_rope_layer_interval`-th layer, which is NoPE."""
     if config.no_rope_layers is None:
         interval = config.no_rope_layer_interval
         if interval < 1:
@@ -200,7 +201,7 @@ def _no_rope(config: Any) -> None:
 
 
 def _smollm3(config: Any) -> None:
-    """A window, if it is on, in the NoPE layers."""
+    """A window in the NoPE layers if `use_sliding_window` is true."""
     _no_rope(config)
     if config.layer_types is None:
         window = config.use_sliding_window and config.sliding_window is not None
@@ -263,7 +264,7 @@ def _cohere2(config: Any) -> None:
 
 
 def _check_quotient(config: Any) -> None:
-    """Require `head_dim` to be the quotient, which its class always takes."""
+    """Check that `head_dim` is `hidden_size / num_attention_heads`, as its class assumes."""
     if config.head_dim is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
     if config.head_dim * config.num_attention_heads != config.hidden_size:
@@ -274,17 +275,20 @@ def _check_quotient(config: Any) -> None:
 
 
 def _dbrx(config: Any) -> None:
-    """Key heads of `attn_config`, whatever the file has beside it."""
+    """KV heads from `attn_config`, whatever the file has outside it."""
     if isinstance(config.attn_config, dict):
         config.num_key_value_heads = config.attn_config.get("kv_n_heads", 1)
 
 
 def _latent(config: Any) -> None:
-    """Queries and keys of deepseek: a rotary part beside a NoPE part."""
-    rotary, whole = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
-    for name, value in (("head_dim", rotary), ("qk_head_dim", whole)):
-        if (found := getattr(config, name)) not in (None, value):
-            raise InputError(f"{name} is {found!r}, expected {value} of qk_rope_head_dim")
+    """Query and key widths of deepseek: `qk_rope_head_dim` plus `qk_nope_head_dim`."""
+    rope_width, key_width = (
+        config.qk_rope_head_dim,
+        config.qk_nope_head_dim + config.qk_rope_head_dim,
+    )
+    for name, value in (("head_dim", rope_width), ("qk_head_dim", key_width)):
+        if (actual := getattr(config, name)) not in (None, value):
+            raise InputError(f"{name} is {actual!r}, expected {value} of qk_rope_head_dim")
         setattr(config, name, value)
 
 
@@ -309,29 +313,29 @@ def _sparse(config: Any) -> None:
 
 
 def _axk1(config: Any) -> None:
-    """Experts in all layers but the first, unless an older attribute says how many."""
+    """Experts in all layers but the first, or but the first `first_k_dense_replace`."""
     config.first_k_dense_replace = getattr(config, "first_k_dense_replace", 1)
     _first_dense_layers(config)
     _latent(config)
 
 
 def _sarvam_mla(config: Any) -> None:
-    """Released files have the width of a latent key under `head_dim`."""
+    """Released files have the width of a latent key as `head_dim`, which is replaced."""
     if config.head_dim == config.kv_lora_rank + config.qk_rope_head_dim:
         config.head_dim = None
     _latent(config)
 
 
 def _axk2(config: Any) -> None:
-    """Experts in all layers but the first, unless an older attribute says how many."""
+    """Experts in all layers but the first, or but the first `first_k_dense_replace`."""
     config.first_k_dense_replace = getattr(config, "first_k_dense_replace", 1)
     _sparse(config)
 
 
 def _glm_moe_dsa(config: Any) -> None:
-    """Layers share the choice of an indexer by a pattern, or by a frequency.
+    """Types of indexers, from a pattern or a frequency: "shared" ones reuse the last choice.
 
-    GLM-5.2 has the width without rotation under `head_dim`, which transformers' class replaces.
+    GLM-5.2 has `qk_nope_head_dim` as `head_dim`, which transformers' class replaces.
     """
     if config.head_dim == config.qk_nope_head_dim:
         config.head_dim = None
@@ -340,16 +344,16 @@ def _glm_moe_dsa(config: Any) -> None:
         frequency = max(getattr(config, "index_topk_freq", 1), 1)
         ahead = getattr(config, "index_skip_topk_offset", 2) - 1
         layers = range(config.num_hidden_layers)
-        runs = (not max(i - ahead, 0) % frequency for i in layers)
-        config.indexer_types = ["full" if one else "shared" for one in runs]
+        runs_indexer = (not max(i - ahead, 0) % frequency for i in layers)
+        config.indexer_types = ["full" if runs else "shared" for runs in runs_indexer]
         if pattern is not None:
             names = {"F": "full", "S": "shared"}
-            config.indexer_types = [names.get(one, one) for one in pattern]
+            config.indexer_types = [names.get(letter, letter) for letter in pattern]
     _sparse(config)
 
 
 def _flint(config: Any) -> None:
-    """Full attention in the first two layers, every fourth and the last one; two plain MLPs."""
+    """Full attention in the first two layers, every fourth and the last; two plain MLPs."""
     last = config.num_hidden_layers - 1
     if config.layer_types is None:
         config.layer_types = [
@@ -373,7 +377,7 @@ def _mimo(config: Any) -> None:
     if config.routed_scaling_factor is None:
         config.routed_scaling_factor = 1.0
     if type(size := getattr(config, "sliding_window_size", None)) is int:
-        config.sliding_window = size + 1  # the token itself included
+        config.sliding_window = size + 1  # includes the token itself
 
 
 def _minicpm3(config: Any) -> None:
@@ -383,7 +387,7 @@ def _minicpm3(config: Any) -> None:
 
 
 def _gemma4(config: Any) -> None:
-    """Full layers have heads of their own width, and the last layer is one.
+    """Full attention in every sixth and the last layer, with separate head sizes.
 
     The keys of `per_layer_config` become layer indices.
     """
@@ -392,19 +396,19 @@ def _gemma4(config: Any) -> None:
         config.layer_types[-1] = FULL
     elif config.layer_types and config.layer_types[-1] == SLIDING:
         raise InputError(
-            f"layer_types ends with {SLIDING!r}, expected {FULL!r}; transformers' class takes the "
-            "last layer for that"
+            f"layer_types ends with {SLIDING!r}, expected {FULL!r}: transformers' class treats "
+            "the last layer as such"
         )
     if config.per_layer_config is None:
-        own = {"head_dim": config.global_head_dim}
+        full_sizes = {"head_dim": config.global_head_dim}
         if config.attention_k_eq_v and config.num_global_key_value_heads is not None:
-            own["num_key_value_heads"] = config.num_global_key_value_heads
+            full_sizes["num_key_value_heads"] = config.num_global_key_value_heads
         full = (i for i, layer_type in enumerate(config.layer_types) if layer_type == FULL)
-        config.per_layer_config = {i: dict(own) for i in full}
-    elif not isinstance(given := config.per_layer_config, dict):
-        raise InputError(f"per_layer_config is {str(given)[:60]}, expected an object")
+        config.per_layer_config = {i: dict(full_sizes) for i in full}
+    elif not isinstance(layers := config.per_layer_config, dict):
+        raise InputError(f"per_layer_config is {str(layers)[:60]}, expected an object")
     else:  # JSON keys are strings, which transformers pads with zeros
-        config.per_layer_config = {int(layer): own for layer, own in given.items()}
+        config.per_layer_config = {int(layer): sizes for layer, sizes in layers.items()}
 
 
 def _ernie_moe(config: Any) -> None:
@@ -418,23 +422,23 @@ def _falcon(config: Any) -> None:
 
 
 def _gpt_bigcode(config: Any) -> None:
-    """Its class sets the number of KV heads, whatever the file says."""
+    """The number of KV heads, which its class sets regardless of the file."""
     config.num_key_value_heads = 1 if config.multi_query else config.n_head
 
 
 def _gpt_neo(config: Any) -> None:
-    """`attention_types` is run-length encoded: [[["global", "local"], 12]]."""
+    """Layer types from the run lengths of `attention_types`: [[["global", "local"], 12]]."""
     if config.attention_layers is not None:
         return
     runs = config.attention_types
     layers: list[Any] = []
-    for kinds, times in runs:
-        if len(kinds) * times > config.num_layers:
+    for types, times in runs:
+        if len(types) * times > config.num_layers:
             raise InputError(
                 f"attention_types is {str(runs)[:60]}, expected an entry for each of num_layers "
                 f"{config.num_layers}"
             )
-        layers += list(kinds) * times
+        layers += list(types) * times
     config.attention_layers = layers
 
 
@@ -448,19 +452,22 @@ def _lfm2(config: Any) -> None:
 
 
 def _kimi_linear(config: Any) -> None:
-    """Sizes and layers, counted from 1, of `linear_attn_config`; its sizes go first."""
+    """Sizes and layer types from `linear_attn_config`, which counts layers from 1.
+
+    Its sizes take precedence over the file's.
+    """
     n = config.num_hidden_layers
     linear = getattr(config, "linear_attn_config", None) or {}
     if not isinstance(linear, dict):
         raise InputError(f"linear_attn_config is {str(linear)[:60]}, expected an object")
-    for name, theirs in {
+    for name, nested_name in {
         "linear_head_dim": "head_dim",
         "linear_num_heads": "num_heads",
         "linear_conv_kernel_dim": "short_conv_kernel_size",
     }.items():
-        size = linear.get(theirs, getattr(config, name))
+        size = linear.get(nested_name, getattr(config, name))
         if type(size) is not int:
-            raise InputError(f"linear_attn_config.{theirs} is {size!r}, expected a number")
+            raise InputError(f"linear_attn_config.{nested_name} is {size!r}, expected a number")
         setattr(config, name, size)
     names = ("full_attn_layers", "kda_layers")
     if unknown := set(linear) - {"head_dim", "num_heads", "short_conv_kernel_size", *names}:
@@ -468,58 +475,61 @@ def _kimi_linear(config: Any) -> None:
     if config.layer_types is None:
         full = [i for i in range(1, n) if i % 4 == 0]
         if not set(names).isdisjoint(linear):
-            of_kinds = [linear.get(name) for name in names]
-            listed = [i for one in of_kinds if isinstance(one, list) for i in one]
+            layer_lists = [linear.get(name) for name in names]
+            listed = [i for layers in layer_lists if isinstance(layers, list) for i in layers]
             if [*map(type, listed)] != [int] * n or sorted(listed) != [*range(1, n + 1)]:
                 raise InputError(
-                    f"linear_attn_config has {names[0]} {of_kinds[0]} and {names[1]} "
-                    f"{of_kinds[1]}, expected lists with each layer from 1 to {n} once"
+                    f"linear_attn_config has {names[0]} {layer_lists[0]} and {names[1]} "
+                    f"{layer_lists[1]}, expected lists with each layer from 1 to {n} once"
                 )
             full = [i - 1 for i in linear[names[0]]]
         config.layer_types = [FULL if i in full else "linear_attention" for i in range(n)]
     if config.mlp_layer_types is None:
         first = getattr(config, "first_k_dense_replace", 1)
         config.mlp_layer_types = ["dense" if i < first else "sparse" for i in range(n)]
-    whole = config.qk_nope_head_dim + config.qk_rope_head_dim
-    if config.qk_head_dim not in (None, whole):
-        raise InputError(f"qk_head_dim is {config.qk_head_dim!r}, expected {whole}")
-    config.qk_head_dim = whole
+    key_width = config.qk_nope_head_dim + config.qk_rope_head_dim
+    if config.qk_head_dim not in (None, key_width):
+        raise InputError(f"qk_head_dim is {config.qk_head_dim!r}, expected {key_width}")
+    config.qk_head_dim = key_width
     if config.head_dim is None:
         config.head_dim = config.qk_rope_head_dim
 
 
 def _bailing_hybrid(config: Any) -> None:
-    """Attention in the last layer of each group; `head_dim` is of linear layers unless they have
-    one of their own, as in files that transformers writes."""
-    for name, theirs in {
+    """Attention in the last layer of each group of layers.
+
+    `head_dim` is the head width of linear layers, except in files that transformers writes, which
+    have `linear_head_dim`.
+    """
+    for name, source in {
         "linear_head_dim": "head_dim",
         "linear_num_heads": "num_attention_heads",
         "linear_conv_kernel_dim": "short_conv_kernel_size",
     }.items():
         if getattr(config, name) is None:
-            setattr(config, name, getattr(config, theirs))
+            setattr(config, name, getattr(config, source))
     config.head_dim = None
     if config.layer_types is None:
         config.layer_types = [
-            FULL if kind == FULL else "linear_attention"
-            for kind in _layer_types(config, config.layer_group_size, name="layer_group_size")
+            FULL if layer_type == FULL else "linear_attention"
+            for layer_type in _layer_types(config, config.layer_group_size, name="layer_group_size")
         ]
     _first_dense_layers(config)
     _latent(config)
 
 
 def _lara_mini(config: Any) -> None:
-    """Of five layers two have the gated delta rule, two a window, and one full attention."""
+    """In each five layers two gated delta rules, two windows, and one full attention."""
     if config.layer_types is None:
-        kinds = ["linear_attention", SLIDING, "linear_attention", FULL, SLIDING]
-        config.layer_types = [kinds[i % 5] for i in range(config.num_hidden_layers)]
+        pattern = ["linear_attention", SLIDING, "linear_attention", FULL, SLIDING]
+        config.layer_types = [pattern[i % 5] for i in range(config.num_hidden_layers)]
 
 
 def _lfm3(config: Any) -> None:
-    """Convolutions in every other layer; of the rest every other one has a window."""
+    """Convolutions in every other layer; every other one of the rest has a window."""
     if config.layer_types is None:
-        kinds = [SLIDING, "conv", FULL, "conv"]
-        config.layer_types = [kinds[i % 4] for i in range(config.num_hidden_layers)]
+        pattern = [SLIDING, "conv", FULL, "conv"]
+        config.layer_types = [pattern[i % 4] for i in range(config.num_hidden_layers)]
         config.layer_types[0] = "conv"
 
 
@@ -530,7 +540,7 @@ def _minimax(config: Any) -> None:
         config.layer_types = ["linear_attention" if i % 2 else FULL for i in layers]
 
 
-MINIMAX_M3 = {  # names within `sparse_attention_config`
+MINIMAX_M3 = {  # attribute -> key of `sparse_attention_config`
     "index_n_heads": "sparse_num_index_heads",
     "index_head_dim": "sparse_index_dim",
     "index_block_size": "sparse_block_size",
@@ -540,14 +550,16 @@ MINIMAX_M3 = {  # names within `sparse_attention_config`
 
 
 def _minimax_m3(config: Any) -> None:
-    """Layers with an indexer, and with experts, by lists of numbers in released files."""
+    """Types of layers and MLPs, which released files have as lists of 0 and 1."""
     sparse = getattr(config, "sparse_attention_config", None) or {}
     if not isinstance(sparse, dict):
         raise InputError(f"sparse_attention_config is {str(sparse)[:60]}, expected an object")
-    for name, theirs in MINIMAX_M3.items():
-        size = sparse.get(theirs, getattr(config, name))
+    for name, nested_name in MINIMAX_M3.items():
+        size = sparse.get(nested_name, getattr(config, name))
         if type(size) is not int:
-            raise InputError(f"sparse_attention_config.{theirs} is {size!r}, expected a number")
+            raise InputError(
+                f"sparse_attention_config.{nested_name} is {size!r}, expected a number"
+            )
         setattr(config, name, size)
     handled = {  # transformers' class reads none of these
         "use_sparse_attention": True,
@@ -558,9 +570,9 @@ def _minimax_m3(config: Any) -> None:
     if unknown := set(sparse) - {*MINIMAX_M3.values(), *handled, "sparse_attention_freq"}:
         raise InputError(f"sparse_attention_config has {sorted(unknown)}, which is not handled")
     for name, value in handled.items():
-        if (found := sparse.get(name, value)) != value:
+        if (actual := sparse.get(name, value)) != value:
             raise InputError(
-                f"sparse_attention_config.{name} is {found!r}, which is not handled; handled is "
+                f"sparse_attention_config.{name} is {actual!r}, which is not handled; handled is "
                 f"{value!r}"
             )
     n = config.num_hidden_layers
@@ -574,8 +586,8 @@ def _minimax_m3(config: Any) -> None:
         ("mlp_layer_types", getattr(config, "moe_layer_freq", None), ("sparse", "dense"), "sparse"),
     ):
         if getattr(config, attribute) is None:
-            kinds = [yes if one else no for one in listed] if listed else [default] * n
-            setattr(config, attribute, kinds)
+            types = [yes if flag else no for flag in listed] if listed else [default] * n
+            setattr(config, attribute, types)
 
 
 def _qwen_hybrid(config: Any) -> None:
@@ -593,10 +605,10 @@ def _qwen_hybrid(config: Any) -> None:
 
 
 def _qwen4_exp(config: Any) -> None:
-    """An indexer in all layers with attention, which released files call full attention."""
+    """An indexer in all layers that released files call full attention."""
     _qwen_hybrid(config)
     if isinstance(types := config.layer_types, list):
-        config.layer_types = [INDEXED if kind == FULL else kind for kind in types]
+        config.layer_types = [INDEXED if layer_type == FULL else layer_type for layer_type in types]
     if config.ple_layer_ids is None:
         config.ple_layer_ids = []
     if config.ple_embed_dim is None:
@@ -604,8 +616,11 @@ def _qwen4_exp(config: Any) -> None:
 
 
 def _olmo_hybrid(config: Any) -> None:
-    """Attention in every fourth layer, or the last one; a key head is of three quarters of the
-    heads' share of the width, a value head twice as wide."""
+    """Full attention in every fourth layer, or in the last one if there are fewer than four.
+
+    The width of a key head is 3/4 of `hidden_size` over the number of key heads; a value head is
+    twice as wide.
+    """
     if config.layer_types is None:
         n = config.num_hidden_layers
         config.layer_types = ["linear_attention" if (i + 1) % 4 else FULL for i in range(n)]
@@ -621,7 +636,7 @@ def _olmo_hybrid(config: Any) -> None:
 
 
 def _mamba2(config: Any) -> None:
-    """Step sizes without bounds, and Mamba in all layers.
+    """Unbounded step sizes, and Mamba in all layers.
 
     transformers 5 writes an infinite bound as an object.
     """
@@ -636,14 +651,14 @@ def _mamba2(config: Any) -> None:
 
 
 def _step_ranks(config: Any, *names: str) -> None:
-    """Step sizes are made from a sixteenth of the width."""
+    """A rank of step sizes of `hidden_size / 16`, rounded up."""
     for name in names:
         if getattr(config, name, 0) in (None, "auto"):
             setattr(config, name, math.ceil(config.hidden_size / 16))
 
 
-NEMOTRON_H = {"M": "linear_attention", "E": "moe", "*": FULL, "-": "mlp"}  # in its patterns
-# Names of one number in published files
+NEMOTRON_H = {"M": "linear_attention", "E": "moe", "*": FULL, "-": "mlp"}  # letters of patterns
+# Attributes in published files that repeat another
 NEMOTRON_H_TWICE = {
     "attention_head_dim": "head_dim",
     "norm_eps": "layer_norm_epsilon",
@@ -652,7 +667,7 @@ NEMOTRON_H_TWICE = {
 
 
 def _nemotron_h(config: Any) -> None:
-    """Types of layers from a pattern of letters, and as many layers."""
+    """Layer types and the number of layers, from a pattern of letters."""
     for prefix, default in {"": [*NEMOTRON_H.values()], "mtp_": [FULL, "moe"]}.items():
         name = f"{prefix}layers_block_type"
         pattern = getattr(config, f"{prefix}hybrid_override_pattern", None)
@@ -669,14 +684,16 @@ def _nemotron_h(config: Any) -> None:
             f"hybrid_override_pattern has {n} layers"
         )
     config.num_hidden_layers = n
-    for other, own in NEMOTRON_H_TWICE.items():
-        if (found := getattr(config, other, None)) not in (None, getattr(config, own)):
-            raise InputError(f"{other} is {found!r}, and {own} is {getattr(config, own)!r}")
+    for other, canonical in NEMOTRON_H_TWICE.items():
+        if (actual := getattr(config, other, None)) not in (None, getattr(config, canonical)):
+            raise InputError(
+                f"{other} is {actual!r}, and {canonical} is {getattr(config, canonical)!r}"
+            )
     _mamba2(config)
 
 
 def _mamba(config: Any) -> None:
-    """Channels of Mamba-1 follow from `expand`."""
+    """Inner channels of Mamba-1, from `expand`."""
     if getattr(config, "intermediate_size", 0) is None:
         config.intermediate_size = int(config.expand * config.hidden_size)
     _step_ranks(config, "mamba_dt_rank", "time_step_rank")
@@ -690,7 +707,7 @@ def _recurrent_gemma(config: Any) -> None:
 
 
 def _zamba(config: Any) -> None:
-    """Three layers, the last one with a block, and then a block in every n-th."""
+    """A block in the third layer, and then in every n-th."""
     width, types = config.hidden_size, config.layers_block_type
     if types is None:
         period, offset = config.attn_layer_period, config.attn_layer_offset
@@ -702,8 +719,8 @@ def _zamba(config: Any) -> None:
     config.layers_block_type = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
     config.layer_types = config.layers_block_type
     if config.attention_hidden_size not in (None, 2 * width):
-        found = config.attention_hidden_size
-        raise InputError(f"attention_hidden_size is {found!r}, expected {2 * width}")
+        actual = config.attention_hidden_size
+        raise InputError(f"attention_hidden_size is {actual!r}, expected {2 * width}")
     config.attention_hidden_size = 2 * width
     if config.attention_head_dim is None:
         config.attention_head_dim = 2 * width // max(config.num_attention_heads, 1)
@@ -712,7 +729,7 @@ def _zamba(config: Any) -> None:
 
 
 def _zamba2(config: Any) -> None:
-    """Sizes and layers that files have beside those they follow from."""
+    """Sizes and layer types that follow from others, and are checked if the file has them."""
     n_heads, width = max(config.num_attention_heads, 1), config.hidden_size
     if config.layers_block_type is None:
         config.layers_block_type = ["linear_attention"] * 54
@@ -734,14 +751,14 @@ def _zamba2(config: Any) -> None:
         "mamba_headdim": int(config.mamba_expand * width) // max(config.n_mamba_heads, 1),
         "num_query_groups": config.num_attention_heads,
     }.items():
-        if (found := getattr(config, name, None)) not in (None, value):
-            raise InputError(f"{name} is {found!r}, expected {value!r}")
+        if (actual := getattr(config, name, None)) not in (None, value):
+            raise InputError(f"{name} is {actual!r}, expected {value!r}")
         setattr(config, name, value)
     config.head_dim = config.attention_head_dim
 
 
 def _falcon_h1(config: Any) -> None:
-    """Heads that fill the inner width of Mamba."""
+    """Head width from the inner width of Mamba, and multipliers of 1."""
     _mamba2(config)
     if config.mamba_d_ssm is None:
         config.mamba_d_ssm = int(config.mamba_expand * config.hidden_size)
@@ -754,11 +771,11 @@ def _falcon_h1(config: Any) -> None:
 
 
 def _mpt(config: Any) -> None:
-    """Both lines write attributes of a whole model into the object of attention."""
-    if isinstance(given := config.attn_config, dict):
+    """`attn_config` without the attributes of a whole model that both transformers lines add."""
+    if isinstance(attention := config.attn_config, dict):
         inert = INERT | {"tie_word_embeddings", *BASE}
-        own = {name: value for name, value in given.items() if name not in inert}
-        config.attn_config = {name: own[name] for name in own if not name.startswith("_")}
+        kept = {name: value for name, value in attention.items() if name not in inert}
+        config.attn_config = {name: kept[name] for name in kept if not name.startswith("_")}
 
 
 def _opt(config: Any) -> None:
@@ -767,7 +784,7 @@ def _opt(config: Any) -> None:
 
 
 def _phi4_multimodal(config: Any) -> None:
-    """Without what it has for images and sound."""
+    """No configs of towers for images and sound."""
     config.vision_config = config.audio_config = None
 
 

@@ -127,7 +127,7 @@ def guarded(raw: dict[str, Any], where: str) -> Any:
     try:
         complaint = guard.check(config)
     except (ArithmeticError, TypeError) as problem:
-        complaint = f"sizes that make no model ({problem})"
+        complaint = f"sizes do not form a valid model ({problem})"
     if complaint:
         raise InputError(f"{where}: {complaint}; use --model-impl native")
     # Some configs request tuples instead of named outputs.

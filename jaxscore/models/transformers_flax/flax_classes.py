@@ -118,7 +118,7 @@ def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
     except Exception as problem:  # each class fails in its own way
         reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
-            f"{where}: transformers' Flax class makes no model of it ({reason})"
+            f"{where}: transformers' Flax class cannot build a model from it ({reason})"
         ) from None
 
 

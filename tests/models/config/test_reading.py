@@ -97,7 +97,7 @@ def test_two_names_of_one_attribute():
     raw = {"model_type": "gpt2", "n_embd": 64}
     assert read(raw | {"hidden_size": 64}, "").config.n_embd == 64
     assert read({"model_type": "gpt2", "hidden_size": 64}, "").config.n_embd == 64
-    with pytest.raises(InputError, match="hidden_size is another name of n_embd"):
+    with pytest.raises(InputError, match="hidden_size is an alias of n_embd"):
         read(raw | {"hidden_size": 32}, "")
 
 
@@ -115,7 +115,7 @@ def test_rotary_parameters_for_each_layer_type(kind):
     ):
         with pytest.raises(InputError, match=message):
             read(raw | {"rope_parameters": given}, "")
-    with pytest.raises(InputError, match="both there"):
+    with pytest.raises(InputError, match="both present"):
         read(raw | {"rope_scaling": {"type": "linear", "factor": 2.0}}, "")
 
 
