@@ -1,7 +1,8 @@
-"""transformers' own Flax classes: whether they are installed, and configs that they compute right.
+"""Guards for transformers' Flax classes: installation checks, and configs that they compute
+correctly.
 
-Their errors are silent (`rope_theta` and `rope_scaling` are never read, sliding windows are not
-masked), so a class is used only with attribute values that a test has compared with PyTorch's
+The classes fail silently (they never read `rope_theta` and `rope_scaling`, and do not mask sliding
+windows), so a class is used only with attribute values that a test has compared with PyTorch's
 class; anything else is refused by name.
 """
 
@@ -15,26 +16,26 @@ from jaxscore.errors import InputError, install_extra
 from jaxscore.models.config.check import check_attributes, check_sizes, check_types
 
 
-def require_flax_classes(who: str) -> None:
+def require_flax_classes(feature: str) -> None:
     """Require a transformers with Flax classes; 4.57 is the last line that has them.
 
     Args:
-        who: what needs one, for the message.
+        feature: the feature that needs one, for the error message.
 
     Raises:
-        InputError: it has none; the message says what to install.
+        InputError: it has none; the message names the extra to install.
     """
     if find_spec("transformers.modeling_flax_utils") is None:
         version = importlib.metadata.version("transformers")
         raise InputError(
-            f"{who} runs on a Flax class of transformers, and transformers {version} has none; "
+            f"{feature} runs on a Flax class of transformers, and transformers {version} has none; "
             f"{install_extra('flax-classes')}, which takes transformers 4.57, the last line that "
             "has them"
         )
 
 
 def transformers_config(raw: dict[str, Any], where: str) -> Any:
-    """transformers' config object of a raw `config.json`, defaults filled in.
+    """Return transformers' config object for a raw `config.json`, with defaults filled in.
 
     Raises:
         InputError: a model type or values that transformers refuses.
@@ -42,14 +43,14 @@ def transformers_config(raw: dict[str, Any], where: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.utils import logging
 
-    kind = raw["model_type"]
-    if kind not in CONFIG_MAPPING:
-        raise InputError(f"{where}: unknown model_type {kind!r}")
+    model_type = raw["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise InputError(f"{where}: unknown model_type {model_type!r}")
     check_sizes(raw, where)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)  # it would print refused values
     try:
-        return CONFIG_MAPPING[kind](**{k: v for k, v in raw.items() if k != "model_type"})
+        return CONFIG_MAPPING[model_type](**{k: v for k, v in raw.items() if k != "model_type"})
     except Exception as problem:  # each config class validates in its own way
         raise InputError(f"{where}: transformers refuses it: {problem}") from None
     finally:
@@ -57,15 +58,15 @@ def transformers_config(raw: dict[str, Any], where: str) -> Any:
 
 
 def check_class_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: str) -> None:
-    """Require every attribute to be read, inert, or at the default of its class.
+    """Check that every attribute is read, inert, or at the default of its class.
 
     Raises:
         InputError: other attributes, or a value of the wrong type.
     """
     defaults = type(config)().to_dict()
     aliases = getattr(config, "attribute_map", {})
-    given = {aliases.get(name, name): value for name, value in raw.items()}
-    check_attributes(given, defaults, reads, where, raw["model_type"], remedy="")
+    values = {aliases.get(name, name): value for name, value in raw.items()}
+    check_attributes(values, defaults, reads, where, raw["model_type"], remedy="")
     filled = {name: getattr(config, name) for name in reads & set(defaults)}
     check_types(filled, defaults, where)
 
@@ -76,18 +77,20 @@ TANH_GELU = {"gelu_new", "gelu_pytorch_tanh"}  # two names of one function
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """Configs for which a Flax class is right.
+    """Configs for which a Flax class computes correct results.
 
     Attributes:
         reads: attributes that the class reads correctly.
-        only: attribute -> values for which the class is right.
-        embedding: path of the token embedding [V, D] in its parameters.
-        positions: attribute with the length of the longest input, or the length.
-        idle: attributes that change nothing: for training, or in published configs and read by
-            neither this class nor PyTorch's.
-        check: returns a complaint about values that depend on others, or None.
-        buffers: patterns of tensors without learned values, without the prefix.
-        takes_positions: the class takes position ids; otherwise it derives them from its mask.
+        only: attribute -> values for which the class is correct.
+        embedding: path of the token embedding [V, D] in the class's parameters.
+        positions: the length of the longest input, or the attribute that contains it.
+        idle: attributes without effect: for training, or in published configs and read by neither
+            this class nor PyTorch's.
+        check: function of the config that returns a complaint about values that depend on others,
+            or None.
+        buffers: patterns of the names, without prefix, of tensors that are not learned.
+        takes_positions: if True, the class takes position ids; otherwise it derives them from its
+            mask.
     """
 
     reads: frozenset[str]
@@ -101,27 +104,27 @@ class Guard:
 
 
 def guarded(raw: dict[str, Any], where: str) -> Any:
-    """transformers' config object of a config for which its Flax class is right.
+    """Return transformers' config object if its Flax class computes this config correctly.
 
     Raises:
-        InputError: an attribute or model type for which it is not; transformers has no Flax
-            classes.
+        InputError: an attribute or model type that it does not compute correctly, or a
+            transformers without Flax classes.
     """
-    kind = raw["model_type"]
-    if kind not in GUARDS:
+    model_type = raw["model_type"]
+    if model_type not in GUARDS:
         raise InputError(
-            f"{where}: no transformers Flax class is trusted for model_type {kind!r}; "
+            f"{where}: no transformers Flax class is trusted for model_type {model_type!r}; "
             f"trusted are {', '.join(sorted(GUARDS))}"
         )
     require_flax_classes(f"{where}: --model-impl transformers")
-    guard = GUARDS[kind]
+    guard = GUARDS[model_type]
     config = transformers_config(raw, where)
     for name, values in guard.only.items():
-        found = getattr(config, name, values[0])  # not every config object has all of them
-        if found not in values:
+        value = getattr(config, name, values[0])  # not every config object has all of them
+        if value not in values:
             raise InputError(
-                f"{where}: {name} is {found!r}; transformers' Flax class for {kind} is right only "
-                f"with {' or '.join(map(repr, values))}; use --model-impl native"
+                f"{where}: {name} is {value!r}; transformers' Flax class for {model_type} is correct "
+                f"only with {' or '.join(map(repr, values))}; use --model-impl native"
             )
     check_class_attributes(raw, config, guard.reads | guard.idle | set(guard.only), where)
     try:
@@ -140,14 +143,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _angles(config: Any, head_width: int) -> str | None:
-    """Complain of fewer positions than twice the head width.
+    """Return a complaint if there are fewer positions than twice the head width.
 
-    The classes cut the columns of their table of sines and cosines at the number of positions.
+    The classes truncate the columns of their table of sines and cosines to the number of positions.
     """
     if config.max_position_embeddings < 2 * head_width:
         return (
-            f"max_position_embeddings is {config.max_position_embeddings}; the Flax class cuts "
-            f"its table of angles off below twice the head width, {2 * head_width}"
+            f"max_position_embeddings is {config.max_position_embeddings}; the Flax class "
+            f"truncates its table of angles below twice the head width, {2 * head_width}"
         )
     return None
 
@@ -164,10 +167,10 @@ def _llama(config: Any) -> str | None:
 
 def _gpt_neo(config: Any) -> str | None:
     # A config may also have `attention_layers`, which then takes precedence.
-    kinds = config.attention_layers
-    if len(kinds) != config.num_layers or not set(kinds) <= {"global", "local"}:
+    layer_types = config.attention_layers
+    if len(layer_types) != config.num_layers or not set(layer_types) <= {"global", "local"}:
         return (
-            f"attention_layers is {kinds!r}; expected 'global' or 'local' for each of "
+            f"attention_layers is {layer_types!r}; expected 'global' or 'local' for each of "
             f"{config.num_layers} layers"
         )
     if config.window_size < 1:
@@ -196,7 +199,7 @@ def _bloom(config: Any) -> str | None:
 
 def _xglm(config: Any) -> str | None:
     if config.d_model % 2:
-        return f"d_model is {config.d_model}; the Flax class makes positions only of even width"
+        return f"d_model is {config.d_model}; the Flax class makes only positions of even width"
     return None
 
 
@@ -206,8 +209,8 @@ def _gemma(config: Any) -> str | None:
     if flax != config.hidden_act and not {flax, config.hidden_act} <= TANH_GELU:
         return (
             f"hidden_act is {config.hidden_act!r}, which PyTorch's class reads, and "
-            f"hidden_activation is {config.hidden_activation!r}, by which the Flax class takes "
-            f"{flax!r}; make config.json name the same for both (Gemma was trained with "
+            f"hidden_activation is {config.hidden_activation!r}, so the Flax class uses "
+            f"{flax!r}; set both to the same value in config.json (Gemma was trained with "
             "'gelu_pytorch_tanh')"
         )
     return _angles(config, config.head_dim)
@@ -248,7 +251,7 @@ GUARDS: dict[str, Guard] = {
         ),
         only={
             "activation_function": ACTIVATIONS,
-            "tie_word_embeddings": (False,),  # tied, the class has no bias in its head
+            "tie_word_embeddings": (False,),  # if tied, the class omits the bias of its head
         },
         embedding=("transformer", "wte", "embedding"),
         positions="n_positions",
@@ -276,9 +279,11 @@ GUARDS: dict[str, Guard] = {
             "vocab_size n_embed hidden_size n_layer n_head layer_norm_epsilon "
             "apply_residual_connection_post_layernorm tie_word_embeddings"
         ),
-        only={"slow_but_exact": (False,)},  # PyTorch's class then drops biases, this one does not
+        only={
+            "slow_but_exact": (False,)
+        },  # if True, PyTorch's class drops biases, this one does not
         embedding=("transformer", "word_embeddings", "embedding"),
-        positions=131_072,  # ALiBi itself has no end; as our own decoder has it
+        positions=131_072,  # ALiBi is unlimited; the limit of our decoder
         idle=_names(
             "hidden_dropout attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion "
             "offset_alibi seq_length skip_bias_add skip_bias_add_qkv unk_token_id"

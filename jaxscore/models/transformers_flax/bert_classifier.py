@@ -1,4 +1,5 @@
-"""A BERT sequence classifier: transformers' Flax class with a checkpoint's weights, strict."""
+"""A BERT sequence classifier: transformers' Flax class with a checkpoint's weights, all of them
+accounted for."""
 
 import re
 from collections.abc import Sequence
@@ -28,18 +29,18 @@ READS = frozenset(
 )
 INERT_HERE = ("attention_probs_dropout_prob", "hidden_dropout_prob")
 ACTIVATIONS = ("gelu", "gelu_new", "relu")
-BUFFERS = r"bert\.embeddings\.(position_ids|token_type_ids)"  # constants that old files hold
+BUFFERS = r"bert\.embeddings\.(position_ids|token_type_ids)"  # constants in old files
 BATCH_TOKENS = 8192
-SHORTEST = 32  # tokens of the shortest bucket
+SHORTEST = 32  # tokens in the shortest bucket
 
 
 class BertClassifier:
     """Class probabilities of token sequences.
 
     Attributes:
-        max_positions: tokens of the longest sequence.
-        n_classes, n_types: classes, and token types of the embedding.
-        n_compiled: programs so far, one for each bucket of lengths that occurred.
+        max_positions: the number of tokens of the longest sequence.
+        n_classes, n_types: the numbers of classes and of token types.
+        n_compiled: the number of programs compiled so far, one for each length bucket in use.
     """
 
     @jax_settings.isolated()
@@ -47,13 +48,13 @@ class BertClassifier:
         """Load a checkpoint.
 
         Args:
-            folder: with config.json and model.safetensors, PyTorch-named.
-            dtype: of the weights and the computation; "auto" is float32.
-            reproducible: each sequence is computed by itself, so that its bits depend on nothing
-                beside it.
+            folder: a folder with config.json and model.safetensors under PyTorch's names.
+            dtype: the dtype of weights and computation; "auto" is float32.
+            reproducible: if True, each sequence is computed alone, so that its bits do not depend
+                on other sequences.
 
         Raises:
-            InputError: a transformers without Flax classes, another kind of model, an attribute
+            InputError: a transformers without Flax classes, another model type, an attribute
                 that is not handled, or tensors that are missing or left over.
         """
         require_flax_classes(f"{folder}: the BERT classifier of judge --bem")
@@ -61,18 +62,18 @@ class BertClassifier:
         config = _config(raw, str(folder / "config.json"))
         from transformers.models.bert.modeling_flax_bert import FlaxBertForSequenceClassification
 
-        kind = jnp.dtype("float32" if dtype == "auto" else dtype)
-        with errors_only():  # the class says of itself that it is deprecated
+        weight_dtype = jnp.dtype("float32" if dtype == "auto" else dtype)
+        with errors_only():  # the class warns that it is deprecated
             model = FlaxBertForSequenceClassification(
-                config, input_shape=(1, 1), dtype=kind, _do_init=False
+                config, input_shape=(1, 1), dtype=weight_dtype, _do_init=False
             )
         self.max_positions = int(config.max_position_embeddings)
         self.n_classes, self.n_types = int(config.num_labels), int(config.type_vocab_size)
         self.n_compiled = 0
-        self._params = _params(folder, model, kind)
+        self._params = _params(folder, model, weight_dtype)
 
         def classify(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> jax.Array:
-            self.n_compiled += 1  # runs while tracing only
+            self.n_compiled += 1  # runs only while tracing
             out = model(ids, attention_mask=mask, token_type_ids=types, params=params)
             return jax.nn.softmax(out.logits.astype(jnp.float32), axis=-1)
 
@@ -83,13 +84,13 @@ class BertClassifier:
 
     @jax_settings.isolated()
     def probabilities(self, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Softmax over the classes.
+        """Return the softmax over the classes.
 
         Args:
-            sequences: (ids, token types) each, int32, of at most `max_positions` tokens.
+            sequences: pairs (ids, token types), int32, of at most `max_positions` tokens.
 
         Returns:
-            float32 [sequences, classes], in their order.
+            Probabilities, float32 [sequences, classes], in the order of `sequences`.
         """
         out = np.zeros((len(sequences), self.n_classes), np.float32)
         by_length: dict[int, list[int]] = {}
@@ -98,19 +99,21 @@ class BertClassifier:
         for length, members in sorted(by_length.items()):
             rows = 1 if self._reproducible else max(1, BATCH_TOKENS // length)
             for start in range(0, len(members), rows):
-                part = members[start : start + rows]
+                batch = members[start : start + rows]
                 # Padding rows have one token, so that no mask is empty.
                 ids, types, mask = (np.zeros((rows, length), np.int32) for _ in range(3))
                 mask[:, 0] = 1
-                for row, k in enumerate(part):
+                for row, k in enumerate(batch):
                     n = len(sequences[k][0])
                     ids[row, :n], types[row, :n] = sequences[k]
                     mask[row, :n] = 1
-                out[part] = np.asarray(self._classify(self._params, ids, types, mask))[: len(part)]
+                out[batch] = np.asarray(self._classify(self._params, ids, types, mask))[
+                    : len(batch)
+                ]
         return out
 
     def _bucket(self, length: int) -> int:
-        """Powers of two, so that a run compiles a handful of programs, whatever its lengths."""
+        """Return the bucket of a length: a power of two, so that a run compiles few programs."""
         return min(max(SHORTEST, 1 << (length - 1).bit_length()), self.max_positions)
 
 
@@ -121,8 +124,8 @@ def _config(raw: dict[str, Any], where: str) -> Any:
             "classifier such as kortukov/answer-equivalence-bem"
         )
     config = transformers_config(raw, where)
-    given = {name: value for name, value in raw.items() if name not in INERT_HERE}
-    check_class_attributes(given, config, READS, where)
+    values = {name: value for name, value in raw.items() if name not in INERT_HERE}
+    check_class_attributes(values, config, READS, where)
     if config.hidden_act not in ACTIVATIONS:
         raise InputError(
             f"{where}: hidden_act is {config.hidden_act!r}, handled are {', '.join(ACTIVATIONS)}"
@@ -136,7 +139,7 @@ def _config(raw: dict[str, Any], where: str) -> Any:
 
 
 def _params(folder: Path, model: Any, dtype: Any) -> dict[str, Any]:
-    """PyTorch-named tensors as the class's tree, complete and with nothing left over."""
+    """Return PyTorch-named tensors as the class's tree; none may be missing or unused."""
     from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
 
     expected = {name: leaf.shape for name, leaf in flatten_dict(model.params_shape_tree).items()}
@@ -146,14 +149,18 @@ def _params(folder: Path, model: Any, dtype: Any) -> dict[str, Any]:
         if re.fullmatch(BUFFERS, name):
             continue
         tensor_files.check_float(folder, name, array)
-        own = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # of the first BERTs
-        key, value = rename_key_and_reshape_tensor(tuple(own.split(".")), array, expected, "bert")
+        pytorch_name = name.replace(".gamma", ".weight").replace(
+            ".beta", ".bias"
+        )  # names in the first BERTs
+        key, value = rename_key_and_reshape_tensor(
+            tuple(pytorch_name.split(".")), array, expected, "bert"
+        )
         if key not in expected:
             unused.append(name)
         elif value.shape != expected[key]:
             raise InputError(
                 f"{folder}: tensor {name} gives shape {list(value.shape)}, "
-                f"the config wants {list(expected[key])}"
+                f"expected {list(expected[key])}"
             )
         else:
             flat[key] = jnp.asarray(np.asarray(value), dtype)

@@ -1,4 +1,4 @@
-"""transformers' Flax classes behind our interface, for configs that `guards` admits."""
+"""Models that run transformers' Flax classes, for configs that `GUARDS` admits."""
 
 import dataclasses
 import functools
@@ -41,19 +41,18 @@ def build(
     dtype: Dtype,
     mesh_choice: MeshChoice | None = None,
 ) -> Model:
-    """transformers' Flax model with this checkpoint's weights, whole on every device.
+    """Return transformers' Flax model with this checkpoint's weights, replicated on every device.
 
     Raises:
-        InputError: no class, a class that would be wrong for this config, or tensors that do
-            not fit.
+        InputError: no class, a class that is wrong for this config, or tensors that do not fit.
     """
     where = str(folder / "config.json")
     config = guarded(raw, where)
     guard = GUARDS[raw["model_type"]]
-    most = guard.positions
-    max_positions = most if isinstance(most, int) else getattr(config, most)
+    positions = guard.positions
+    max_positions = positions if isinstance(positions, int) else getattr(config, positions)
     if max_positions < 1:
-        raise InputError(f"{where}: {most} is {max_positions}, expected at least 1")
+        raise InputError(f"{where}: {positions} is {max_positions}, expected at least 1")
     model = _flax_model(config, dtype, where)
     tied, has_head = config.tie_word_embeddings, "lm_head" in model.params_shape_tree
 
@@ -66,7 +65,7 @@ def build(
             weight = functools.reduce(operator.getitem, guard.embedding, params["model"])
         return weight, params["unembed_bias"]
 
-    whole, states = _functions(model, head if has_head else None)
+    class_params, states = _functions(model, head if has_head else None)
     built = functions.build(
         functions.Functions(
             hidden_states=lambda params, ids: states(params, ids, jnp.ones_like(ids)),
@@ -86,7 +85,7 @@ def build(
     return dataclasses.replace(
         built,
         cached=None,
-        write=_writer(model, whole, states, built.unembedding, max_positions, dtype),
+        write=_writer(model, class_params, states, built.unembedding, max_positions, dtype),
         eos_ids=ends,
         generation_defaults=generation_defaults,
         replace_params=lambda values: copied(read(array_tensors(values))),
@@ -94,7 +93,7 @@ def build(
 
 
 def _tree(flat: dict[tuple[str, ...], jax.Array], tied: bool) -> dict[str, Any]:
-    """The class's parameters, and its LM head turned from [D, V] to [V, D]; None if it is tied."""
+    """Return the class's parameters, and its LM head as [V, D], or None if it is tied."""
     bias, weight = flat.pop(HEAD_BIAS, None), None
     if not tied:
         integers = BACKENDS[current_platform()].integers
@@ -103,7 +102,7 @@ def _tree(flat: dict[tuple[str, ...], jax.Array], tied: bool) -> dict[str, Any]:
 
 
 def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
-    """An instance of transformers' Flax class, without parameters.
+    """Return an instance of transformers' Flax class, without parameters.
 
     Raises:
         InputError: the class refuses the config.
@@ -125,15 +124,18 @@ def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
 def _functions(
     model: Any, head_of: Callable[[Any], tuple[Any, Any]] | None
 ) -> tuple[Callable[[Any], Any], Callable[[Any, Any, Any], jax.Array]]:
-    """Pure functions of the tree that `_tree` makes: the class's own tree, and normed states
-    [R, L, D] of ids [R, L] with a mask [R, L] that is 0 for padding.
+    """Return two pure functions of the tree that `_tree` returns.
+
+    The first returns the tree that the class takes. The second returns normed states [R, L, D] of
+    ids [R, L] with a mask [R, L] that is 0 for padding.
 
     Args:
-        head_of: weight [V, D] and bias of the LM head; None for a class whose tree has none.
+        head_of: function that returns weight [V, D] and bias of the LM head; None for a class whose
+            tree does not contain them.
     """
     takes_positions = GUARDS[model.config.model_type].takes_positions
 
-    def whole(params: Any) -> Any:
+    def class_params(params: Any) -> Any:
         if head_of is None:
             return params["model"]
         weight, bias = head_of(params)
@@ -141,36 +143,36 @@ def _functions(
         return params["model"] | {"lm_head": head}
 
     def states(params: Any, ids: Any, mask: Any) -> jax.Array:
-        # The logits are not used, so the compiler removes them.
+        # The logits are unused, so the compiler removes them.
         at = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
         out = model(
             ids,
             attention_mask=mask,
-            params=whole(params),
+            params=class_params(params),
             output_hidden_states=True,
             **({"position_ids": at} if takes_positions else {}),
         )
         return out.hidden_states[-1].astype(jnp.float32)
 
-    return whole, states
+    return class_params, states
 
 
 def _writer(
     model: Any,
-    whole: Callable[[Any], Any],
+    class_params: Callable[[Any], Any],
     states: Callable[[Any, Any, Any], jax.Array],
     head_of: Callable[[Any], Unembedding],
     max_positions: int,
     dtype: Dtype,
 ) -> Write:
-    """transformers' own `generate`, one prompt at a time, compiled once per bucket."""
+    """Return a function that runs transformers' `generate` on one prompt, compiled per bucket."""
     precision = "highest" if dtype == "float32" else "default"
 
     @functools.lru_cache
     def program(length: int, n_new: int, temperature: float, top_p: float, eos: int) -> Any:
         generation = _generation_config(n_new, temperature, top_p, eos)
 
-        # A key, so that an equal seed draws the same whatever else a run holds.
+        # An explicit key, so that a seed draws the same text whatever else a run contains.
         @functools.partial(jax.jit, compiler_options=deterministic_options())
         def run(held: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
             params = held["model"]
@@ -180,9 +182,9 @@ def _writer(
                     generation_config=generation,
                     attention_mask=mask,
                     prng_key=key,
-                    params=whole(params),
+                    params=class_params(params),
                 ).sequences
-                # It takes the argmax of NaN for a token, so the generated text is scored again.
+                # `generate` takes the argmax of NaN as a token, so the text is scored again.
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
             terms = lm_head_terms(before, head_of(held))
@@ -198,10 +200,10 @@ def _writer(
         ids = np.zeros((1, length), np.int32)
         ids[0, length - len(prompt) :] = prompt
         mask = (np.arange(length) >= length - len(prompt)).astype(np.int32)[None]
-        # The class does not take several EOS ids; the caller then cuts at the first.
+        # The class does not take several EOS ids; with several, the caller truncates at the first.
         eos = ends[0] if len(ends) == 1 else -1
         run = program(length, n_new, request.temperature, request.top_p, eos)
-        # The key of `jax.random.PRNGKey`, which would add the process's `jax_random_seed_offset`.
+        # `jax.random.PRNGKey` would add the process's `jax_random_seed_offset` to this key.
         key = jnp.array([0, request.seed], jnp.uint32)
         return np.asarray(run(params, ids, mask, key))
 
@@ -209,17 +211,17 @@ def _writer(
 
 
 def _generation_config(n_new: int, temperature: float, top_p: float, eos: int) -> Any:
-    """Settings of `generate`, without the beams and repetition penalties of the model's config."""
+    """Return the settings of `generate`, ignoring beams and repetition penalties of the config."""
     from transformers import GenerationConfig
 
     options: dict[str, Any] = {
         "max_new_tokens": n_new,
         "eos_token_id": eos,
-        "min_length": -1,  # else it refuses -1, which no token is
+        "min_length": -1,  # with 0, an EOS id of -1 is refused
         "pad_token_id": 0,
     }
     if temperature > 0:
-        # An int is refused, and logits divided by less are infinite.
+        # An int is refused, and a smaller divisor makes logits infinite.
         drawing = {"temperature": max(float(temperature), 1e-6), "top_p": top_p, "top_k": 0}
         options |= {"do_sample": True} | drawing
     return GenerationConfig(**options)
@@ -228,11 +230,11 @@ def _generation_config(n_new: int, temperature: float, top_p: float, eos: int) -
 def _params(
     folder: Path, tensors: Tensors, model: Any, dtype: Any
 ) -> dict[tuple[str, ...], jax.Array]:
-    """PyTorch-named tensors by their path in the class, complete and with nothing left over.
+    """Return PyTorch-named tensors by their path in the class, after checking that none is missing
+    or unused.
 
-    The bias of the unembedding stays float32, as the LM head adds it.
-
-    One by one, sharded or not: transformers' own conversion makes a random model first, and
+    The bias of the unembedding stays float32, because the LM head adds it in float32. Tensors are
+    converted one by one, because transformers' conversion first initializes a random model, and
     does not take several files.
     """
     from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
@@ -263,14 +265,14 @@ def _params(
         elif value.shape != expected[key]:
             raise InputError(
                 f"{folder}: tensor {name} gives shape {list(value.shape)}, "
-                f"the config wants {list(expected[key])}"
+                f"expected {list(expected[key])}"
             )
         elif key in flat:
-            raise InputError(f"{folder}: tensor {bare} is there with and without '{prefix}.'")
+            raise InputError(f"{folder}: tensor {bare} is present with and without '{prefix}.'")
         else:
-            kept = jnp.float32 if key == HEAD_BIAS else dtype
-            own = value if isinstance(value, jax.Array) else np.asarray(value)
-            flat[key] = jnp.asarray(own, kept)
+            stored_dtype = jnp.float32 if key == HEAD_BIAS else dtype
+            host_value = value if isinstance(value, jax.Array) else np.asarray(value)
+            flat[key] = jnp.asarray(host_value, stored_dtype)
     missing = sorted(".".join(name) for name in set(expected) - set(flat))
     if missing or unused:
         raise InputError(f"{folder}: tensors missing {missing[:5]}, not used {unused[:5]}")
