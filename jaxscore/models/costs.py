@@ -1,6 +1,6 @@
-"""Costs of a decoder by its config: parameters, bytes, and FLOPs per token.
+"""Costs of a decoder, from its config: parameters, bytes, and FLOPs per token.
 
-A product of n parameters with a token takes 2n FLOPs: a multiplication and an addition each.
+Multiplying a token by n parameters takes 2n FLOPs: n multiplications and n additions.
 """
 
 import functools
@@ -18,7 +18,7 @@ from jaxscore.device.mesh_shape import MODEL, MeshShape
 from jaxscore.device.sharding import bytes_a_device, parameter_specs
 
 EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "unembedding"
-PART_OF = {  # first key of a parameter's path
+PART_OF = {  # first key of a parameter's path -> part of the model
     "embed": EMBEDDING,
     "layers": LAYERS,
     "attentions": LAYERS,
@@ -36,7 +36,7 @@ PART_OF = {  # first key of a parameter's path
 
 
 class Part(NamedTuple):
-    """A part of a model: number of parameters, and their bytes in total and per device."""
+    """The number of parameters in a part of a model, and their bytes in total and per device."""
 
     name: str
     parameters: int
@@ -45,42 +45,42 @@ class Part(NamedTuple):
 
 
 def parts(shapes: Any, bytes_a_device: Any) -> list[Part]:
-    """Costs by part of the model; a tied unembedding counts as embedding.
+    """Return the costs by part of the model; a tied unembedding counts as embedding.
 
     Args:
-        shapes: the tree of `init_params`, arrays or their shapes.
-        bytes_a_device: bytes of each, see `device.sharding.bytes_a_device`.
+        shapes: the tree of `init_params`, with arrays or their shapes.
+        bytes_a_device: the tree of bytes per device, see `device.sharding.bytes_a_device`.
     """
     numbers = _sizes(shapes)
-    found: dict[str, Part] = {}
+    costs: dict[str, Part] = {}
     for key in shapes:
         name = PART_OF[key]
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes[key]))
-        own = numbers[key], size, sum(jax.tree.leaves(bytes_a_device[key]))
-        before = found.get(name, Part(name, 0, 0, 0))
-        found[name] = Part(name, *(a + b for a, b in zip(before[1:], own, strict=True)))
-    return [found[name] for name in dict.fromkeys(PART_OF.values()) if name in found]
+        increments = numbers[key], size, sum(jax.tree.leaves(bytes_a_device[key]))
+        before = costs.get(name, Part(name, 0, 0, 0))
+        costs[name] = Part(name, *(a + b for a, b in zip(before[1:], increments, strict=True)))
+    return [costs[name] for name in dict.fromkeys(PART_OF.values()) if name in costs]
 
 
 def active_parameters(shapes: Any, config: DecoderConfig) -> int:
-    """Parameters that a token uses: of the experts, only those that it runs."""
+    """Return the number of parameters that a token uses; of the experts, only its own."""
     return _active(_sizes(shapes), config)
 
 
 def linear_flops(shapes: Any, config: DecoderConfig) -> int:
-    """FLOPs per token of all products with weights except the unembedding."""
+    """Return the FLOPs per token of all products with weights except the unembedding."""
     weights = _sizes(shapes, only="weight")
     weights.pop("unembed", None)
-    if (blocks := config.shared_blocks) is not None:  # each use is a product of its own
+    if (blocks := config.shared_blocks) is not None:  # each use is a separate product
         weights["blocks"] = weights["blocks"] // blocks.n_blocks * len(blocks.layers)
     return 2 * _active(weights, config)
 
 
 def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
-    """Number of parameters by first key; scales of int8 weights are not counted.
+    """Return the number of parameters by first key, without the scales of int8 weights.
 
     Args:
-        only: count only parameters with this last key.
+        only: the last key of the parameters to count; empty for all.
     """
     out = dict.fromkeys(shapes, 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes, is_leaf=is_blocks):
@@ -90,7 +90,7 @@ def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
 
 
 def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
-    """Number of parameters that a token uses."""
+    """Return the number of parameters that a token uses, given the sizes by first key."""
     if config.experts is None:
         return sum(sizes.values())
     of_experts = sizes["experts"] // config.experts.count * config.experts.per_token
@@ -98,13 +98,13 @@ def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
 
 
 def attention_flops(config: DecoderConfig, depth: int) -> int:
-    """Attention FLOPs of a token at `depth`, itself included; fewer in layers with a window.
+    """Return the attention FLOPs of a token that is the `depth`-th of its path.
 
-    Layers without attention count as nothing.
+    Layers with a window count fewer FLOPs, and layers without attention none.
     """
-    kinds = config.attention_configs()
+    attention_configs = config.attention_configs()
     kind_of = [config.kind_of(n) for n in range(config.n_layers)]
-    channels = [0 if kind < 0 else _channels(kinds[kind]) for kind in kind_of]
+    channels = [0 if index < 0 else _channels(attention_configs[index]) for index in kind_of]
 
     def reach(window: int) -> int:
         if config.attention.scores.chunked and window:
@@ -119,7 +119,7 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
 
 
 def _channels(config: DecoderConfig) -> int:
-    """Channels of a head's key and value together, expanded from a latent."""
+    """Return the channels of a head's key and value together, expanded if latent."""
     if latent := config.attention.latent:
         return latent.rope_width + latent.nope_width + latent.value
     return config.attention.head_width + (
@@ -128,12 +128,12 @@ def _channels(config: DecoderConfig) -> int:
 
 
 def unembedding_flops(config: DecoderConfig) -> int:
-    """FLOPs per scored position."""
+    """Return the FLOPs of the unembedding per scored position."""
     return 2 * config.vocab_size * (config.embedding.width or config.width)
 
 
 def state_bytes(config: DecoderConfig, model: int) -> int:
-    """Bytes of the states that a prefix cache or a slot holds on one of `model` shards."""
+    """Return the bytes of recurrent states in a prefix cache or slot, on one of `model` shards."""
     run = functools.partial(empty_states, config, 1, Build(shards=model))
     if model > 1:
         mesh = AbstractMesh((model,), (MODEL,))
@@ -143,21 +143,26 @@ def state_bytes(config: DecoderConfig, model: int) -> int:
 
 
 def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
-    """Bytes per token of the KV cache of all layers on one of `model` shards.
+    """Return the bytes per token of the KV cache of all layers on one of `model` shards.
 
-    With fewer KV heads than shards, each shard stores the one that it uses.
+    With fewer KV heads than shards, each shard stores the head that it uses.
     """
-    heads = max(max(1, kind.attention.n_kv_heads // model) for kind in config.attention_configs())
-    width = max(kind.attention.head_width for kind in config.attention_configs())
+    heads = max(
+        max(1, config_of_kind.attention.n_kv_heads // model)
+        for config_of_kind in config.attention_configs()
+    )
+    width = max(
+        config_of_kind.attention.head_width for config_of_kind in config.attention_configs()
+    )
     n_layers = sum(map(config.has_attention, range(config.n_layers)))
     return 2 * n_layers * heads * width * itemsize
 
 
 def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
-    """Bytes of all parameters on one device.
+    """Return the bytes of all parameters on one device.
 
     Args:
-        shapes: the tree of `init_params`, arrays or their shapes.
+        shapes: the tree of `init_params`, with arrays or their shapes.
 
     Raises:
         ValueError: the mesh does not split this decoder, see `device.sharding.check`.
@@ -166,24 +171,25 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
 
 
 def gathered_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> tuple[int, int]:
-    """Bytes that each device receives per batch with `fsdp`, and most that it has of them at once:
-    two layers, of which one is gathered while the other is in use, or all embeddings.
+    """Return the bytes that each device receives per batch with `fsdp`, and their peak.
+
+    The peak is two layers, of which one is gathered while the other is in use, or all embeddings.
 
     Args:
-        shapes: as in `parameter_bytes`.
+        shapes: see `parameter_bytes`.
     """
     if not mesh.fsdp:
         return 0, 0
     gathered, stored = (
-        bytes_a_device(shapes, parameter_specs(shapes, config, one), one)
-        for one in (MeshShape(1, mesh.model), mesh)
+        bytes_a_device(shapes, parameter_specs(shapes, config, shape), shape)
+        for shape in (MeshShape(1, mesh.model), mesh)
     )
     received = sum(jax.tree.leaves(gathered)) - sum(jax.tree.leaves(stored))
     embeddings = sum(
-        whole
-        for whole, part in zip(
+        full
+        for full, shard in zip(
             jax.tree.leaves(gathered["embed"]), jax.tree.leaves(stored["embed"]), strict=True
         )
-        if part < whole
+        if shard < full
     )
     return received, max(2 * received // config.n_layers, embeddings)

@@ -1,10 +1,10 @@
-"""Any JAX model as a `Model`: a function of hidden states, and one of its LM head.
+"""Any JAX model as a `Model`, from a function for its hidden states and one for its LM head.
 
 without the interval mask   each row is one text, padded at the end, which causality hides
 with the interval mask      packed tries: text that requests share is computed once
 
-Such a model has no KV cache. For generation the token ids take the place of keys, and each step
-computes the whole text again.
+Such a model does not have a KV cache. In generation the token ids take the place of keys, and each
+step computes the whole text again.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
 from jaxscore.plan.row_batches import row_lengths
 
-PROBE = 8  # tokens of the row whose shapes are checked
+PROBE = 8  # tokens in the row that shapes are checked with
 FLOATS = ("float32", "bfloat16")
 
 
@@ -41,11 +41,11 @@ class Functions:
     """A causal language model as pure functions; see `Scorer.from_function`.
 
     Attributes:
-        hidden_states: (params, ids [R, L]) -> [R, L, D]; with `takes_mask` (params, ids,
+        hidden_states: function (params, ids [R, L]) -> [R, L, D]; with `takes_mask` (params, ids,
             positions [R, L], mask [R, L, L]) -> [R, L, D].
-        unembed: params -> [V, D], or that and a bias [V].
+        unembed: function params -> weight [V, D], or a pair of weight and bias [V].
         takes_mask: see `hidden_states`.
-        scale, softcap: of the logits, see `Unembedding`.
+        scale, softcap: scale and soft cap of the logits, see `Unembedding`.
     """
 
     hidden_states: Callable[..., jax.Array]
@@ -66,18 +66,18 @@ def build(
     implementation: Implementation = "function",
     is_owned: bool = False,
 ) -> Model:
-    """A model of functions, with a copy of the parameters whole on each device.
+    """Return a model that runs functions, with a copy of the parameters on each device.
 
     The functions are traced with the JAX semantics (`jax_settings`) of the caller.
 
     Args:
         params: tree of NumPy or JAX arrays.
-        name: of the model, for reports.
-        is_owned: `params` have no other owner, so they are not copied on their device.
+        name: the name of the model in reports.
+        is_owned: if True, `params` have no other owner, so they are not copied on their device.
 
     Raises:
-        InputError: parameters that are no arrays, functions whose results have other shapes than
-            they should, or a mesh that splits the model.
+        InputError: parameters that are not arrays, functions that return unexpected shapes, or a
+            mesh that splits the model.
     """
     if vocab_size < 1 or max_positions < 1:
         raise InputError(
@@ -121,11 +121,11 @@ def build(
 
 @dataclasses.dataclass(frozen=True)
 class _Forms:
-    """The functions in the forms of a `Model`.
+    """The functions with the signatures that a `Model` needs.
 
     Attributes:
         semantics: JAX settings with which the functions are traced: those of the caller, and the
-            precision of products, since by default a GPU computes float32 in TF32 and a TPU in
+            matmul precision, since by default a GPU computes float32 in TF32 and a TPU in
             bfloat16.
     """
 
@@ -138,9 +138,9 @@ class _Forms:
         if self.functions.takes_mask:
             return self._run(params, ids, position, interval_mask(subtree_end))
         # A row may be longer than the model's tables; the excess is padding.
-        known = ids[:, : self.max_positions]
-        states = self._run(params, known)
-        return jnp.pad(states, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+        in_range = ids[:, : self.max_positions]
+        states = self._run(params, in_range)
+        return jnp.pad(states, ((0, 0), (0, ids.shape[1] - in_range.shape[1]), (0, 0)))
 
     def _run(self, params: Any, *inputs: Any) -> jax.Array:
         with jax_settings.applied(self.semantics):
@@ -150,25 +150,25 @@ class _Forms:
         self, params: Any, ids: Any, position: Any, end: Any, caches: Any, paths: Any = None,
         kept: Any = None,
     ) -> Any:  # fmt: skip
-        """As `decoder.extend`; hidden states of rows of one token alone, which a step needs."""
+        """Implement `decoder.extend`, with hidden states only for rows of one token (steps)."""
         key = ids[None, :, None, :, None]
-        made = KeysValues(key, key)
+        new_cache = KeysValues(key, key)
         if ids.shape[1] > 1:
-            return jnp.zeros((*ids.shape, 0)), made
+            return jnp.zeros((*ids.shape, 0)), new_cache
         text = ids_of_caches(ids, position, caches, self.max_positions)
         end = jnp.full(text.shape, text.shape[1], jnp.int32)
         at = jnp.broadcast_to(jnp.arange(text.shape[1], dtype=jnp.int32), text.shape)
-        found = self.hidden_states(params, text, at, end)
-        return jnp.take_along_axis(found, position[..., None], axis=1), made
+        states = self.hidden_states(params, text, at, end)
+        return jnp.take_along_axis(states, position[..., None], axis=1), new_cache
 
     def unembedding(self, params: Any) -> Unembedding:
-        given = self.functions
+        functions = self.functions
         with jax_settings.applied(self.semantics):
-            weight, bias = weight_and_bias(given.unembed(params["model"]))
+            weight, bias = weight_and_bias(functions.unembed(params["model"]))
         if bias is not None:
             bias = bias.astype(jnp.float32)
         weight = to_storage(weight, self.backend.integers)
-        return Unembedding(weight, bias, given.scale, given.softcap, backend=self.backend)
+        return Unembedding(weight, bias, functions.scale, functions.softcap, backend=self.backend)
 
 
 def _empty_cache(rows: int, slots: int) -> KeysValues:
@@ -181,9 +181,12 @@ def ids_of_caches(
     caches: tuple[KVCache, ...],
     max_positions: int,
 ) -> Int[Array, "R L"]:
-    """Each row's text by position, of caches of ids and the token after them, padded at its end."""
+    """Return each row's text by position, padded at its end.
+
+    The text consists of the ids in the caches and the token `ids` after them.
+    """
     n_slots = sum(cache.key.shape[3] for cache in caches)
-    # As long as rows of scoring are, which the functions may have been made for.
+    # Use the row lengths of scoring, since the functions may be compiled for these.
     length = next(n for n in row_lengths(max_positions) if n >= min(n_slots + 1, max_positions))
     row = jnp.arange(len(ids))[:, None]
     text = jnp.zeros((len(ids), length), jnp.int32)
@@ -196,13 +199,17 @@ def ids_of_caches(
 
 
 def interval_mask(subtree_end: jax.Array) -> jax.Array:
-    """Whether token i of a row attends to its token j: bool [R, L, L], of subtree ends [R, L]."""
+    """Return the mask [R, L, L] that is True if token i of a row attends to token j.
+
+    Args:
+        subtree_end: the end of each token's subtree, [R, L].
+    """
     at = jnp.arange(subtree_end.shape[1])
     return (at[None, :] <= at[:, None]) & (at[:, None] < subtree_end[:, None, :])
 
 
 def _placed(params: Any, mesh: DeviceMesh | None, is_owned: bool) -> Any:
-    """The parameters, whole on each device."""
+    """Return the parameters, replicated on each device."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not isinstance(leaf, np.ndarray | jax.Array):
             raise InputError(
@@ -210,26 +217,30 @@ def _placed(params: Any, mesh: DeviceMesh | None, is_owned: bool) -> Any:
                 "array; separate the arrays from the rest, as flax.nnx.split and "
                 "equinox.partition do"
             )
-    where: Sharding = SingleDeviceSharding(jax.devices()[0])
+    sharding: Sharding = SingleDeviceSharding(jax.devices()[0])
     if mesh is not None:
-        where = NamedSharding(mesh.mesh, REPLICATED)
+        sharding = NamedSharding(mesh.mesh, REPLICATED)
     if is_owned:
-        return jax.device_put(params, where)
-    return jax.tree.map(lambda leaf: copied_to(leaf, where), params)
+        return jax.device_put(params, sharding)
+    return jax.tree.map(lambda leaf: copied_to(leaf, sharding), params)
 
 
 def _check(
     functions: Functions, params: Any, vocab_size: int, max_positions: int
 ) -> tuple[int, str]:
-    """Width of the hidden states and dtype of the LM head, by the functions' abstract results.
+    """Return the width of the hidden states and the dtype of the LM head.
+
+    The functions are evaluated abstractly.
 
     Raises:
-        InputError: they have other shapes than they should.
+        InputError: they return unexpected shapes or dtypes.
     """
     length = min(PROBE, max_positions)
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
-    more = [ids, jax.ShapeDtypeStruct((1, length, length), bool)] if functions.takes_mask else []
-    hidden = jax.eval_shape(functions.hidden_states, params, ids, *more)
+    mask_inputs = (
+        [ids, jax.ShapeDtypeStruct((1, length, length), bool)] if functions.takes_mask else []
+    )
+    hidden = jax.eval_shape(functions.hidden_states, params, ids, *mask_inputs)
     if not hasattr(hidden, "shape"):
         raise InputError(f"hidden_states gives {type(hidden).__name__}, expected one array")
     try:

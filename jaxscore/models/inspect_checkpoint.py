@@ -1,4 +1,7 @@
-"""Whether a checkpoint would load, and which attributes decide, without reading its weights."""
+"""Checks that a checkpoint would load, and the attributes that determine its function.
+
+No values of weights are read.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,11 +27,11 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", GGUF)
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """An attribute that decides the function.
+    """An attribute that determines the function.
 
     Attributes:
-        name: `rope_parameters` stands for all rotary attributes.
-        value: as the family reads it.
+        name: the attribute's name; `rope_parameters` includes all rotary attributes.
+        value: the value that the family reads.
         origin: "file", "default", or "derived" from other attributes.
     """
 
@@ -39,19 +42,19 @@ class Attribute:
 
 @dataclasses.dataclass
 class Inspection:
-    """Findings about a checkpoint; fields after a refusal keep their defaults.
+    """Findings about a checkpoint; after a refusal, the remaining fields keep their defaults.
 
     Attributes:
         config: path of the `config.json`.
-        model_type: as the file says.
-        implementation: that would run it.
-        family: of the model, or of a wrapper's text model.
-        text: model type of a wrapper's text model.
-        stored: `quant_method` of its `quantization_config`, or "plain".
-        attributes: by name.
-        accepted: keys that are not handled and that the user vouches for, with their values.
-        weights: what was checked of the weights, one sentence.
-        refused: messages of loading, and what else was found; empty if it loads.
+        model_type: the model type in the file.
+        implementation: the implementation that would run it.
+        family: the family of the model, or of a wrapper's text model.
+        text: the model type of a wrapper's text model.
+        stored: the `quant_method` of its `quantization_config`, or "plain".
+        attributes: the attributes that determine the function, sorted by name.
+        accepted: unhandled keys that the user vouches for, with their values.
+        weights: one sentence about the checks of the weights.
+        refused: error messages of loading and further problems; empty if it loads.
     """
 
     config: str
@@ -73,11 +76,11 @@ def inspect_checkpoint(
     """Run the checks of `load` up to the first value of a weight.
 
     Args:
-        folder: with a config.json; weights are optional.
+        folder: a folder with a config.json; weights are optional.
         implementation, accept_config: see `load`.
 
     Raises:
-        InputError: there is no config.json with a model type.
+        InputError: config.json is missing or lacks a model type.
     """
     source = Checkpoint.open(folder)
     where = source.where
@@ -139,14 +142,14 @@ def _inspect_native(
 
 
 def _attributes(raw: dict[str, Any], text: wrappers.Text, where: str) -> list[Attribute]:
-    """Attributes that the family reads, defaults included."""
-    config, given, defaults = read(text.raw, where)
+    """Return the attributes that the family reads, including defaults."""
+    config, from_file, defaults = read(text.raw, where)
     if text.wrapper is not None and TIED not in {**raw, **(raw.get("text_config") or {})}:
-        del given[TIED]  # `text_of` has put it there
+        del from_file[TIED]  # `text_of` added it
     out = []
     for name in sorted(FAMILIES[text.family].reads & set(vars(config))):
         value = getattr(config, name)
-        origin = "file" if name in given else "default"
+        origin = "file" if name in from_file else "default"
         if origin == "default" and value != defaults.values.get(name, value):
             origin = "derived"
         out.append(Attribute(name, value, origin))
@@ -154,10 +157,10 @@ def _attributes(raw: dict[str, Any], text: wrappers.Text, where: str) -> list[At
 
 
 def _inspect_flax_class(raw: dict[str, Any], where: str, out: Inspection) -> None:
-    kind = raw["model_type"]
+    model_type = raw["model_type"]
     config = guarded(raw, where)
-    out.family = kind
-    for name in sorted(GUARDS[kind].reads | set(GUARDS[kind].only)):
+    out.family = model_type
+    for name in sorted(GUARDS[model_type].reads | set(GUARDS[model_type].only)):
         if hasattr(config, name):
             origin = "file" if name in raw else "default"
             out.attributes.append(Attribute(name, getattr(config, name), origin))

@@ -1,4 +1,4 @@
-"""Load a checkpoint: choose implementation and dtype; drop keys that the user vouches for."""
+"""Loading of a checkpoint: choice of implementation and dtype, removal of accepted keys."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ DECISIVE = {"model_type", TEXT, "vision_config", "audio_config", "quantization_c
 
 
 def without(raw: dict[str, Any], accepted: Sequence[str]) -> dict[str, Any]:
-    """A raw `config.json` without some keys, of the text model in a wrapper too."""
+    """Return a raw `config.json` without some keys, also removed from its `text_config`."""
     out = {name: value for name, value in raw.items() if name not in accepted}
     if isinstance(text := out.get(TEXT), dict):
         out[TEXT] = {name: value for name, value in text.items() if name not in accepted}
@@ -49,20 +49,20 @@ def accept(checkpoint: Checkpoint, accepted: Sequence[str]) -> Checkpoint:
         accepted: names of keys of the file, or of its text_config.
 
     Raises:
-        InputError: a key that the file does not have, that is handled already, or that the family
-            reads, so that removing it would change the numbers.
+        InputError: a key that the file does not have, that is already handled, or that the family
+            reads, so that removing it would change scores.
     """
     if not accepted:
         return checkpoint
     raw, where = checkpoint.written, checkpoint.where
-    parts = [raw, raw[TEXT]] if isinstance(raw.get(TEXT), dict) else [raw]
+    sections = [raw, raw[TEXT]] if isinstance(raw.get(TEXT), dict) else [raw]
     for name in accepted:
-        if not any(name in part for part in parts):
+        if not any(name in section for section in sections):
             raise InputError(f"{where}: {FLAG} {name}: the file has no such key; leave it out")
-    left = without(raw, accepted)
-    text = wrappers.text_of(left, where)
-    if text.family not in FAMILIES:  # which loading refuses by name
-        return dataclasses.replace(checkpoint, written=left)
+    remaining = without(raw, accepted)
+    text = wrappers.text_of(remaining, where)
+    if text.family not in FAMILIES:  # loading refuses it by name
+        return dataclasses.replace(checkpoint, written=remaining)
     _, _, defaults = read(text.raw, where)
     reads = FAMILIES[text.family].reads | DECISIVE
     if defaults.rope is not None:
@@ -72,20 +72,20 @@ def accept(checkpoint: Checkpoint, accepted: Sequence[str]) -> Checkpoint:
         of_wrapper = {*text.wrapper.knows, *text.wrapper.tokens, *text.wrapper.aliases}
     values = {}
     for name in accepted:
-        value = next(part[name] for part in parts if name in part)
-        own = defaults.aliases.get(name, name)
-        if own in reads:
+        value = next(section[name] for section in sections if name in section)
+        canonical = defaults.aliases.get(name, name)
+        if canonical in reads:
             raise InputError(
-                f"{where}: {FLAG} {name}: decides the numbers of model_type "
-                f"{text.raw['model_type']!r} and is read; leave the flag out"
+                f"{where}: {FLAG} {name}: is read and determines the scores of "
+                f"model_type {text.raw['model_type']!r}; leave the flag out"
             )
-        if name in of_wrapper or not unhandled({own: value}, defaults.values, frozenset()):
+        if name in of_wrapper or not unhandled({canonical: value}, defaults.values, frozenset()):
             raise InputError(
                 f"{where}: {FLAG} {name}: is handled already, {name}={value!r} changes nothing; "
                 "leave the flag out"
             )
         values[name] = value
-    return dataclasses.replace(checkpoint, written=left, accepted=values)
+    return dataclasses.replace(checkpoint, written=remaining, accepted=values)
 
 
 @jax_settings.isolated()
@@ -100,20 +100,21 @@ def load(
     accept_config: Sequence[str] = (),
     before_weights: Callable[[Model], object] | None = None,
 ) -> Model:
-    """Load the parameters to the device and make the functions over them.
+    """Load the parameters onto the device and build the functions over them.
 
     Args:
         folder: a Hugging Face checkpoint with safetensors, or the output of `jaxscore convert`.
-        dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's type elsewhere
-            (bfloat16 for quantized checkpoints and for float16, in which nothing is computed).
-        implementation: "native" is our decoder, "transformers" their Flax class; "auto" is
-            "native".
+        dtype: the dtype of the matrices. "auto" is float32 on the CPU and the checkpoint's type
+            elsewhere (bfloat16 for quantized checkpoints and for float16, in which nothing is computed).
+        implementation: "native" is our decoder, "transformers" transformers' Flax class;
+            "auto" is "native".
         adapter: folder of a LoRA adapter, merged into the weights as they are read.
         quantize: "int8" stores the layers' weights as int8 with a scale per output channel,
-            "stored" keeps them in the blocks of their file; `dtype` is then the products',
+            "stored" keeps them in the blocks of their file; `dtype` then holds for products,
             the embedding and the unembedding. Native only.
-        mesh_choice: chooses the devices once the model is known; None for the first one.
-        accept_config: config keys that are not handled and that the user vouches for. Native only.
+        mesh_choice: function that chooses the devices once the model is known; None for the first
+            device.
+        accept_config: unhandled config keys that the user vouches for. Native only.
         before_weights: see `native.build`; not called for transformers' classes.
 
     Raises:
@@ -124,17 +125,18 @@ def load(
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_choice("quantize", quantize, (None, *QUANTIZED))
     _check_platform()
-    source = Checkpoint.open(folder)
-    model_types.check(source.written, source.where)  # before anything is said of its weights
+    checkpoint = Checkpoint.open(folder)
+    # First, so that a refused model type is reported before problems of its weights.
+    model_types.check(checkpoint.written, checkpoint.where)
     if accept_config and implementation == "transformers":
         raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
-    source = accept(source, accept_config)
-    scheme, raw = source.scheme, source.config
-    if source.format == "converted":
+    checkpoint = accept(checkpoint, accept_config)
+    scheme, raw = checkpoint.scheme, checkpoint.config
+    if checkpoint.format == "converted":
         tensors = None
         stored_dtype = _converted_dtype(folder, implementation, adapter, quantize)
     else:
-        tensors = source.tensors
+        tensors = checkpoint.tensors
         stored_dtype = tensors.dtype_name() if scheme is None else scheme.narrowest
     dtype = _computed_dtype(dtype, stored_dtype)
     if adapter is not None and tensors is not None:
@@ -146,12 +148,12 @@ def load(
         model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice, before_weights)
     stored_as = None if scheme is None else scheme.describe()
     if adapter is not None:
-        model = dataclasses.replace(model, replace_params=_refuse_beside_adapter)
-    return dataclasses.replace(model, stored_as=stored_as, accepted=source.accepted)
+        model = dataclasses.replace(model, replace_params=_refuse_with_adapter)
+    return dataclasses.replace(model, stored_as=stored_as, accepted=checkpoint.accepted)
 
 
 def _check_platform() -> None:
-    """Refuse a platform that we have no programs for."""
+    """Check that there are programs for the current platform."""
     try:
         current_platform()
     except ValueError as problem:
@@ -159,7 +161,7 @@ def _check_platform() -> None:
 
 
 def _with_adapter(tensors: Tensors, adapter: Path, model_type: str) -> Tensors:
-    """The tensors of a checkpoint with a LoRA adapter merged into them."""
+    """Return the tensors of a checkpoint with a LoRA adapter merged into them."""
     from jaxscore.models.weights import lora  # deferred: few checkpoints have one
 
     family = FAMILIES.get(model_type)
@@ -175,7 +177,7 @@ def _flax_class(
     quantize: Quantize | None,
     mesh_choice: MeshChoice | None,
 ) -> Model:
-    """The model as transformers' Flax class."""
+    """Build the model with transformers' Flax class."""
     if quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
@@ -186,9 +188,9 @@ def _flax_class(
     return flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
 
 
-def _refuse_beside_adapter(values: Any) -> Any:
+def _refuse_with_adapter(values: Any) -> Any:
     raise InputError(
-        "new parameters: a LoRA adapter is merged into the present ones, and would be missing in "
+        "new parameters: a LoRA adapter is merged into the current ones and would be missing from "
         "the new ones; load the model without lora, and merge it into the tensors"
     )
 
@@ -202,15 +204,15 @@ def load_tensors(
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,
 ) -> Model:
-    """Like `load`, of tensors in memory.
+    """Load a model as in `load`, from tensors in memory.
 
     Args:
-        config: what config.json would contain.
+        config: the contents of a config.json.
         tensors: NumPy or JAX arrays of any sharding, by their Hugging Face name.
 
     Raises:
-        InputError: naming what in them is not handled.
-        ValueError: as `load`.
+        InputError: the name of what is not handled.
+        ValueError: see `load`.
     """
     check_choice("dtype", dtype, DTYPES)
     check_choice("quantize", quantize, (None, *QUANTIZED))
@@ -223,13 +225,13 @@ def load_tensors(
             f"{where}: tensors in memory are plain floats; dequantize them, and leave out "
             "quantization_config"
         )
-    read = array_tensors(tensors)
-    dtype = _computed_dtype(dtype, read.dtype_name())
-    return native.build(MEMORY, dict(config), read, dtype, quantize, mesh_choice)
+    memory_tensors = array_tensors(tensors)
+    dtype = _computed_dtype(dtype, memory_tensors.dtype_name())
+    return native.build(MEMORY, dict(config), memory_tensors, dtype, quantize, mesh_choice)
 
 
 def _computed_dtype(dtype: DtypeOption, stored_dtype: str) -> Dtype:
-    """The dtype of the matrices, see `load`."""
+    """Return the dtype of the matrices, see `load`."""
     if dtype != "auto":
         return dtype
     on_cpu = current_platform() == "cpu"
@@ -242,10 +244,10 @@ def _converted_dtype(
     adapter: Path | None,
     quantize: Quantize | None,
 ) -> str:
-    """Type of a converted checkpoint's parameters.
+    """Return the dtype of a converted checkpoint's parameters.
 
     Raises:
-        InputError: what was given would change them, which is possible before conversion alone.
+        InputError: an option that would change them, which is possible only before conversion.
     """
     if adapter is not None or quantize is not None or implementation == "transformers":
         raise InputError(

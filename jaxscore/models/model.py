@@ -1,4 +1,4 @@
-"""The interface between a loaded model, of any implementation, and the engine; pairs of models."""
+"""The interface between the engine and a loaded model of any implementation; pairs of models."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -19,24 +19,24 @@ from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.chunks import PathNeeds
 from jaxscore.plan.requests import TokenRequest
 
-# (params, request) -> new ids with the EOS, and `generate.NONFINITE` for logits that are not
+# (params, request) -> new ids including the EOS, with `generate.NONFINITE` for logits that are not
 # finite; for requests without top_k and repetition penalty
 Write = Callable[[Any, TokenRequest], np.ndarray]
 
-# (config of our decoder, shapes of its parameters), both None for other models -> devices; None is
-# the first one
+# (config of our decoder, shapes of its parameters), both None for other models -> the mesh of
+# devices, or None for the first device
 MeshChoice = Callable[[DecoderConfig | None, Any], DeviceMesh | None]
 
 
 class Cached(NamedTuple):
     """Functions over the KV cache of a model.
 
-    `extend` is `decoder.extend` with all its arguments after the build; `empty_cache(rows, slots)`
-    returns empty keys and values of all layers [layers, rows, K, slots, H], as stored, and zero
-    states of each row.
-
     Attributes:
-        saves_work: tokens behind a cache cost less than with those in it.
+        extend: `decoder.extend` with config and build bound.
+        empty_cache: function of (rows, slots) that returns empty keys and values of all layers
+            [layers, rows, K, slots, H] in the storage dtype, and zero states of each row.
+        saves_work: if True, computing tokens after a cache costs less than computing them together
+            with the cached tokens.
     """
 
     extend: Extend
@@ -51,41 +51,44 @@ class Model:
     Attributes:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
-        paths: what recurrent layers take of a batch; None without such layers.
-        cached: for generation and the prefix cache; None for transformers' classes and pairs.
-        write: generation of transformers' classes; None for others.
+        paths: the inputs about paths that recurrent layers need per batch; None without such
+            layers.
+        cached: functions for generation and the prefix cache; None for transformers' classes and
+            pairs.
+        write: generation by transformers' classes; None for other models.
         params: tree of device arrays.
         max_positions: length of the longest path.
-        limit_reason: why that is less than the model was made for; empty if it is not.
-        width: of the hidden states; decides which row lengths pay.
-        shares_text: rows may contain tries. False for models without the interval mask, such as
-            transformers' classes, whose mask is two-dimensional: they take one request per row.
-        implementation: "native", "transformers", or "function" of the user.
+        limit_reason: the reason why that is less than the model was trained for; empty if it is
+            not.
+        width: width of the hidden states, which determines the row lengths that are worthwhile.
+        shares_text: if True, rows may contain tries. False for models without the interval mask,
+            such as transformers' classes, whose mask is two-dimensional: they take one request per
+            row.
+        implementation: "native", "transformers", or "function" for a user's functions.
         dtype: "float32" or "bfloat16".
-        model_type: of the config.
-        eos_ids: tokens that finish a generated text.
-        longer: number of tokens, and the model over the same parameters for requests of which it
-            reads more.
-        replaced_kernels: what replaces kernels that its GPU or JAX does not run, and why; None if
-            there are none.
+        model_type: the config's model type.
+        eos_ids: tokens that end a generated text.
+        longer: a number of tokens, and the model over the same parameters for requests of which it
+            reads more tokens.
+        replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
+            run, with the reason; None if there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.
         stored_share: share of all parameters that stay in the blocks of their file; None if none
             do.
-        stored_as: description of quantized weights of the checkpoint; None if they are plain.
-        platform: that the functions are compiled for.
+        stored_as: description of the checkpoint's quantized weights; None if they are plain.
+        platform: the platform that the functions are compiled for.
         mesh: devices of the parameters; the functions then compute one shard. None for one
             device.
-        gathered_bytes: see `costs.gathered_bytes`; the most at once on a device.
-        placeholders: ids of tokens that stand for an image or sound, which the model does not
+        gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
+        placeholders: ids of tokens that represent an image or sound, which the model does not
             read -> the config's attribute with the id.
         left_out: description of the parts of a multimodal checkpoint that are not read.
         generation_defaults: the checkpoint's sampling defaults, which are not applied.
-        accepted: config keys that are not handled and that the user vouches for, with their
-            values.
+        accepted: unhandled config keys that the user vouches for, with their values.
         measures: names of further measures that its scores may have.
-        replace_params: makes `params` of new values: of the tensors that they were read from, or
-            of a tree like them. They share no memory with the values. Raises InputError naming
-            what does not fit. None if that is not possible.
+        replace_params: function that returns new `params` from new values: tensors like those that
+            `params` were read from, or a tree like `params`. The result shares no memory with the
+            values. Raises InputError naming what does not fit. None if that is not possible.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.
@@ -127,13 +130,13 @@ class Model:
 
 
 def paired(p: Model, q: Model) -> Model:
-    """Pair of models as one: its scores come from `p`, its measures compare both.
+    """Combine two models into one whose scores come from `p` and whose measures compare both.
 
-    Its parameters are {"p": ..., "q": ...}, so the code that plans, sends and places the batches
-    of one model does so for two.
+    Its parameters are {"p": ..., "q": ...}, so that code which plans, sends and places the batches
+    of one model also works for a pair.
 
-    Other facts come from `p` unless both decide. It has no KV cache, so it has no prefix
-    cache and generates no text.
+    Other facts come from `p`, unless they depend on both. Without a KV cache, the pair neither uses
+    a prefix cache nor generates text.
 
     Raises:
         InputError: the two cannot be compared.
@@ -152,7 +155,7 @@ def paired(p: Model, q: Model) -> Model:
 
 
 def _together(p: Model, q: Model) -> Model:
-    """The pair without its model for long requests."""
+    """Return the pair without its model for long requests."""
 
     def hidden_states(params: Any, *rows: Any, **paths: Any) -> Any:
         return tuple(
@@ -184,10 +187,10 @@ def _together(p: Model, q: Model) -> Model:
 
 
 def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
-    """The model for long requests, which have other rotary frequencies.
+    """Return the pair for long requests, which have other rotary frequencies, and their length.
 
     Raises:
-        InputError: both have one, beyond different lengths.
+        InputError: both models have one, beyond different lengths.
     """
     lengths = {model.longer[0] for model in (p, q) if model.longer is not None}
     if not lengths:
@@ -196,7 +199,7 @@ def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
         first, second = sorted(lengths)
         raise InputError(
             f"the rotary frequencies of the two models change after {first} and after {second} "
-            "tokens; a divergence takes models that change at one length"
+            "tokens; a divergence needs models that change at the same length"
         )
     long_p, long_q = (model if model.longer is None else model.longer[1] for model in (p, q))
     return lengths.pop(), _together(long_p, long_q)

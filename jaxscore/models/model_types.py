@@ -1,4 +1,4 @@
-"""Model types that load, options of loading, and types that are refused: why, and what scores them.
+"""Model types that load, loading options, and refused model types with reasons and alternatives.
 
 A model type that is neither covered nor in `REFUSED` is refused as unknown.
 """
@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from jaxscore.errors import InputError
 
-SINCE = "0.1.0"  # version of jaxscore that first covers what is here
-LINES = ("4.57", "5")  # of transformers
-# Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
+SINCE = "0.1.0"  # version of jaxscore that first covers these model types
+LINES = ("4.57", "5")  # release lines of transformers
+# Families compared under transformers 5 only: 4.57 lacks a PyTorch class for these,
 WITHOUT_4 = frozenset(
     "afmoe axk1 axk2 bailing_hybrid cohere2_moe cwm deepseek_v32 exaone exaone_moe flint "
     "gemma4_text gemma4_unified_text glm4_moe_lite glm_moe_dsa granite_swa granitemoe_swa hy_v3 "
@@ -19,9 +19,9 @@ WITHOUT_4 = frozenset(
     "olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen4_exp_text sarvam_mla sarvam_moe solar_open "
     "youtu".split()
 )
-# wrappers of families that it has,
+# or lacks a wrapper of a family that it has,
 WRAPPERS_WITHOUT_4 = frozenset({"exaone4_5", "kimi_k25", "lighton_ocr", "moss_transcribe_diarize"})
-# and one that computes something else, or fails, for these
+# or has a class that computes something else, or fails
 NOT_BY_4 = frozenset(
     "bamba deepseek_v2 ernie4_5_moe falcon_h1 falcon_mamba gemma3n_text gpt_bigcode gpt_oss "
     "granitemoehybrid jamba llama4_text mamba mamba2 qwen3_next recurrent_gemma zamba "
@@ -35,12 +35,12 @@ class Covered(NamedTuple):
     """A model type that loads.
 
     Attributes:
-        model_type: of a `config.json`.
-        implementations: that take it; the choice of `--model-impl auto` comes first.
+        model_type: the model type in a `config.json`.
+        implementations: the implementations that load it; `--model-impl auto` chooses the first.
         texts: families of the text models that a wrapper may contain.
         since: version of jaxscore that first covers it.
-        lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of
-            any of its texts.
+        lines: release lines of transformers whose PyTorch class it is compared with; for a
+            wrapper, those of any of its text models.
     """
 
     model_type: str
@@ -51,33 +51,35 @@ class Covered(NamedTuple):
 
 
 def covered() -> Iterator[Covered]:
-    """Every model type that loads, by name."""
+    """Yield every model type that loads, sorted by name."""
     from jaxscore.models.families import FAMILIES
     from jaxscore.models.transformers_flax import GUARDS
     from jaxscore.models.wrappers import FAMILY_OF, RENAMED, WRAPPERS
 
     texts_of = {
-        kind: tuple(
+        model_type: tuple(
             family for text in wrapper.texts if (family := FAMILY_OF.get(text, text)) in FAMILIES
         )
-        for kind, wrapper in WRAPPERS.items()
-    } | {kind: (family,) for kind, family in RENAMED.items()}
-    for kind in sorted({*FAMILIES, *(kind for kind, texts in texts_of.items() if texts)}):
-        flax = ("transformers",) if kind in GUARDS else ()
-        texts = texts_of.get(kind, ())
-        by_5_only = (WITHOUT_4 | NOT_BY_4).issuperset(texts or (kind,))
-        by_5_only |= kind in WRAPPERS_WITHOUT_4
+        for model_type, wrapper in WRAPPERS.items()
+    } | {model_type: (family,) for model_type, family in RENAMED.items()}
+    for model_type in sorted(
+        {*FAMILIES, *(model_type for model_type, texts in texts_of.items() if texts)}
+    ):
+        flax = ("transformers",) if model_type in GUARDS else ()
+        texts = texts_of.get(model_type, ())
+        by_5_only = (WITHOUT_4 | NOT_BY_4).issuperset(texts or (model_type,))
+        by_5_only |= model_type in WRAPPERS_WITHOUT_4
         lines = LINES[1:] if by_5_only else LINES
-        yield Covered(kind, ("native", *flax), texts, SINCE, lines)
+        yield Covered(model_type, ("native", *flax), texts, SINCE, lines)
 
 
 class Kind(NamedTuple):
-    """Why families of one kind are refused.
+    """A reason for refusing families.
 
     Attributes:
         name: a word or two, for lists.
-        why: a clause with the model as its subject; `{layers}` is replaced by the family's.
-        instead: what scores such a model.
+        why: a clause with the model as its subject; `{layers}` is replaced by the family's layers.
+        instead: advice on which program scores such a model.
     """
 
     name: str
@@ -89,9 +91,9 @@ class Refused(NamedTuple):
     """A model type that is refused.
 
     Attributes:
-        kind: why.
-        layers: the layers that are the reason; empty for the whole model.
-        text: model type of the text model, if it is a wrapper.
+        kind: the reason.
+        layers: the layers that are not covered; empty if the reason concerns the whole model.
+        text: model type of the text model, if this is a wrapper.
     """
 
     kind: Kind
@@ -108,7 +110,9 @@ RECURRENT = Kind(
     "has layers that carry a recurrent state ({layers}) and are not covered yet",
     _BY_TRANSFORMERS,
 )
-OTHER_LAYERS = Kind("other layers", "has {layers}, which the decoder does not", _BY_TRANSFORMERS)
+OTHER_LAYERS = Kind(
+    "other layers", "has {layers}, which the decoder does not implement", _BY_TRANSFORMERS
+)
 NOT_COMPARED = Kind(
     "not compared",
     "has not been translated and compared with PyTorch yet",
@@ -121,8 +125,8 @@ ENCODER_DECODER = Kind(
 )
 BOTH_SIDES = Kind(
     "masked",
-    "predicts a token from both sides, and has no probability of the next one",
-    "score it with minicons, which has pseudo-log-likelihoods",
+    "predicts a token from both sides, so it does not define next-token probabilities",
+    "score it with minicons, which computes pseudo-log-likelihoods",
 )
 
 CONVOLUTIONS = "short convolutions"
@@ -135,7 +139,7 @@ _LAYERS = {
     "xlstm": "mLSTM",
     "zaya": "convolutions before attention",
 }
-# Wrapper -> model type of its text, unless its `text_config` names another one
+# Wrapper -> model type of its text model, unless its `text_config` names another one
 _WRAPPED = {
     "glm5_next": "glm5_next_text",
     "inkling2": "inkling2_text",
@@ -146,8 +150,8 @@ INDEXER = "an indexer that chooses keys"
 TWO_INPUTS = "attention to another network's states"
 _OTHER_LAYERS = {
     "blt": "patches of bytes",
-    "deepseek_v4": "streams with learned mixing, keys compressed over stretches of tokens and an "
-    "indexer of those, outputs turned back by position, and experts chosen by token id",
+    "deepseek_v4": "streams with learned mixing, keys compressed over spans of tokens with an "
+    "indexer, outputs rotated back by position, and experts chosen by token id",
     "diffllama": "differences of two attentions",
     "doge": "a learned mask of keys",
     "dory": "learned scales within its gates",
@@ -160,7 +164,7 @@ _OTHER_LAYERS = {
     "laguna": "softplus gates on the output of attention",
     "mllama": TWO_INPUTS,
     "moshi": "several codebooks of sound",
-    "paligemma": "attention to prompts from both sides, of text alone in transformers 4.57 only",
+    "paligemma": "bidirectional attention to prompts, for text alone only in transformers 4.57",
     "reformer": "attention within hashed buckets",
     "xlnet": "attention in permuted orders",
 }
@@ -181,12 +185,14 @@ _MASKED = (
 )
 
 REFUSED: Mapping[str, Refused] = {
-    **{kind: Refused(RECURRENT, layers) for kind, layers in _LAYERS.items()},
-    **{kind: Refused(RECURRENT, _LAYERS[text], text) for kind, text in _WRAPPED.items()},
-    **{kind: Refused(OTHER_LAYERS, layers) for kind, layers in _OTHER_LAYERS.items()},
+    **{model_type: Refused(RECURRENT, layers) for model_type, layers in _LAYERS.items()},
     **{
-        kind: Refused(OTHER_LAYERS, _OTHER_LAYERS[text], text)
-        for kind, text in {"dots3_note": "dots3_note_text"}.items()
+        model_type: Refused(RECURRENT, _LAYERS[text], text) for model_type, text in _WRAPPED.items()
+    },
+    **{model_type: Refused(OTHER_LAYERS, layers) for model_type, layers in _OTHER_LAYERS.items()},
+    **{
+        model_type: Refused(OTHER_LAYERS, _OTHER_LAYERS[text], text)
+        for model_type, text in {"dots3_note": "dots3_note_text"}.items()
     },
     **dict.fromkeys(_NOT_COMPARED.split(), Refused(NOT_COMPARED)),
     **dict.fromkeys(_ENCODER_DECODERS.split(), Refused(ENCODER_DECODER)),
@@ -194,32 +200,34 @@ REFUSED: Mapping[str, Refused] = {
 }
 
 
-def reason(kind: str, refused: Refused) -> str:
-    """Why a model type is refused, and what scores it instead."""
-    return f"{kind} {refused.kind.why.format(layers=refused.layers)}; {refused.kind.instead}"
+def reason(model_type: str, refused: Refused) -> str:
+    """Return the reason why a model type is refused, and which program scores it."""
+    return f"{model_type} {refused.kind.why.format(layers=refused.layers)}; {refused.kind.instead}"
 
 
 def check(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse a config whose model or text model is known and not covered.
+    """Refuse a config whose model or text model is in `REFUSED`.
 
     Args:
-        raw: of a `config.json`.
-        where: the file, for errors.
+        raw: the contents of a `config.json`.
+        where: the file's name for error messages.
 
     Raises:
-        InputError: naming the model type, why, and what to do.
+        InputError: the model type, the reason, and advice.
     """
-    kind, text = raw["model_type"], raw.get("text_config")
+    model_type, text = raw["model_type"], raw.get("text_config")
     inside = text.get("model_type") if isinstance(text, Mapping) else None
     if not isinstance(inside, str) or inside not in REFUSED:
-        inside = REFUSED[kind].text if kind in REFUSED else None
+        inside = REFUSED[model_type].text if model_type in REFUSED else None
     if inside is not None:
         why = f"its text model {reason(inside, REFUSED[inside])}"
-    elif kind in REFUSED:
-        why = f"a {reason(kind, REFUSED[kind])}"
+    elif model_type in REFUSED:
+        why = f"a {reason(model_type, REFUSED[model_type])}"
     else:
         return
-    raise InputError(f"{where}: model_type {kind!r} is not covered by the native decoder: {why}")
+    raise InputError(
+        f"{where}: model_type {model_type!r} is not covered by the native decoder: {why}"
+    )
 
 
 Dtype = Literal["float32", "bfloat16"]
@@ -234,5 +242,5 @@ QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)
 
 
 def resolve_implementation(requested: ImplementationOption) -> Implementation:
-    """Implementation for an option: "auto" is "native", which covers all families of the other."""
+    """Return the implementation for an option: "auto" is "native", which covers every family."""
     return "native" if requested == "auto" else requested

@@ -1,4 +1,4 @@
-"""The native decoder of a checkpoint: its config, its parameters and the functions over them."""
+"""The native decoder for a checkpoint: its config, its parameters and the functions over them."""
 
 import dataclasses
 import functools
@@ -56,7 +56,7 @@ from jaxscore.plan.chunks import PathNeeds
 
 NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
-CHUNK = 64  # tokens that start from one recurrent state; measured: 32 leaves more slots empty
+CHUNK = 64  # tokens that start from one recurrent state; 32 was measured to leave more slots empty
 
 
 def build(
@@ -68,12 +68,13 @@ def build(
     mesh_choice: MeshChoice | None = None,
     before_weights: Callable[[Model], object] | None = None,
 ) -> Model:
-    """Load the parameters and make the functions over them.
+    """Load the parameters and build the functions over them.
 
     Args:
-        folder: of the checkpoint, or `array_tensors.MEMORY`.
-        tensors: of the checkpoint; None for a folder that `converted.save` wrote.
-        before_weights: takes the model with shapes as parameters, before these are read.
+        folder: the checkpoint's folder, or `array_tensors.MEMORY`.
+        tensors: the checkpoint's tensors; None for a folder that `converted.save` wrote.
+        before_weights: function that is called with a model that has shapes instead of parameters,
+            before these are read.
 
     Raises:
         InputError: a family or attribute that is not handled, or tensors that do not fit.
@@ -122,11 +123,11 @@ def build(
 
 
 def _limit_reason(family: Family, config: DecoderConfig, raw: dict[str, Any], folder: Path) -> str:
-    """Why the decoder takes fewer positions than the model was made for, see `Model`."""
+    """Return `Model.limit_reason` if the decoder takes fewer positions than the config has."""
     if not family.limit_reason:
         return ""
-    made_for = read(raw, str(config_path(folder))).config.max_position_embeddings
-    return family.limit_reason if config.max_positions < made_for else ""
+    max_positions = read(raw, str(config_path(folder))).config.max_position_embeddings
+    return family.limit_reason if config.max_positions < max_positions else ""
 
 
 def _new_params(
@@ -136,7 +137,7 @@ def _new_params(
     current: Any,
     values: Mapping[str, Any],
 ) -> decoder.Params:
-    """`Model.replace_params`; `current` has the shapes and placement of the parameters."""
+    """Implement `Model.replace_params`; `current` has the parameters' shapes and placement."""
     is_mapping = isinstance(values, Mapping)
     if is_mapping and any(isinstance(value, Mapping) for value in values.values()):
         return copied_tree(values, current)
@@ -154,12 +155,12 @@ def _new_params(
 def describe_unread(
     family: Family, config: DecoderConfig, tensors: Tensors, left_out: str | None
 ) -> str | None:
-    """Description of tensors left out, those that the family does not read included."""
+    """Return a description of the tensors left out, including those of `family.unread`."""
     bare = (name.removeprefix(family.prefix) for name in tensors.stored)
     patterns = family.unread(config)
     n = sum(any(re.fullmatch(pattern, name) for pattern in patterns) for name in bare)
-    own = [f"{n} tensors of {family.unread_part}"] if n else []
-    return ", ".join(([left_out] if left_out else []) + own) or None
+    unread_parts = [f"{n} tensors of {family.unread_part}"] if n else []
+    return ", ".join(([left_out] if left_out else []) + unread_parts) or None
 
 
 def with_storage(
@@ -171,13 +172,13 @@ def with_storage(
     quantize: Quantize | None,
     expected_form: ExpectedForm | None = None,
 ) -> DecoderConfig:
-    """The decoder with its weights stored as `--quantize` says, for products in `dtype`.
+    """Return the decoder with the weight storage of `--quantize`, for products in `dtype`.
 
     Args:
-        tensors, expected_form: see `stored_forms`; one is required for "stored".
+        tensors, expected_form: see `stored_forms`; one of them is required for "stored".
 
     Raises:
-        InputError: "stored", and no weights that can be kept so.
+        InputError: "stored" is requested, and no weights can stay in their blocks.
     """
     if quantize == "int8":
         return dataclasses.replace(config, quantized=dtype)
@@ -199,14 +200,17 @@ def _placement(config: DecoderConfig, mesh: DeviceMesh | None) -> Placement:
 def abstract_params(
     config: DecoderConfig, dtype: Dtype, placement: Placement, *, integers: bool
 ) -> decoder.Params:
-    """Shapes of the parameters as stored on the devices; `integers` as of `Backend`."""
+    """Return the shapes of the parameters as stored on the devices; see `Backend.integers`."""
 
-    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        kept, sharding = storage_dtype(leaf.dtype, integers), placement(keys_of(path), leaf.shape)
-        return jax.ShapeDtypeStruct(leaf.shape, kept, sharding=sharding)
+    def abstract_leaf(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        stored_dtype, sharding = (
+            storage_dtype(leaf.dtype, integers),
+            placement(keys_of(path), leaf.shape),
+        )
+        return jax.ShapeDtypeStruct(leaf.shape, stored_dtype, sharding=sharding)
 
     shapes: decoder.Params = shapes_of(config, NUMPY_DTYPES[dtype])
-    return jax.tree_util.tree_map_with_path(one, shapes)
+    return jax.tree_util.tree_map_with_path(abstract_leaf, shapes)
 
 
 def from_params(
@@ -219,11 +223,12 @@ def from_params(
     device: jax.Device | None = None,
     backend: Backend | None = None,
 ) -> Model:
-    """The native decoder with these parameters, matrices in `dtype`.
+    """Return the native decoder with these parameters, with matrices in `dtype`.
 
     Args:
-        device: present or absent, that programs are compiled for; None for JAX's own.
-        backend: None for the device's.
+        device: the device to compile programs for, which need not be attached; None for JAX's
+            default device.
+        backend: the backend to use; None for the device's.
     """
     replaced = None
     if backend is None:
@@ -232,8 +237,8 @@ def from_params(
     longer = None
     if config.positions.long_rotary:
         tables = config.positions.long_rotary
-        other = config.replace(rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(other, params, dtype, model_type, eos_ids, mesh, device, backend)
+        long_config = config.replace(rotary=tables, long_rotary=(), long_from=0)
+        model = from_params(long_config, params, dtype, model_type, eos_ids, mesh, device, backend)
         longer = config.positions.long_from, model
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
 
@@ -275,19 +280,19 @@ def from_params(
 
 
 def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
-    """See `Model`. Attention in float32 takes no GPU kernel anyway."""
+    """Return `Model.replaced_kernels`. Attention in float32 never uses a GPU kernel."""
     uses = {
         "attention": dtype != "float32" and any(map(config.has_attention, range(config.n_layers))),
         "experts": config.experts is not None,
     }
-    found = {field: one for field, one in replaced_kernels(device).items() if uses[field]}
-    why = "; ".join(dict.fromkeys(one.why for one in found.values()))
-    names = ", ".join(f"{field} by {one.instead!r}" for field, one in found.items())
-    return f"{names} ({why})" if found else None
+    replaced = {field: kernel for field, kernel in replaced_kernels(device).items() if uses[field]}
+    why = "; ".join(dict.fromkeys(kernel.why for kernel in replaced.values()))
+    names = ", ".join(f"{field} by {kernel.instead!r}" for field, kernel in replaced.items())
+    return f"{names} ({why})" if replaced else None
 
 
 def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:
-    """What the recurrent layers need to know of a batch's paths, or None without any."""
+    """Return the needs of recurrent layers about a batch's paths; None without such layers."""
     if config.recurrent is None:
         return None
     return PathNeeds(CHUNK if config.recurrent.has_state else 0, backend.exits_per_step)
@@ -296,24 +301,25 @@ def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:
 def _empty_cache(
     config: DecoderConfig, build: Build, dtype: Dtype, rows: int, slots: int
 ) -> decoder.KeysValues:
-    """See `Cached`."""
+    """Return an empty cache, see `Cached`."""
     heads, width = cache_head_shape(config, build)
     shape = len(cached_layers(config)), rows, heads, slots, width
-    kind = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
+    cache_dtype = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
     states = decoder.empty_states(config, rows, build)
-    return decoder.KeysValues(jnp.zeros(shape, kind), jnp.zeros(shape, kind), states)
+    return decoder.KeysValues(jnp.zeros(shape, cache_dtype), jnp.zeros(shape, cache_dtype), states)
 
 
 def translate(
     folder: Path, raw: dict[str, Any], *, tied: bool | None = None
 ) -> tuple[Family, DecoderConfig]:
-    """The family of a config, and its decoder.
+    """Return the family of a config, and its decoder.
 
     Args:
         tied: see `wrappers.text_of`; without a wrapper the config alone decides.
 
     Raises:
-        InputError: a family or attribute that is not handled, or sizes that make no model.
+        InputError: a family or attribute that is not handled, or sizes that do not form a valid
+            model.
     """
     where = str(config_path(folder))
     model_types.check(raw, where)
@@ -321,12 +327,12 @@ def translate(
     if text.family not in FAMILIES:
         raise InputError(
             f"{where}: model_type {text.raw['model_type']!r} is not covered by the native decoder; "
-            "`python -m jaxscore families` lists what is, and transformers or "
-            "lm-evaluation-harness (`lm_eval --model hf`) scores what is not"
+            "`python -m jaxscore families` lists covered models, and transformers or "
+            "lm-evaluation-harness (`lm_eval --model hf`) scores others"
         )
     family = FAMILIES[text.family]
-    config, given, defaults = read(text.raw, where)
-    check_attributes(given, defaults.values, family.reads, where, config.model_type)
+    config, from_file, defaults = read(text.raw, where)
+    check_attributes(from_file, defaults.values, family.reads, where, config.model_type)
     try:
         translated = family.translate(config)
     except InputError as problem:
@@ -354,5 +360,5 @@ def sizes_of(config: DecoderConfig) -> dict[str, Any]:
     }
     if latent is None:
         return sizes
-    own = {"rank": latent.rank, "nope_width": latent.nope_width, "value": latent.value}
-    return sizes | {f"latent {name}": size for name, size in own.items()}
+    latent_sizes = {"rank": latent.rank, "nope_width": latent.nope_width, "value": latent.value}
+    return sizes | {f"latent {name}": size for name, size in latent_sizes.items()}

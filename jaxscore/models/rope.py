@@ -1,6 +1,6 @@
 """Rotary frequencies from a Hugging Face config, for every rope type.
 
-Values are rounded to float32 in the same places as PyTorch's: at position 100,000 the last bit of
+Values are rounded to float32 in the same places as in PyTorch: at position 100,000 the last bit of
 a frequency rotates a head by a hundredth of a radian.
 """
 
@@ -17,7 +17,7 @@ MAX_REAL = 1e30  # below the largest float32
 ORIGINAL = "original_max_position_embeddings"
 ALPHA = "ntk_alpha"  # a "dynamic" type independent of the length, as transformers 5 names it
 YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
-# rope_type -> keys that it reads beside its name, the base and the share
+# rope_type -> keys that it reads in addition to its name, the base and the share
 KEYS: dict[str, set[str]] = {
     "default": set(),
     "dynamic": {"factor", ORIGINAL},
@@ -28,7 +28,7 @@ KEYS: dict[str, set[str]] = {
     "proportional": {"factor"},
     "yarn": {ORIGINAL, "truncate"} | YARN,
 }
-ODD = {"default", "dynamic", "linear", "llama3"}  # types that may have odd numbers of channels
+ODD = {"default", "dynamic", "linear", "llama3"}  # types that may have an odd number of channels
 REQUIRED = {
     "default": set(),
     "llama3": KEYS["llama3"],
@@ -39,42 +39,42 @@ REQUIRED = {
 
 
 def rotary(head_width: int, parameters: Mapping[str, Any], *, allows_odd: bool = False) -> Rotary:
-    """Frequencies in radians per position, one per pair of rotary channels.
+    """Return frequencies in radians per position, one per pair of rotary channels.
 
     Args:
-        head_width: channels of a head; the share `partial_rotary_factor` of them rotates.
+        head_width: channels of a head; the share `partial_rotary_factor` of them is rotary.
         parameters: `rope_theta`, base of the wavelengths (RoPE, arXiv 2104.09864), and for scaled
             frequencies `rope_type` with its keys: "linear" (arXiv 2306.15595), "llama3" (the
             Llama 3.1 release), "yarn" (arXiv 2309.00071), "proportional" (Gemma 4: the exponent is
             over the whole head, and channels that do not rotate have frequency 0), "ntk_alpha"
             (Hunyuan: the base times alpha^(d / (d - 2))). "dynamic" applies beyond
-            `max_position_embeddings`, and such requests are refused anyway.
-        allows_odd: an odd number of rotary channels is rounded up in the rotation, not in the
-            exponents, as in classes that take it from the table of cosines.
+            `max_position_embeddings`, where requests are refused anyway.
+        allows_odd: if True, an odd number of rotary channels is rounded up in the rotation, but not
+            in the exponents, as in classes that take it from the table of cosines.
 
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
     """
     theta, share, values = _theta_and_share(parameters)
-    kind = values.pop("rope_type", "default")
-    _check_keys(kind, values)
-    width = head_width if kind == "proportional" else int(head_width * share)
-    if kind == ALPHA:
+    rope_type = values.pop("rope_type", "default")
+    _check_keys(rope_type, values)
+    width = head_width if rope_type == "proportional" else int(head_width * share)
+    if rope_type == ALPHA:
         if width < 4:
             raise InputError(f"rotary channels of a head come out as {width}, expected at least 4")
         theta = theta * values["alpha"] ** (width / (width - 2))
-    allows_odd = allows_odd and width < head_width and kind in ODD
+    allows_odd = allows_odd and width < head_width and rope_type in ODD
     wavelengths = _wavelengths(width, theta, allows_odd)
     frequencies = np.float32(1.0) / wavelengths
     factor = 1.0
-    if kind == "linear":
+    if rope_type == "linear":
         frequencies = frequencies / np.float32(values["factor"])
-    elif kind == "proportional":
+    elif rope_type == "proportional":
         frequencies[int(share * head_width // 2) :] = 0
         frequencies = frequencies / np.float32(values.get("factor", 1.0))
-    elif kind == "llama3":
+    elif rope_type == "llama3":
         frequencies = _llama3(frequencies, values)
-    elif kind == "yarn":
+    elif rope_type == "yarn":
         frequencies, factor = _yarn(wavelengths, theta, values)
     return _table(frequencies, factor)
 
@@ -87,17 +87,18 @@ def longrope(
     A request is long if the model reads more tokens of it than the original length.
 
     Args:
-        head_width, parameters: as for `rotary`, with type "longrope".
-        max_positions: its ratio to the original length determines the factor of sine and cosine.
+        head_width, parameters: see `rotary`; the rope type is "longrope".
+        max_positions: the longest length; its ratio to the original length determines the factor of
+            sine and cosine.
 
     Raises:
-        InputError: a key that is not handled, a list of another length.
+        InputError: a key that is not handled, or a list of the wrong length.
     """
     theta, share, values = _theta_and_share(parameters)
     values.pop("rope_type", None)
     original = values.pop(ORIGINAL)
-    known = {"short_factor", "long_factor", "attention_factor", "factor"}
-    if unknown := sorted(set(values) - known):
+    handled = {"short_factor", "long_factor", "attention_factor", "factor"}
+    if unknown := sorted(set(values) - handled):
         raise InputError(
             f"rope_scaling of type 'longrope' has keys that are not handled: {unknown}"
         )
@@ -116,11 +117,11 @@ def longrope(
     width = int(head_width * share)
     tables = []
     for key in ("short_factor", "long_factor"):
-        given = values.get(key)
-        factors = given if isinstance(given, list) else []
+        value = values.get(key)
+        factors = value if isinstance(value, list) else []
         if len(factors) != width // 2 or not all(map(_is_positive, factors)):
             raise InputError(
-                f"rope_scaling has {key} {str(given)[:60]}, expected {width // 2} numbers above 0"
+                f"rope_scaling has {key} {str(value)[:60]}, expected {width // 2} numbers above 0"
             )
         stretch = np.asarray(factors, np.float32)
         tables.append(_table(np.float32(1.0) / (stretch * _wavelengths(width, theta)), factor))
@@ -128,7 +129,7 @@ def longrope(
 
 
 def _theta_and_share(parameters: Mapping[str, Any]) -> tuple[float, float, dict[str, Any]]:
-    """Base, share of a head's channels that rotate, and the other keys that are not null."""
+    """Return the base, the rotary share of a head's channels, and the other keys, without nulls."""
     if not isinstance(parameters, Mapping):
         raise InputError(f"rope_scaling is {str(parameters)[:60]}, expected an object")
     values = {key: value for key, value in parameters.items() if value is not None}
@@ -139,7 +140,7 @@ def _theta_and_share(parameters: Mapping[str, Any]) -> tuple[float, float, dict[
 
 
 def _wavelengths(width: int, theta: float, allows_odd: bool = False) -> np.ndarray:
-    """In positions, over 2 pi."""
+    """Return the wavelengths in positions, divided by 2 pi."""
     if not _is_positive(theta) or theta < 1:
         raise InputError(f"rope_theta is {theta!r}, expected a number of at least 1")
     if width < 1 or (width % 2 and not allows_odd):
@@ -147,7 +148,7 @@ def _wavelengths(width: int, theta: float, allows_odd: bool = False) -> np.ndarr
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     # NumPy's float32 power depends on the processor and differs from PyTorch's in one of six
     # frequencies by up to 2 ulp. The float64 power is the same everywhere and differs in about one
-    # of a hundred, in which PyTorch's own depends on the processor.
+    # of a hundred, for which PyTorch's result depends on the processor, too.
     power = np.float64(np.float32(theta)) ** exponent.astype(np.float64)
     return power.astype(np.float32)
 
@@ -156,16 +157,18 @@ def _table(frequencies: np.ndarray, factor: float) -> Rotary:
     return Rotary(tuple(float(f) for f in frequencies.astype(np.float32)), float(factor))
 
 
-def _check_keys(kind: str, values: Mapping[str, Any]) -> None:
-    if kind not in KEYS:
+def _check_keys(rope_type: str, values: Mapping[str, Any]) -> None:
+    if rope_type not in KEYS:
         handled = ", ".join(sorted(set(KEYS) - {ALPHA}))
         raise InputError(
-            f"rope_scaling has rope_type {kind!r}, which is not handled; handled are {handled}"
+            f"rope_scaling has rope_type {rope_type!r}, which is not handled; handled are {handled}"
         )
-    if unknown := sorted(set(values) - KEYS[kind]):
-        raise InputError(f"rope_scaling of type {kind!r} has keys that are not handled: {unknown}")
-    if missing := sorted(REQUIRED.get(kind, {"factor"}) - set(values)):
-        raise InputError(f"rope_scaling of type {kind!r} lacks {missing}")
+    if unknown := sorted(set(values) - KEYS[rope_type]):
+        raise InputError(
+            f"rope_scaling of type {rope_type!r} has keys that are not handled: {unknown}"
+        )
+    if missing := sorted(REQUIRED.get(rope_type, {"factor"}) - set(values)):
+        raise InputError(f"rope_scaling of type {rope_type!r} lacks {missing}")
     for key, value in values.items():
         if key != "truncate":
             _check_positive(key, value)
@@ -175,7 +178,7 @@ def _check_keys(kind: str, values: Mapping[str, Any]) -> None:
 
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < MAX_REAL  # nor NaN
+    return number and 0 < value < MAX_REAL  # False for NaN
 
 
 def _check_positive(key: str, value: Any) -> None:
@@ -184,9 +187,9 @@ def _check_positive(key: str, value: Any) -> None:
 
 
 def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
-    """Divide low frequencies by the factor, keep high ones, blend those between.
+    """Divide low frequencies by the factor, keep high ones, and interpolate in between.
 
-    Llama 4 Scout has two equal bounds, so that nothing lies between them.
+    Llama 4 Scout has two equal bounds, so nothing is interpolated.
     """
     length, factor = values[ORIGINAL], values["factor"]
     low, high = values["low_freq_factor"], values["high_freq_factor"]
@@ -206,12 +209,12 @@ def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
 def _yarn(
     wavelengths: np.ndarray, theta: float, values: Mapping[str, Any]
 ) -> tuple[np.ndarray, float]:
-    """Ramp by channel from the original to the interpolated frequency."""
+    """Return a ramp by channel from original to interpolated frequencies, and their factor."""
     factor, width = values["factor"], 2 * len(wavelengths)
     length = values[ORIGINAL]
 
     def channel(turns: float) -> float:
-        """Channel pair that makes this many turns in the original length."""
+        """Return the channel pair that makes this many turns in the original length."""
         return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low = channel(values.get("beta_fast") or 32)

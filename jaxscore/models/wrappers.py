@@ -1,7 +1,7 @@
 """Multimodal checkpoints: attributes and tensors of the text model that a wrapper contains.
 
 A wrapper has the text model's config under `text_config`, and its tensors under a prefix. Towers
-for images, videos and sound are not loaded, so a text must not contain the tokens that stand for
+for images, videos and sound are not loaded, so a text must not contain the tokens that represent
 their inputs.
 """
 
@@ -18,7 +18,7 @@ from jaxscore.models.config.rope_parameters import names_of
 from jaxscore.models.weights.generation_config import MAX_ID
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors
 
-# Prefixes of the text model's tensors in released files and in transformers' -> ours
+# Prefixes of the text model's tensors, in released files and those of transformers -> our prefixes
 PREFIXES = {
     "language_model.model.": "model.",
     "language_model.backbone.": "backbone.",
@@ -27,7 +27,7 @@ PREFIXES = {
     "model.text_model.": "model.",
 }
 HEAD = "lm_head.weight"
-# Text models of another family under a model type of their own
+# Model types of text models that belong to another family
 FAMILY_OF = {
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl_text": "qwen2",
@@ -37,8 +37,8 @@ FAMILY_OF = {
 RENAMED = {
     "exaone4_5_text": "exaone4",
     "kimi_k2": "deepseek_v3",
-}  # model types in released files alone
-OF_ENDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
+}  # model types that occur only in released files
+SPECIAL_IDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +46,15 @@ class Wrapper:
     """A kind of wrapper.
 
     Attributes:
-        texts: model types of the text model; the first one if `text_config` names none.
+        texts: allowed model types of the text model; the first is the default.
         towers: first components of the names of tensors that are not loaded.
-        tokens: attributes with the ids of tokens that stand for no text, one or several, and their
-            defaults or None if the class has none.
-        knows: attributes of the towers, which do not affect text; at the top or in `text_config`.
-        aliases: other names of attributes.
-        flat: the text model's attributes may stand at the top, without a `text_config`.
+        tokens: attributes with one or several ids of tokens that do not represent text -> their
+            defaults, or None if the class has none.
+        knows: attributes of the towers, which do not affect text, at the top level or in
+            `text_config`.
+        aliases: other names of attributes -> the names here.
+        flat: if True, the text model's attributes may be at the top level, without a
+            `text_config`.
     """
 
     texts: tuple[str, ...]
@@ -83,7 +85,7 @@ QWEN3_5: dict[str, int | None] = {
     "vision_start_token_id": 248053,
 }
 VISUAL_MTP = frozenset({"visual", "mtp"})
-SERVED = frozenset({"language_model_only"})  # whether servers load the tower
+SERVED = frozenset({"language_model_only"})  # a switch for servers: do not load the tower
 GEMMA4: dict[str, int | None] = {
     "audio_token_id": 258881,
     "boa_token_id": 256000,
@@ -109,7 +111,7 @@ LLAVA = frozenset(
 )
 IMAGE_INDEX = {"image_token_id": "image_token_index"}
 COHERE = frozenset({"adapter_layer_norm_eps", "alignment_intermediate_size", "downsample_factor"})
-LFM2_VL = frozenset(  # how images become tokens, and the projector
+LFM2_VL = frozenset(  # attributes of image tokenization and the projector
     "do_image_splitting downsample_factor encoder_patch_size max_image_tokens max_num_patches "
     "max_pixels_tolerance max_tiles min_image_tokens min_tiles projector_bias projector_hidden_act "
     "projector_hidden_size projector_use_layernorm tile_size use_image_special_tokens "
@@ -344,13 +346,13 @@ WRAPPERS: dict[str, Wrapper] = {
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Text model of a config.
+    """The text model of a config.
 
     Attributes:
-        raw: its own config; the config itself if there is no wrapper.
+        raw: the text model's config; the whole config without a wrapper.
         family: its model type among the families.
-        wrapper: that contains it, or None.
-        placeholders: ids of tokens that stand for no text -> the attribute with the id.
+        wrapper: the wrapper that contains it, or None.
+        placeholders: ids of tokens that do not represent text -> the attribute with the id.
     """
 
     raw: dict[str, Any]
@@ -360,65 +362,74 @@ class Text:
 
 
 def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Text:
-    """The text model of a raw `config.json`.
+    """Return the text model of a raw `config.json`.
 
     Args:
-        where: the file, for errors.
-        tied: whether the weights have no unembedding beside the embedding; transformers' versions
-            write this into a wrapper's config in contradictory ways. None follows the config.
+        where: the file's name for error messages.
+        tied: True if the weights lack a separate unembedding; transformers' versions write this
+            into a wrapper's config in contradictory ways. None to follow the config.
 
     Raises:
         InputError: an attribute of the wrapper or a text model that is not handled.
     """
-    kind = raw["model_type"]
-    wrapper = WRAPPERS.get(kind)
+    model_type = raw["model_type"]
+    wrapper = WRAPPERS.get(model_type)
     if wrapper is None:
-        own = RENAMED.get(kind, kind)
-        return Text(raw | {"model_type": own}, own)
+        text_type = RENAMED.get(model_type, model_type)
+        return Text(raw | {"model_type": text_type}, text_type)
     check_sizes(raw, where)
-    given: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name, value in raw.items():
-        if given.setdefault(name_of := wrapper.aliases.get(name, name), value) != value:
-            raise InputError(f"{where}: {name} and {name_of} differ, which are one; leave one out")
-    text = given.pop("text_config", None)
+        if attributes.setdefault(name_of := wrapper.aliases.get(name, name), value) != value:
+            raise InputError(
+                f"{where}: {name} and {name_of} name one attribute and differ; leave one out"
+            )
+    text = attributes.pop("text_config", None)
     if text is None and wrapper.flat:
-        if kind == "fuyu":
-            _check_flat_fuyu(given, where)
+        if model_type == "fuyu":
+            _check_flat_fuyu(attributes, where)
         text = {}
-    elif not isinstance(text, dict) or (wrapper.flat and not text):  # {} are defaults, not the top
+    elif not isinstance(text, dict) or (
+        wrapper.flat and not text
+    ):  # {} means defaults, not the top level
         raise InputError(
-            f"{where}: model_type {kind!r} has text_config {str(text)[:60]}, expected an object "
-            "with the text model's attributes"
+            f"{where}: model_type {model_type!r} has text_config {str(text)[:60]}, expected an "
+            "object with the text model's attributes"
         )
     text = {name: value for name, value in text.items() if name not in wrapper.knows}
-    own = text.get("model_type", wrapper.texts[0])
-    own = wrapper.texts[0] if own == kind else RENAMED.get(own, own)
-    if own not in wrapper.texts:
+    text_type = text.get("model_type", wrapper.texts[0])
+    text_type = wrapper.texts[0] if text_type == model_type else RENAMED.get(text_type, text_type)
+    if text_type not in wrapper.texts:
         raise InputError(
-            f"{where}: text_config has model_type {own!r}, which is not handled in a {kind!r}; "
-            f"handled are {', '.join(wrapper.texts)}"
+            f"{where}: text_config has model_type {text_type!r}, which is not handled in a "
+            f"{model_type!r}; handled are {', '.join(wrapper.texts)}"
         )
-    given.pop("vision_config", None)
-    given.pop("audio_config", None)
-    names = _attributes_of(own)
-    repeated = {name: given.pop(name) for name in names & set(given)}
-    check_attributes(given, {}, wrapper.knows | set(wrapper.tokens), where, kind)
-    said = (tied, repeated.pop("tie_word_embeddings", None), text.get("tie_word_embeddings"))
-    merged = {name: given[name] for name in OF_ENDS & set(given)} | repeated | text
-    merged["model_type"] = own
-    default = table()[own].values["tie_word_embeddings"]
-    merged["tie_word_embeddings"] = next((value for value in said if value is not None), default)
+    attributes.pop("vision_config", None)
+    attributes.pop("audio_config", None)
+    names = _attributes_of(text_type)
+    repeated = {name: attributes.pop(name) for name in names & set(attributes)}
+    check_attributes(attributes, {}, wrapper.knows | set(wrapper.tokens), where, model_type)
+    candidates = (tied, repeated.pop("tie_word_embeddings", None), text.get("tie_word_embeddings"))
+    merged = {name: attributes[name] for name in SPECIAL_IDS & set(attributes)} | repeated | text
+    merged["model_type"] = text_type
+    default = table()[text_type].values["tie_word_embeddings"]
+    merged["tie_word_embeddings"] = next(
+        (value for value in candidates if value is not None), default
+    )
     if text and repeated:
         _check_repeated(merged, text, repeated, where)
     return Text(
-        merged, FAMILY_OF.get(own, own), wrapper, _placeholders(wrapper, given, f"{where}: ")
+        merged,
+        FAMILY_OF.get(text_type, text_type),
+        wrapper,
+        _placeholders(wrapper, attributes, f"{where}: "),
     )
 
 
-def _check_flat_fuyu(given: Mapping[str, Any], where: str) -> None:
-    """Refuse rotary attributes that transformers does not read without a `text_config`."""
-    share = given.get("partial_rotary_factor", 0.5)
-    if share != 0.5 or "rope_parameters" in given:
+def _check_flat_fuyu(attributes: Mapping[str, Any], where: str) -> None:
+    """Refuse rotary attributes that transformers reads only in a `text_config`."""
+    share = attributes.get("partial_rotary_factor", 0.5)
+    if share != 0.5 or "rope_parameters" in attributes:
         name = "rope_parameters" if share == 0.5 else f"partial_rotary_factor {share!r}"
         raise InputError(
             f"{where}: {name} is outside of a text_config, where transformers does not read "
@@ -426,43 +437,45 @@ def _check_flat_fuyu(given: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _attributes_of(kind: str) -> frozenset[str]:
-    """Names of all attributes of a text model that change the function."""
-    defaults = table()[kind]
-    rotary = names_of(kind, defaults.rope) if defaults.rope else frozenset()
+def _attributes_of(text_type: str) -> frozenset[str]:
+    """Return the names of all attributes of a text model that affect the function."""
+    defaults = table()[text_type]
+    rotary = names_of(text_type, defaults.rope) if defaults.rope else frozenset()
     return (frozenset(defaults.values) | frozenset(defaults.aliases) | rotary) - INERT
 
 
 def _check_repeated(
     merged: dict[str, Any], text: dict[str, Any], repeated: dict[str, Any], where: str
 ) -> None:
-    """Require attributes that stand both at the top and in `text_config` to agree."""
-    without = {name: value for name, value in merged.items() if name in text or name in OF_ENDS}
+    """Check that attributes both at the top level and in `text_config` agree."""
+    without = {name: value for name, value in merged.items() if name in text or name in SPECIAL_IDS}
     without |= {name: merged[name] for name in ("model_type", "tie_word_embeddings")}
     over = merged | repeated
     if vars(read(without, where).config) != vars(read(over, where).config):
         raise InputError(
-            f"{where}: {', '.join(sorted(repeated))} stand beside text_config and differ from it; "
+            f"{where}: {', '.join(sorted(repeated))} at the top level differ from text_config; "
             "leave them out"
         )
 
 
-def _placeholders(wrapper: Wrapper, given: Mapping[str, Any], where: str) -> dict[int, str]:
-    found: dict[int, str] = {}
+def _placeholders(wrapper: Wrapper, attributes: Mapping[str, Any], where: str) -> dict[int, str]:
+    placeholders: dict[int, str] = {}
     for name, default in wrapper.tokens.items():
-        ids = given.get(name, default)
+        ids = attributes.get(name, default)
         if ids is None:
             continue
-        several = isinstance(default, tuple) and isinstance(ids, list | tuple)
-        for id in ids if several else [ids]:
+        is_list = isinstance(default, tuple) and isinstance(ids, list | tuple)
+        for id in ids if is_list else [ids]:
             if type(id) is not int or not 0 <= id <= MAX_ID:
                 raise InputError(f"{where}{name} is {ids!r}, expected a token id")
-            found.setdefault(id, name)
-    return found
+            placeholders.setdefault(id, name)
+    return placeholders
 
 
 def text_tensors(folder: Path, tensors: Tensors, wrapper: Wrapper) -> tuple[Tensors, str | None]:
-    """The text model's tensors under its own names, and a description of those left out or None.
+    """Return the text model's tensors under its names, and a description of those left out.
+
+    The description is None if there are none.
 
     Raises:
         InputError: a tensor is stored under two prefixes.
@@ -474,29 +487,31 @@ def text_tensors(folder: Path, tensors: Tensors, wrapper: Wrapper) -> tuple[Tens
         if tower and tower[1] in wrapper.towers:
             left_out[tower[1]] = left_out.get(tower[1], 0) + 1
             continue
-        own = name
-        for prefix, ours in PREFIXES.items():
+        new_name = name
+        for prefix, replacement in PREFIXES.items():
             if name.startswith(prefix):
-                own = ours + name.removeprefix(prefix)
+                new_name = replacement + name.removeprefix(prefix)
                 break
-        if own in names:
-            raise InputError(f"{folder}: {name} and {names[own]} are the same tensor of the text")
-        names[own] = name
+        if new_name in names:
+            raise InputError(
+                f"{folder}: {name} and {names[new_name]} are the same tensor of the text model"
+            )
+        names[new_name] = name
     listed = ", ".join(f"{count} of {tower}" for tower, count in sorted(left_out.items()))
     description = f"{sum(left_out.values())} tensors ({listed})" if left_out else None
     return _renamed(tensors, names), description
 
 
 def _renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
-    """The tensors under other names: `names` maps each new name to the stored one."""
+    """Return the tensors under new names; `names` maps each new name to the stored one."""
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(tensors):
         value = getattr(tensors, field.name)
-        found = {new: stored for new, stored in names.items() if stored in value}
+        present = {new: stored for new, stored in names.items() if stored in value}
         if isinstance(value, frozenset):
-            fields[field.name] = frozenset(found)
+            fields[field.name] = frozenset(present)
         else:
-            fields[field.name] = _renamed_mapping(value, found)
+            fields[field.name] = _renamed_mapping(value, present)
     return Tensors(**fields)
 
 

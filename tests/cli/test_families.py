@@ -189,8 +189,8 @@ def test_an_accepted_key_is_displayed_and_the_others_stay_refused(run, tmp_path)
     ("key", "why"),
     [
         ("absent", "the file has no such key"),
-        ("hidden_act", "decides the numbers of model_type 'qwen2' and is read"),
-        ("rope_theta", "decides the numbers of model_type 'qwen2' and is read"),
+        ("hidden_act", "is read and determines the scores of model_type 'qwen2'"),
+        ("rope_theta", "is read and determines the scores of model_type 'qwen2'"),
         ("attention_dropout", "is handled already"),
         ("_name_or_path", "is handled already"),
         ("unk_token_id", "is handled already"),

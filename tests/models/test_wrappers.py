@@ -186,7 +186,9 @@ def test_attributes_of_the_text_at_the_top(checkpoints, tmp_path, name):
     _, want = translate(folder, raw | {"text_config": text})
     assert translate(tmp_path, text | raw)[1] == want
     assert translate(tmp_path, text | raw | {"text_config": text})[1] == want
-    with pytest.raises(InputError, match=r"rms_norm_eps.* stand beside text_config and differ"):
+    with pytest.raises(
+        InputError, match=r"rms_norm_eps.* at the top level differ from text_config"
+    ):
         translate(tmp_path, text | raw | {"text_config": text, "rms_norm_eps": 0.25})
 
 
@@ -277,8 +279,12 @@ REFUSED = [
     ),
     ("gemma3", TEXT | {"scale": 2.0}, "scale=2.0"),
     ("gemma3", TEXT | {"image_token_index": "a"}, "image_token_index is 'a', expected a token id"),
-    ("gemma3", TEXT | {"image_token_index": 3, "image_token_id": 4}, "differ, which are one"),
-    ("gemma3", TEXT | {"hidden_size": 32}, "hidden_size stand beside text_config and differ"),
+    (
+        "gemma3",
+        TEXT | {"image_token_index": 3, "image_token_id": 4},
+        "name one attribute and differ",
+    ),
+    ("gemma3", TEXT | {"hidden_size": 32}, "hidden_size at the top level differ from text_config"),
     ("gemma3", {"text_config": {"hidden_size": 1 << 40}}, "hidden_size is .* expected at most"),
 ]
 

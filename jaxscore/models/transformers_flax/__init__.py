@@ -123,8 +123,8 @@ def guarded(raw: dict[str, Any], where: str) -> Any:
         value = getattr(config, name, values[0])  # not every config object has all of them
         if value not in values:
             raise InputError(
-                f"{where}: {name} is {value!r}; transformers' Flax class for {model_type} is correct "
-                f"only with {' or '.join(map(repr, values))}; use --model-impl native"
+                f"{where}: {name} is {value!r}; transformers' Flax class for {model_type} is "
+                f"correct only with {' or '.join(map(repr, values))}; use --model-impl native"
             )
     check_class_attributes(raw, config, guard.reads | guard.idle | set(guard.only), where)
     try:
