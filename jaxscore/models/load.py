@@ -105,7 +105,8 @@ def load(
     Args:
         folder: a Hugging Face checkpoint with safetensors, or the output of `jaxscore convert`.
         dtype: the dtype of the matrices. "auto" is float32 on the CPU and the checkpoint's type
-            elsewhere (bfloat16 for quantized checkpoints and for float16, in which nothing is computed).
+            elsewhere (bfloat16 for quantized checkpoints and for float16, in which nothing is
+            computed).
         implementation: "native" is our decoder, "transformers" transformers' Flax class;
             "auto" is "native".
         adapter: folder of a LoRA adapter, merged into the weights as they are read.
