@@ -303,6 +303,6 @@ def explain_out_of_memory(model: Model, rows: int, slots: int) -> Iterator[None]
         raise InputError(
             f"{rows} x {slots} tokens, whose keys, values and states take {size} of each device, "
             "do not fit in its memory in addition to the model and a step's buffers; "
-            f"{quantize}spread the model with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
-            "shorten the longest prompts"
+            f"{quantize}spread the model with --mesh model=N (a larger N than in this run), ask "
+            "for fewer new tokens, or shorten the longest prompts"
         ) from error
