@@ -109,8 +109,8 @@ class OfIds:
         self.backend_tokenizer = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
         self.backend_tokenizer.decoder = decoders.Fuse()
 
-    def prompt_ids(self, prompts, most=None):
-        return [self.ids[int(prompt)] for prompt in prompts]
+    def request_ids(self, requests, most=None):
+        return [self.ids[int(request.prompt)] for request in requests]
 
     def convert_ids_to_tokens(self, id):
         return f" {id}"
