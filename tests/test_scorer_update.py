@@ -173,11 +173,11 @@ def test_values_that_do_not_fit_are_refused_by_name(kind):
     norm, head = tensors[NORM], tensors["model.embed_tokens.weight"] * 2
     tree = scorer.model.params
     wrong = {
-        r"norm.weight gives shape \[3\]": tensors | {NORM: norm[:3]},
+        r"norm.weight has shape \[3\]": tensors | {NORM: norm[:3]},
         "tensor model.norm.weight is missing": {k: v for k, v in tensors.items() if k != NORM},
         "1 tensors that the model does not use: extra": tensors | {"extra": norm},
         "lm_head.weight is not the embedding": tensors | {"lm_head.weight": head},
-        "norm.weight is of int8": tensors | {NORM: norm.astype(np.int8)},
+        "norm.weight has dtype int8": tensors | {NORM: norm.astype(np.int8)},
         "norm.weight is list, expected a NumPy or JAX array": tensors | {NORM: [1.0]},
         r"\['final_norm'\]\['scale'\] is float32 \[3\]": tree
         | {"final_norm": {"scale": np.ones(3, np.float32)}},
@@ -201,7 +201,7 @@ def test_int8_of_host_arrays_and_not_of_device_arrays():
     expected = logprobs(Scorer.from_pretrained(str(GPT2), dtype="float32", quantize="int8"))
     scorer = in_memory(GPT2, tensors_of(GPT2), quantize="int8")
     np.testing.assert_array_equal(logprobs(scorer), expected)
-    with pytest.raises(InputError, match="int8 weights are made of host arrays"):
+    with pytest.raises(InputError, match="int8 weights are computed from host arrays"):
         scorer.update(tensors_of(GPT2, jnp.asarray))
 
 
@@ -256,7 +256,7 @@ def test_configs_and_tokenizers_in_other_forms(scorers):
         np.testing.assert_array_equal(logprobs(scorer), expected)
     raw = read_config(QWEN2)
     for config, message in {
-        3: "config is int, expected what config.json contains",
+        3: "config is int, expected the content of config.json",
         "quantized": "dequantize them",
         "nameless": "expected a string `model_type`",
     }.items():

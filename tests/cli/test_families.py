@@ -111,7 +111,7 @@ def test_a_folder_with_gguf_files_alone_lists_them(run, tmp_path, command):
     more = ["--input", items, "--output", tmp_path / "out.jsonl"] if command == "score" else []
     code, _, err = run(command, "--model", folder, *more)
     assert code == 2
-    assert f"{folder}: holds GGUF files alone; give one of them as the model: small.gguf" in err
+    assert f"{folder}: has only GGUF files; give one of them as the model: small.gguf" in err
 
 
 def test_a_gguf_file_would_load(run, tmp_path):

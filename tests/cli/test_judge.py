@@ -564,7 +564,7 @@ def test_a_published_file_gives_the_same_scores(run, experiments, tmp_path):
         (("--llm", "a", "--split", "test"), "eval_test_out.json: No such file"),
         (("--llm", "./nowhere"), "no such folder"),
         (("--bem", "./nowhere"), "no such folder"),
-        (("--llm", GPT2, "--revision", "main"), "has no revisions"),
+        (("--llm", GPT2, "--revision", "main"), "revisions are for hub ids"),
     ],
 )
 def test_flags_that_do_not_fit(run, experiments, words, message):

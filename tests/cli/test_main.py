@@ -175,7 +175,7 @@ def test_flags_that_cannot_be_meant(tmp_path, capsys):
     out = str(tmp_path / "out.jsonl")
     for flags, said in (
         (["--output", out, "--batch-tokens", "1000000000000"], "is above"),
-        (["--output", out, "--revision", "main"], "has no revisions"),
+        (["--output", out, "--revision", "main"], "revisions are for hub ids"),
         (["--output", str(loop)], "loop"),
         (["--output", out + "\udcff"], "not UTF-8"),
     ):

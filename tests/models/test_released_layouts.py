@@ -547,5 +547,5 @@ def test_experts_whose_rows_follow_each_other(tmp_path):
     stored = load_file(file)
     stored[name] = stored[name][:-1]
     save_file(stored, file)
-    with pytest.raises(InputError, match=r"mlp.v1 gives shape \[95, 32\], .* rows of 4 matrices"):
+    with pytest.raises(InputError, match=r"mlp.v1 has shape \[95, 32\], .* rows of 4 matrices"):
         loaded(tmp_path)

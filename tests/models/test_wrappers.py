@@ -215,7 +215,7 @@ def test_square_experts_of_qwen3_vl_are_refused(checkpoints, tmp_path):
         for name, one in load_file(file).items()
     }
     save_file(square, file)
-    with pytest.raises(InputError, match=r"_proj\[0\] is square, so whether it is"):
+    with pytest.raises(InputError, match=r"_proj\[0\] is square, so its orientation"):
         loaded(tmp_path)
 
 

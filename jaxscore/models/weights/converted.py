@@ -252,7 +252,7 @@ def restore(
         if names:
             raise InputError(
                 f"{path}: {len(names)} arrays differ from what was converted, such as "
-                f"{names[0]} (wrong checksum); the files are damaged, convert the original again"
+                f"{names[0]}: wrong checksum; the files are damaged, convert the original again"
             )
         if unchecked:
             print(

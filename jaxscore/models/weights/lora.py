@@ -109,7 +109,7 @@ def read(folder: Path) -> Adapter:
     _check_config(config, where)
     weights = folder / WEIGHTS
     if not weights.exists() and (pickled := sorted(folder.glob("adapter_model.*"))):
-        raise InputError(f"{pickled[0]}: pickles are not read; save the adapter as {WEIGHTS}")
+        raise InputError(f"{pickled[0]}: not read; save the adapter again as {WEIGHTS}")
     halves: dict[str, dict[str, np.ndarray]] = {}
     base_tensors: dict[str, np.ndarray] = {}
     tensors = map_file(weights)

@@ -130,7 +130,7 @@ def _converted(
     def take(path: Keys) -> Any:
         name = "/".join(path)
         if name not in remaining:
-            raise InputError(f"MaxText's parameters: {name} of a {model_type} model is missing")
+            raise InputError(f"MaxText's parameters: {name} is missing for {model_type}")
         return remaining.pop(name)
 
     for path, name in TOP.items():

@@ -330,7 +330,7 @@ def _check_cover(offsets: dict[str, list[int]], size: int) -> None:
             )
         position = end
     if position != size:
-        raise ValueError(f"{size - position} unused bytes after the last tensor")
+        raise ValueError(f"{size - position} bytes after the last tensor are unused")
 
 
 def _view(mapped: mmap.mmap, base: int, name: str, entry: dict[str, Any]) -> np.ndarray:

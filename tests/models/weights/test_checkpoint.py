@@ -100,7 +100,7 @@ def test_an_index_that_does_not_fit(checkpoint):
     for outside in ("../model.safetensors", "/model.safetensors", "sub/m.safetensors", ".", ".."):
         refused(weight_map | {name: outside}, folder / INDEX, "outside the folder", outside)
     for odd in (3, ["model.safetensors"], None):
-        refused(weight_map | {name: odd}, folder / INDEX, "no names of files")
+        refused(weight_map | {name: odd}, folder / INDEX, "not file names")
     for strange in ("a\0b", "\ud800", ""):
         refused(weight_map | {name: strange}, folder, "checkpoint is incomplete")
     for odd in ([], {"raw": {}}, {"raw": 1, "weight_map": {}}, {"raw": 1, "weight_map": [name]}, 3):

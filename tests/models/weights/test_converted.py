@@ -151,8 +151,8 @@ def test_an_output_that_is_there(originals, written, tmp_path):
     under = file / "under"
     for output, why in (
         (full, "not empty"),
-        (file, "no folder"),
-        (link, "no folder"),
+        (file, "not a folder"),
+        (link, "not a folder"),
         (under, "cannot be written"),
     ):
         with pytest.raises(InputError, match=f"{output}: .*{why}"):
@@ -176,10 +176,13 @@ def test_what_fails_leaves_nothing(originals, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"num_hidden_layers": 3}, "layers.attention.q.weight (2, 32, 32) for (3, 32, 32)"),
-        ({"vocab_size": 212}, "embed.token (211, 32) for (212, 32)"),
-        ({"tie_word_embeddings": True}, "unembed.weight (211, 32) for None"),
-        ({"attention_bias": True}, "layers.attention.k.bias None for (2, 16)"),
+        (
+            {"num_hidden_layers": 3},
+            "layers.attention.q.weight has (2, 32, 32), expected (3, 32, 32)",
+        ),
+        ({"vocab_size": 212}, "embed.token has (211, 32), expected (212, 32)"),
+        ({"tie_word_embeddings": True}, "unembed.weight has (211, 32), expected None"),
+        ({"attention_bias": True}, "layers.attention.k.bias has None, expected (2, 16)"),
     ],
     ids=str,
 )
@@ -266,7 +269,7 @@ def flipped(folder, name):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_flipped_bit_is_refused_by_the_name_of_the_array(copied, name, dtype):
     flipped(copied, name)
-    refused(copied, f"1 arrays are not what was converted, such as {name}: ", dtype=dtype)
+    refused(copied, f"1 arrays differ from what was converted, such as {name}: ", dtype=dtype)
 
 
 ON_SHARDS = """
@@ -303,7 +306,7 @@ def test_each_shard_is_checked(written, tmp_path):
     assert lines[::3] == ["sound"] * 4
     for k, name in (1, "embed/token"), (2, "layers/mlp/down/weight"):
         for line in lines[k::3]:
-            assert f"1 arrays are not what was converted, such as {name}: " in line
+            assert f"1 arrays differ from what was converted, such as {name}: " in line
     before, after = done.stderr.rsplit("all checked", 1)
     assert "unchecked" not in before
     assert "such as embed/token, are divided among processes" in after
@@ -326,7 +329,7 @@ def test_checksums_are_checked_whatever_the_format_says(copied):
     facts = json.loads(mark.read_text(encoding="utf-8"))
     mark.write_text(json.dumps(facts | {"format": 1}), encoding="utf-8")
     flipped(copied, "embed/token")
-    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
+    refused(copied, "1 arrays differ from what was converted, such as embed/token: ")
 
 
 @pytest.mark.parametrize("change", [lambda parts: parts[:-1], lambda parts: [*parts, 0]])
@@ -335,7 +338,7 @@ def test_another_number_of_checksums_is_damage(copied, change):
     found = json.loads(where.read_text(encoding="utf-8"))
     found["embed/token"]["float32"] = change(found["embed/token"]["float32"])
     where.write_text(json.dumps(found), encoding="utf-8")
-    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
+    refused(copied, "1 arrays differ from what was converted, such as embed/token: ")
 
 
 def test_arrays_of_an_accelerator_are_checked_in_slices(copied, monkeypatch):
@@ -343,7 +346,7 @@ def test_arrays_of_an_accelerator_are_checked_in_slices(copied, monkeypatch):
     monkeypatch.setattr(checksums, "PIECE", 999)
     loaded(copied)
     flipped(copied, "embed/token")
-    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
+    refused(copied, "1 arrays differ from what was converted, such as embed/token: ")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"embed/token": 1}', '{"embed/token": {}}', "{}"])

@@ -307,7 +307,7 @@ def test_only_the_first_of_several_processes_reads_all_bytes(model, read, monkey
     n_chunks = len(read)
     first = digests_of_process(monkeypatch, model, 0)
     read.clear()
-    monkeypatch.setattr(fingerprint, "_hashed", None)  # of all bytes
+    monkeypatch.setattr(fingerprint, "_hash_files", None)  # of all bytes
     second = digests_of_process(monkeypatch, model, 1)
     assert (first.digest, second.digest) == (whole, "")
     assert first.outline == second.outline

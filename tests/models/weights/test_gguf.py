@@ -810,7 +810,7 @@ def places_of_floats(name):
 
 def test_a_type_that_cannot_be_kept_is_refused(tmp_path):
     _, path = written(tmp_path, "llama")
-    with pytest.raises(InputError, match="none here are in blocks that can be kept"):
+    with pytest.raises(InputError, match="none of them can stay in blocks"):
         load(path, quantize="stored")
 
 

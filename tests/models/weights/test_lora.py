@@ -370,8 +370,8 @@ SECOND = FIRST.replace("lora_A", "lora_B")
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda t: {}, "holds no tensors"),
-        (lambda t: {k: v for k, v in t.items() if k != FIRST}, "q_proj has lora_B alone"),
+        (lambda t: {}, "is without tensors"),
+        (lambda t: {k: v for k, v in t.items() if k != FIRST}, "q_proj has only lora_B"),
         (lambda t: t | {FIRST: t[FIRST][:2].copy()}, "expected [4, in] and [out, 4]"),
         (lambda t: t | {SECOND: t[SECOND][:, 0].copy()}, "expected [4, in] and [out, 4]"),
         (lambda t: t | {SECOND: t[SECOND][:9].copy()}, "is for a weight of shape [9, 32]"),
@@ -382,7 +382,7 @@ SECOND = FIRST.replace("lora_A", "lora_B")
         (lambda t: {k.replace(".weight", ".default.weight"): v for k, v in t.items()}, "default"),
         (
             lambda t: t | {k.replace("model.model.", "model."): v.copy() for k, v in t.items()},
-            "is there under two names",
+            "appears under two names",
         ),
     ],
 )
@@ -422,7 +422,7 @@ def test_files_that_are_not_there(copied, tmp_path):
     (adapter / CONFIG).write_text("[]", encoding="utf-8")
     refused(base, adapter, adapter / CONFIG, "expected an object")
     (adapter / CONFIG).unlink()
-    refused(base, adapter, adapter, "holds no adapter_config.json")
+    refused(base, adapter, adapter, "adapter_config.json is missing")
 
 
 def test_merged_tensors_are_computed_when_they_are_looked_up_and_not_held(made):
@@ -452,5 +452,5 @@ def test_the_base_model_is_told_and_not_checked(copied):
 def test_an_adapter_of_a_block_that_layers_share_is_refused(tmp_path):
     base = saved(tmp_path / "base", "zamba2")
     adapt(base, tmp_path / "adapter", target_modules=["q_proj"], layers_to_transform=[1])
-    with pytest.raises(InputError, match=r"q_proj is of a block that several layers share"):
+    with pytest.raises(InputError, match=r"q_proj belongs to a block that several layers share"):
         with_adapter(tmp_path / "base", tmp_path / "adapter")

@@ -108,7 +108,7 @@ def test_a_tree_of_the_wrong_model_is_refused_by_path():
     config, stored = read_config(LLAMA), dict(open_tensors(LLAMA).arrays)
     tree = maxtext_of(stored, config, scanned=True)["params"]["params"]
     assert len(tensors_of_maxtext(tree, AutoConfig.from_pretrained(LLAMA))) == len(stored)
-    with pytest.raises(InputError, match="of 'gpt2': handled are llama"):
+    with pytest.raises(InputError, match="of 'gpt2': supported are llama"):
         tensors_of_maxtext(tree, {"model_type": "gpt2"})
     with pytest.raises(InputError, match="1 are left over: decoder/extra"):
         tensors_of_maxtext(tree | {"decoder": tree["decoder"] | {"extra": np.ones(1)}}, config)
@@ -138,4 +138,4 @@ def test_convert_takes_an_orbax_checkpoint(tmp_path, scorers, capsys):
     capsys.readouterr()
     flags[3] = str(tmp_path / "nothing")
     assert main(["convert", *flags[:-1], str(tmp_path / "other")]) == 2
-    assert "no Orbax checkpoint of parameters" in capsys.readouterr().err
+    assert "not an Orbax checkpoint of parameters" in capsys.readouterr().err

@@ -168,7 +168,7 @@ def test_tensors_are_checked_before_any_is_read(checkpoint, monkeypatch):
         with pytest.raises(InputError, match="is missing"):
             loaded(folder)
         save_file(held | {name: np.ones((3, 5), np.float32)}, file)
-        with pytest.raises(InputError, match=r"gives shape \[(3, 5|5, 3)\]"):
+        with pytest.raises(InputError, match=r"has shape \[(3, 5|5, 3)\]"):
             loaded(folder)
 
 
