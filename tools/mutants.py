@@ -237,7 +237,7 @@ MUTANTS = [
          "levels[slot_of[chunk.entry] // size] + 1", "levels[slot_of[chunk.entry] // size]",
          "exits of two levels are computed in one step"),
         ("chunks-padding", "plan", "plan/test_chunks.py",
-         "alone[scored] = False", "alone[scored[:0]] = False",
+         "is_padding[scored] = False", "is_padding[scored[:0]] = False",
          "a text of one token is taken for padding"),
         ("chunks-steps", "plan", "plan/test_chunks.py",
          "steps += range(e, e + n_exits, width)", "steps += [e]",
