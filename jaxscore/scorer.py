@@ -121,7 +121,7 @@ class Scorer:
     @property
     def remarks(self) -> Sequence[str]:
         """Warnings about the model's files for a reader of the results."""
-        return self.encoder.remarks
+        return self.encoder.warnings
 
     @property
     def batch_tokens(self) -> int:

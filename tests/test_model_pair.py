@@ -72,7 +72,7 @@ def with_a_bos(held):
         (swapped, "2 tokens of their vocabularies differ, the first one is id"),
         (more_added, "1 of their added tokens differ, the first one with id "),
         (without_a_normalizer, "their normalizer differs"),
-        (with_a_bos, r"before a text one puts the ids \[\] and the other \[\d+\]"),
+        (with_a_bos, r"one puts the ids \[\] before a text and the other \[\d+\]"),
     ],
 )
 def test_other_tokenizers_are_refused_by_name(tmp_path, change, what):

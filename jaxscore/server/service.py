@@ -180,7 +180,7 @@ def tokenize_prompts(
             if len(text) > service.max_characters():
                 raise _too_long(service, field, f"{noun} {k} has", len(text))
         tokenized = service.encoder.prompts(
-            texts, special_tokens=special_tokens, most=service.max_positions
+            texts, special_tokens=special_tokens, max_positions=service.max_positions
         )
         found = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, tokenized, strict=True)]
     else:

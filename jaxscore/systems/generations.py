@@ -175,9 +175,10 @@ class GenerationWork(Work[Generations]):
         for place in places:
             try:
                 text = self.model_input(lm, place)
-                most = lm.capabilities.max_positions
-                # The text has its special tokens.
-                [ids] = lm.encoder.prompt_ids([text], special_tokens=False, most=most)
+                # The text has the special tokens that the model reads.
+                [ids] = lm.encoder.prompt_ids(
+                    [text], special_tokens=False, max_positions=lm.capabilities.max_positions
+                )
                 out[place] = text, ids
             except InputError as problem:
                 if place in missing:

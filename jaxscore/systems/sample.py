@@ -431,7 +431,7 @@ def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> 
     """
     if not encoder.prefix:
         return text
-    [expected] = encoder.prompt_ids([text], most=max_positions)
+    [expected] = encoder.prompt_ids([text], max_positions=max_positions)
     head = "".join(encoder.tokenizer.convert_ids_to_tokens(encoder.prefix))
     candidates = [text, f"{head}{text}", f"{head} {text}"]
     found = encoder.prompt_ids(candidates, special_tokens=False)

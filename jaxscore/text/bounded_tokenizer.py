@@ -1,8 +1,8 @@
-"""Encodes and decodes with bounded memory, and turns a tokenizer's panics into errors.
+"""Encoding and decoding with bounded memory; a tokenizer's panics become errors.
 
-A text of up to `PIECE` characters is encoded as a whole. A longer one is encoded in pieces that
-end where the tokenizer always splits (`tokenizer_limits.cuts`); without such a place, as a whole up
-to `MOST_WHOLE` characters. Either way the ids equal the whole text's.
+A text of up to `PIECE` characters is encoded at once. A longer text is encoded in pieces that end
+where the tokenizer always splits (`tokenizer_limits.cuts`). If it has no such position, it is
+encoded at once up to `MAX_WHOLE` characters. The ids are always those of the whole text.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_limits
 
 # Encoding takes 100 to 500 bytes per character until the ids are extracted.
-PIECE, TOGETHER = 1 << 18, 4  # characters of a piece, and pieces encoded at a time
-MOST_WHOLE = 1 << 21  # most characters of a text, or of a part, that cannot be split
-PROBES = ("a", "0", "e", ".", " ")  # a tokenizer may lack tokens for some
+PIECE, TOGETHER = 1 << 18, 4  # characters per piece, and pieces encoded at a time
+MAX_WHOLE = 1 << 21  # maximum number of characters between two splits
+PROBES = ("a", "0", "e", ".", " ")  # several, since a tokenizer may lack tokens for some
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
@@ -36,12 +36,12 @@ class TooLongError(TextError):
 
 
 class Piece(NamedTuple):
-    """A part of a text.
+    """A piece of a text.
 
     Attributes:
-        start: number of characters of the text before the piece.
-        ids: int32; a list if the piece is the whole text.
-        offsets: start and end of each token, in characters of the piece.
+        start: the index of the piece's first character in the text.
+        ids: the token ids: an int32 array, or a list if the piece is the whole text.
+        offsets: the start and end of each token, in characters of the piece.
     """
 
     start: int
@@ -56,7 +56,7 @@ def panics_as_errors(
     advice: str = "",
     error: type[InputError] = TextError,
 ) -> Iterator[None]:
-    """Turn any exception of a tokenizer into an `error`; a Rust panic is no `Exception`.
+    """Turn any exception of a tokenizer into an `error`, including Rust panics.
 
     Raises:
         InputError: an `error` with `failure`, the reason and `advice`.
@@ -65,7 +65,7 @@ def panics_as_errors(
         yield
     except (InputError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as problem:
+    except BaseException as problem:  # a Rust panic is not an `Exception`
         reason = str(problem).strip().splitlines() or [type(problem).__name__]
         raise error(f"{failure} ({reason[0]}){advice}") from None
 
@@ -73,9 +73,9 @@ def panics_as_errors(
 def decode_ids(tokenizer: Any, ids: Any, *, skip_special_tokens: bool = False) -> str:
     """Decode the ids of a whole text by the decoder of tokenizer.json, as transformers 5 does.
 
-    transformers 4.57 also removes spaces before punctuation where tokenizer_config.json sets
-    `clean_up_tokenization_spaces`; here the text is what its tokens are. For tokens that continue a
-    text see `decoder.TokenBytes`: SentencePiece's decoders drop a space at a text's start.
+    Ignores `clean_up_tokenization_spaces` of tokenizer_config.json, by which transformers 4.57
+    removes spaces before punctuation. For tokens that continue a text use `decoder.TokenBytes`:
+    SentencePiece's decoders drop a space at the start of a text.
 
     Args:
         ids: one id, or a sequence of ids.
@@ -104,102 +104,116 @@ def encode_each(
 
 
 class BoundedTokenizer:
-    """Wraps a backend that neither pads nor truncates. Thread-safe."""
+    """A wrapper of a backend that neither pads nor truncates. Thread-safe."""
 
     def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
 
     def ids(
-        self, texts: Sequence[str], *, most: int | None = None, special_tokens: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        max_positions: int | None = None,
+        special_tokens: bool = False,
     ) -> list[Ids]:
         """Encode each text.
 
         Args:
-            most: most tokens of a text; None is no limit.
-            special_tokens: whether to add the tokenizer's special tokens.
+            max_positions: maximum number of input tokens of a text; None means no limit.
+            special_tokens: if True, add the tokenizer's special tokens.
 
         Raises:
-            TextError: a text certainly has more than `most` tokens, is too long to be encoded, or
-                makes the tokenizer panic.
+            TextError: a text certainly has more than `max_positions` + 1 tokens, is too long to be
+                encoded, or makes the tokenizer panic.
         """
-        self._check(texts, most)
+        self._check(texts, max_positions)
         short = [text for text in texts if len(text) <= PIECE]
         with panics_as_errors():
-            found = iter(self.backend.encode_batch_fast(short, add_special_tokens=special_tokens))
+            encodings = iter(
+                self.backend.encode_batch_fast(short, add_special_tokens=special_tokens)
+            )
         out: list[Ids] = []
         for text in texts:
             if len(text) <= PIECE:
-                out.append(next(found).ids)
+                out.append(next(encodings).ids)
                 continue
-            parts = [piece.ids for piece in self.pieces(text, most=most, offsets=False)]
-            before, after = self._around if special_tokens else ([], [])
-            out.append(np.concatenate([before, *parts, after], dtype=np.int32, casting="unsafe"))
+            piece_ids = [
+                piece.ids for piece in self.pieces(text, max_positions=max_positions, offsets=False)
+            ]
+            before, after = self._special_ids if special_tokens else ([], [])
+            out.append(
+                np.concatenate([before, *piece_ids, after], dtype=np.int32, casting="unsafe")
+            )
         return out
 
     def pieces_of_each(
-        self, texts: Sequence[str], *, most: int | None = None
+        self, texts: Sequence[str], *, max_positions: int | None = None
     ) -> Iterator[Iterator[Piece]]:
-        """Encode each text in pieces with offsets; arguments and errors as of `ids`.
+        """Encode each text in pieces with offsets; see `ids` for arguments and errors.
 
-        Consume the pieces of a text before the next text.
+        Consume all pieces of a text before requesting the next text.
         """
-        self._check(texts, most)
+        self._check(texts, max_positions)
         short = [text for text in texts if len(text) <= PIECE]
         with panics_as_errors():
-            found = iter(self.backend.encode_batch(short, add_special_tokens=False))
+            encodings = iter(self.backend.encode_batch(short, add_special_tokens=False))
         for text in texts:
             if len(text) <= PIECE:
-                encoding = next(found)
+                encoding = next(encodings)
                 yield iter([Piece(0, text, encoding.ids, encoding.offsets)])
             else:
-                yield self.pieces(text, most=most)
+                yield self.pieces(text, max_positions=max_positions)
 
     def pieces(
-        self, text: str, *, most: int | None = None, offsets: bool = True
+        self, text: str, *, max_positions: int | None = None, offsets: bool = True
     ) -> Iterator[Piece]:
-        """Encode a long text in pieces, at most `TOGETHER` in memory; see `ids`."""
+        """Encode a long text in pieces, with at most `TOGETHER` in memory; see `ids`."""
         starts = self._starts(text)
-        skips = self._cuts is not None and self._cuts.leaves_blank_out
+        drops_space = self._cuts is not None and self._cuts.drops_space
         encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
         n_tokens = 0
         for k in range(0, len(starts) - 1, TOGETHER):
             bounds = starts[k : k + TOGETHER + 1]
-            pieces = [text[a + (skips and a > 0) : b] for a, b in itertools.pairwise(bounds)]
+            pieces = [text[a + (drops_space and a > 0) : b] for a, b in itertools.pairwise(bounds)]
             with panics_as_errors():
-                found = encode(pieces, add_special_tokens=False)
-            for (start, end), encoding in zip(itertools.pairwise(bounds), found, strict=True):
+                encodings = encode(pieces, add_special_tokens=False)
+            for (start, end), encoding in zip(itertools.pairwise(bounds), encodings, strict=True):
                 ids = np.array(encoding.ids, np.int32)
-                places = encoding.offsets if offsets else []
+                piece_offsets = encoding.offsets if offsets else []
                 n_tokens += len(ids)
-                if offsets and skips and start:
-                    places = _with_blank(places, encoding.tokens[0])
-                yield Piece(start, text[start:end], ids, places)
-            if most is not None and n_tokens > most + 1:
-                raise TooLongError(_too_long(f"at least {n_tokens} tokens", most))
+                if offsets and drops_space and start:
+                    piece_offsets = _with_leading_space(piece_offsets, encoding.tokens[0])
+                yield Piece(start, text[start:end], ids, piece_offsets)
+            if max_positions is not None and n_tokens > max_positions + 1:
+                raise TooLongError(_too_long(f"at least {n_tokens} tokens", max_positions))
 
     def most_characters(self, n_tokens: int) -> int | None:
-        """Most characters of a text with `n_tokens` tokens, or None if that is unknown."""
+        """Return the maximum length of a text with `n_tokens` tokens in characters, or None."""
         limit = self._limit
         return None if limit is None or limit.counted else n_tokens * limit.characters
 
-    def _check(self, texts: Sequence[str], most: int | None) -> None:
-        if most is None:
+    def _check(self, texts: Sequence[str], max_positions: int | None) -> None:
+        if max_positions is None:
             return
         for text in texts:
-            if len(text) > most + 1 and self._limit and self._limit.exceeds(text, most + 1):
-                raise TooLongError(_too_long(f"{len(text)} characters", most))
+            if (
+                len(text) > max_positions + 1
+                and self._limit
+                and self._limit.exceeds(text, max_positions + 1)
+            ):
+                raise TooLongError(_too_long(f"{len(text)} characters", max_positions))
 
     def _starts(self, text: str) -> list[int]:
-        """Starts of the pieces of a text, and its length."""
+        """Return the start of each piece of a text, then the length of the text."""
         starts = [0]
         while len(text) - starts[-1] > PIECE:
             cut = self._cuts and self._cuts.pattern.search(text, starts[-1] + PIECE)
             end = len(text) if cut is None else cut.start()
-            if end - starts[-1] > MOST_WHOLE:
+            if end - starts[-1] > MAX_WHOLE:
                 raise TextError(
-                    f"{end - starts[-1]} characters without a place where this tokenizer certainly "
-                    f"splits a text; at most {MOST_WHOLE} can be encoded together: shorten the "
-                    "text, or write it in parts"
+                    f"{end - starts[-1]} characters without a position where this tokenizer "
+                    f"certainly splits a text; at most {MAX_WHOLE} can be encoded together: "
+                    "shorten the text, or write it in parts"
                 )
             starts.append(end)
         if starts[-1] < len(text):
@@ -215,27 +229,28 @@ class BoundedTokenizer:
         return tokenizer_limits.cuts(self.backend)
 
     @functools.cached_property
-    def _around(self) -> tuple[list[int], list[int]]:
-        """Special tokens before and after a text."""
+    def _special_ids(self) -> tuple[list[int], list[int]]:
+        """Ids of the special tokens before and after a text."""
         with panics_as_errors():
-            found = special_tokens_around(
+            special_ids = special_tokens_around(
                 lambda text, special: self.backend.encode(text, add_special_tokens=special).ids
             )
-        if found is None:
+        if special_ids is None:
             raise TextError(
                 f"none of {PROBES} has tokens, so the special tokens around a text are unknown; "
-                "is tokenizer.json the one of this model?"
+                "check that tokenizer.json belongs to this model"
             )
-        return found
+        return special_ids
 
 
 def special_tokens_around(
     encode: Callable[[str, bool], list[int]],
 ) -> tuple[list[int], list[int]] | None:
-    """Special tokens before and after a text; None if no probe has tokens.
+    """Return the ids of the special tokens before and after a text; None if no probe has tokens.
 
     Args:
-        encode: returns the ids of a text; its second argument says whether to add special tokens.
+        encode: a function of a text that returns its ids, with special tokens if its second
+            argument is True.
     """
     for probe in PROBES:
         bare, full = encode(probe, False), encode(probe, True)
@@ -245,12 +260,15 @@ def special_tokens_around(
     return None
 
 
-def _with_blank(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, int]]:
-    """Offsets after restoring the leading blank, which belongs to the first token."""
-    moved = [(a + 1, b + 1) for a, b in offsets]
-    moved[0] = (0, 1 if first == tokenizer_limits.MARK else moved[0][1])
-    return moved
+def _with_leading_space(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, int]]:
+    """Shift offsets to include the leading space, which belongs to the first token."""
+    shifted = [(a + 1, b + 1) for a, b in offsets]
+    shifted[0] = (0, 1 if first == tokenizer_limits.MARK else shifted[0][1])
+    return shifted
 
 
-def _too_long(found: str, most: int) -> str:
-    return f"its text has {found}, more than the model's {most} positions can hold; shorten it"
+def _too_long(length: str, max_positions: int) -> str:
+    return (
+        f"its text has {length}, more than the model's {max_positions} positions can hold; "
+        "shorten it"
+    )

@@ -1,14 +1,16 @@
-"""Renders conversations as prompts by the tokenizer's chat template.
+"""Rendering of conversations as prompts by the tokenizer's chat template.
 
-A template is a program, so it may drop a text: it has no place for a system message, or it expects
-a content as a list of parts, `[{"type": "text", "text": ...}]`, and prints nothing of a string.
-Then two questions would get one prompt. `render` is the only way to a prompt, and checks each one:
+A template is a program, so it may drop text: it may ignore system messages, or expect the content
+as a list of parts, `[{"type": "text", "text": ...}]`, and print nothing for a string. Two different
+questions would then get the same prompt. All prompts therefore go through `render`, which checks
+each one:
 
-    1. The same conversation with markers in place of its texts is rendered, once per template and
+    1. The conversation is rendered with markers in place of its texts, once per template and
        shape. A message whose marker is missing gets its content in the other form, a string or a
-       list of parts. A marker that stays missing is an error.
-    2. A text that the template rewrote is rendered again between two markers. It may be trimmed,
-       and an answer may lose its reasoning, but its start (of an answer only its end) is kept.
+       list of parts. If its marker is still missing, `render` fails.
+    2. If the template rewrote a text, the text is rendered again between two markers. Templates may
+       trim it, and drop the reasoning of an answer. Its end must be kept, and its start unless it
+       is an answer.
 """
 
 import contextlib
@@ -32,11 +34,11 @@ NO_SYSTEM = (
     "prompts"
 )
 LEAVES_OUT = (
-    "its chat template leaves out {what} of message {number} of {n} ({role}); leave that message "
-    "out, or take a model whose template writes it"
+    "its chat template leaves out {lost_text} of message {number} of {n} ({role}); leave that "
+    "message out, or use a model whose template writes it"
 )
 PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
-# A template that expects strings prints a list of parts as Python or JSON writes it.
+# A template that expects strings prints a list of parts as its Python or JSON representation.
 PRINTED_PART = re.compile(r"""['"]text['"]: *['"]\Z""")
 
 
@@ -50,19 +52,19 @@ def render(
     """Render a prompt that ends where the assistant's next message starts.
 
     The template writes all special tokens: encode the prompt without adding any, as transformers
-    does. A template that writes no BOS gets none.
+    does. If the template writes no BOS, the prompt has none.
 
     Args:
-        messages: `role`, `content` (a text or a list of text parts) and optionally `name`. A
-            content has the form in which it is given if the template writes that one.
-        add_generation_prompt: False ends the prompt after the last message.
-        variables: further variables of the template.
+        messages: dicts with `role`, `content` (a text or a list of text parts) and optionally
+            `name`. The content keeps its form if the template writes its text in that form.
+        add_generation_prompt: if False, the prompt ends after the last message.
+        variables: additional variables of the template.
 
     Raises:
         RefusedError: the template refuses these messages.
-        TemplateError: it takes too much time or memory, or fails in another way.
-        InputError: there is no template, or it leaves out text; or a message has something else
-            than text.
+        TemplateError: the template takes too much time or memory, or fails in another way.
+        InputError: the template is missing or leaves out text, or a message contains something
+            other than text.
     """
     template = _template(tokenizer)
     values = {
@@ -88,27 +90,28 @@ def render(
 
 
 def check_fields(message: Mapping[str, Any], where: str, fields: Collection[str] = FIELDS) -> None:
-    """Refuse a message with other fields, whose text would be lost; empty ones do no harm.
+    """Refuse a message with non-empty fields that the template would not receive.
 
     Args:
-        where: what errors call the message.
+        where: the name of the message in errors.
 
     Raises:
-        InputError: naming the field.
+        InputError: the message has such a field; the error names it.
     """
     if unknown := sorted(name for name, value in message.items() if value and name not in fields):
         raise InputError(
-            f"{where} has {unknown[0]}, which is not given to the chat template; leave it out"
+            f"{where} has {unknown[0]}, which is not passed to the chat template; leave it out"
         )
 
 
 def takes_system(tokenizer: Any) -> bool:
     """Return True if the template mentions `system` and writes a system message.
 
-    Published scripts check the first alone. Gemma's template mentions it only to raise an error.
+    Published scripts check only the former. Gemma's template mentions `system` only to raise an
+    error.
 
     Raises:
-        InputError: there is no template.
+        InputError: the template is missing.
     """
     if "system" not in _template(tokenizer):
         return False
@@ -131,18 +134,18 @@ def answer_start(tokenizer: Any) -> str:
     prompt = render(tokenizer, question)
     try:
         conversation = render(tokenizer, answered, add_generation_prompt=False)
-    except InputError:  # it refuses answers
+    except InputError:  # the template refuses answers
         return ""
     start, answer, _ = conversation.removeprefix(prompt).partition("probe.")
-    is_known = conversation.startswith(prompt) and answer and not start.strip(" ")
-    return start if is_known else ""
+    is_spaces = conversation.startswith(prompt) and answer and not start.strip(" ")
+    return start if is_spaces else ""
 
 
 def digest(tokenizer: Any) -> str:
-    """SHA-256 of the template, in hexadecimal.
+    """Return the SHA-256 of the template in hexadecimal.
 
     Raises:
-        InputError: there is no template.
+        InputError: the template is missing.
     """
     return hashlib.sha256(_template(tokenizer).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -152,8 +155,8 @@ def _template(tokenizer: Any) -> str:
         return tokenizer.get_chat_template()
     except ValueError:  # none, or several without a default
         raise InputError(
-            f"{_name(tokenizer)}: its tokenizer has no chat template, by which a conversation "
-            "becomes a prompt; give a chat model, or put a chat_template.jinja next to its "
+            f"{_name(tokenizer)}: its tokenizer lacks a chat template, which turns a conversation "
+            "into a prompt; use a chat model, or put a chat_template.jinja next to its "
             "tokenizer.json"
         ) from None
 
@@ -165,24 +168,26 @@ def _name(tokenizer: Any) -> str:
 def _render_checked(
     template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> str:
-    """Render a conversation and check that its texts are in the prompt."""
+    """Render a conversation and check that the prompt contains its texts."""
     texts = [_texts(message, number) for number, message in enumerate(messages, start=1)]
-    # A blank text has nothing to lose, and a template may treat it differently.
+    # Whitespace cannot lose anything, and a template may treat it differently.
     markers = [
-        [f"probe{k}x{j}x" if text.strip() else text for j, text in enumerate(of_message)]
-        for k, of_message in enumerate(texts)
+        [f"probe{k}x{j}x" if text.strip() else text for j, text in enumerate(message_texts)]
+        for k, message_texts in enumerate(texts)
     ]
     has_parts = [isinstance(message["content"], list) for message in messages]
     probe = _with_contents(messages, markers, has_parts)
     forms = _choose_forms(template, json.dumps(probe), json.dumps(variables, sort_keys=True))
     prompt = checkpoint_process.render(template, _with_contents(messages, texts, forms), variables)
     rewritten = [
-        k for k, of_message in enumerate(texts) if any(t.strip() not in prompt for t in of_message)
+        k
+        for k, message_texts in enumerate(texts)
+        if any(text.strip() not in prompt for text in message_texts)
     ]
     if not rewritten:
         return prompt
     for k in rewritten:
-        # An answer may start with reasoning, which templates drop from earlier turns.
+        # No marker before an answer: it may start with reasoning, which templates drop.
         if messages[k]["role"] != "assistant":
             texts[k][0] = f"start{k}x{texts[k][0]}"
         texts[k][-1] += f"end{k}x"
@@ -196,23 +201,23 @@ def _render_checked(
 
 @functools.lru_cache(maxsize=256)
 def _choose_forms(template: str, probe: str, variables: str) -> tuple[bool, ...]:
-    """Choose which messages have a list of parts as their content, such that no text is lost.
+    """Choose the messages whose content is a list of parts, such that no text is lost.
 
     Args:
         probe: JSON of messages with markers as texts, in the forms to try first.
         variables: JSON of the template's variables.
 
     Returns:
-        For each message True for a list of parts and False for a string.
+        For each message, True for a list of parts and False for a string.
 
     Raises:
-        InputError: no form keeps all texts. It is that of the forms tried first.
+        InputError: no form keeps all texts. The error is that of the forms tried first.
     """
     messages, values = json.loads(probe), json.loads(variables)
     texts = [_texts(message, number) for number, message in enumerate(messages, start=1)]
     forms = [isinstance(message["content"], list) for message in messages]
     error: InputError | None = None
-    for _ in range(3):  # as given, the other form of what is lost, and one correction of that
+    for _ in range(3):  # the original forms, the other form of lost messages, one correction
         try:
             prompt = checkpoint_process.render(
                 template, _with_contents(messages, texts, forms), values
@@ -244,10 +249,10 @@ def _texts(message: Mapping[str, Any], number: int) -> list[str]:
     """Return the texts of a message's content.
 
     Args:
-        number: of the message in its conversation, from 1.
+        number: the position of the message in its conversation, from 1.
 
     Raises:
-        InputError: the content has something else than text, or the message another field.
+        InputError: the content has something other than text, or the message another field.
     """
     check_fields(message, f"message {number}", RENDERED_FIELDS)
     content = message.get("content")
@@ -258,14 +263,14 @@ def _texts(message: Mapping[str, Any], number: int) -> list[str]:
             f"message {number}: content is {json_kind(content)}, expected a string or a list of "
             "text parts"
         )
-    for part in content:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else json_kind(part)
+    for item in content:
+        if not isinstance(item, Mapping) or not isinstance(item.get("text"), str):
+            part_type = item.get("type") if isinstance(item, Mapping) else json_kind(item)
             raise InputError(
-                f"message {number} has a part of type {kind}, expected text alone: "
+                f"message {number} has a part of type {part_type}, expected only text: "
                 '{"type": "text", "text": "..."}'
             )
-    return [part["text"] for part in content]
+    return [item["text"] for item in content]
 
 
 def _with_contents(
@@ -278,11 +283,11 @@ def _with_contents(
     return [
         {
             **{name: value for name, value in message.items() if value},
-            "content": [{"type": "text", "text": text} for text in of_message]
+            "content": [{"type": "text", "text": text} for text in message_texts]
             if has_parts
-            else "".join(of_message),
+            else "".join(message_texts),
         }
-        for message, of_message, has_parts in zip(messages, texts, forms, strict=True)
+        for message, message_texts, has_parts in zip(messages, texts, forms, strict=True)
     ]
 
 
@@ -292,15 +297,15 @@ def _lost(
     texts: Sequence[Sequence[str]],
     forms: Sequence[bool],
 ) -> list[int]:
-    """Return the indices of messages that are not in the prompt, in the conversation's order.
+    """Return the indices of messages that are missing in the prompt or out of order.
 
-    A system message may be anywhere: Mistral's templates write it into a message of the user.
+    A system message may be anywhere: Mistral's templates write it into a user message.
     """
     lost, end = [], 0
-    for k, of_message in enumerate(texts):
+    for k, message_texts in enumerate(texts):
         is_system = messages[k]["role"] == "system"
         start = 0 if is_system else end
-        for text in filter(str.strip, of_message):
+        for text in filter(str.strip, message_texts):
             start = prompt.find(text, start)
             if start < 0 or (forms[k] and PRINTED_PART.search(prompt[:start])):
                 lost.append(k)
@@ -310,7 +315,7 @@ def _lost(
     return lost
 
 
-def _leaves_out(messages: Sequence[Mapping[str, Any]], index: int, what: str) -> str:
+def _leaves_out(messages: Sequence[Mapping[str, Any]], index: int, lost_text: str) -> str:
     return LEAVES_OUT.format(
-        what=what, number=index + 1, n=len(messages), role=messages[index]["role"]
+        lost_text=lost_text, number=index + 1, n=len(messages), role=messages[index]["role"]
     )

@@ -1,8 +1,9 @@
-"""Runs a checkpoint's chat template and tokenizer in a process with time and memory limits.
+"""Child processes that run a checkpoint's chat template and tokenizer within limits.
 
-A template is a program, and a tokenizer's pattern may run forever. Nothing inside a process can
-stop either, so other processes run them: the renderer, which starts with the first conversation and
-renders all, and one that reads a tokenizer before this process does.
+A template is a program, and a tokenizer's pattern may run forever. A process cannot stop either
+from the inside, so child processes with time and memory limits run them. The renderer starts with
+the first conversation and renders all of them. A second process reads a tokenizer before this
+process does.
 """
 
 import atexit
@@ -15,8 +16,8 @@ from jaxscore.io.child_process import ChildProcess, RestartedProcess
 from jaxscore.text.checkpoint_worker import MEMORY
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
-RENDER_LIMIT, READ_LIMIT = 10.0, 30.0  # seconds per conversation, and per tokenizer
-# Without torch, which takes seconds to import, and with one thread of NumPy.
+RENDER_LIMIT, READ_LIMIT = 10.0, 30.0  # seconds per conversation and per tokenizer
+# Do not import torch, which takes seconds, and use one NumPy thread.
 ENVIRONMENT = {"USE_TORCH": "0", "USE_TF": "0", "USE_FLAX": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -25,7 +26,7 @@ class TemplateError(InputError):
 
 
 class RefusedError(TemplateError):
-    """A chat template raises an error, such as for a role that it does not know."""
+    """A chat template raises an error, for example for an unknown role."""
 
 
 class LimitError(TemplateError):
@@ -39,16 +40,17 @@ atexit.register(_RENDERER.end)
 def render(
     template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> str:
-    """Render a conversation as `apply_chat_template(messages, tokenize=False)` of transformers.
+    """Render a conversation like `apply_chat_template(messages, tokenize=False)` of transformers.
 
     Args:
         template: the chat template.
-        variables: its variables, special tokens included, and arguments of transformers.
+        variables: the template's variables, including special tokens, and arguments of
+            transformers.
 
     Raises:
         RefusedError: the template raises an error.
-        LimitError: it takes too much time or memory.
-        TemplateError: it fails in another way.
+        LimitError: the template takes too much time or memory.
+        TemplateError: the template fails in another way.
     """
     question = {"template": template, "messages": list(messages), "more": dict(variables)}
     reply = _RENDERER.ask(question, RENDER_LIMIT)
@@ -64,10 +66,10 @@ def render(
 
 
 def check_tokenizer(path: Path) -> None:
-    """Read a tokenizer.json and encode some texts with it, within the limits.
+    """Read a tokenizer.json and encode a few texts with it, within the limits.
 
     Raises:
-        InputError: that fails or exceeds the limits.
+        InputError: reading or encoding fails or exceeds the limits.
     """
     process = _start("read", READ_LIMIT)
     try:
@@ -84,7 +86,7 @@ def _start(task: str, limit: float) -> ChildProcess:
     if process.started is None:
         process.end()
         raise InputError(
-            f"the process that reads a checkpoint's chat template or tokenizer does not start; run "
-            f"it to see why: python -P {WORKER} {limit:g} {task}"
+            "the process that reads a checkpoint's chat template or tokenizer does not start; to "
+            f"see why, run: python -P {WORKER} {limit:g} {task}"
         )
     return process

@@ -1,7 +1,7 @@
-"""Token ids to text: decoding, stop strings, the bytes of each token, and words.
+"""Conversion of token ids to text: decoding, stop strings, the bytes of each token, and words.
 
-A token may be a part of a character, and a tokenizer's `decode` drops the blank before a text's
-first word. Bytes lose neither: the joined bytes of a text's tokens are the text.
+A token may be a part of a character, and a tokenizer's `decode` drops the space before the first
+word of a text. Bytes avoid both problems: the joined bytes of a text's tokens are the text.
 """
 
 import codecs
@@ -14,40 +14,41 @@ from jaxscore.text.bounded_tokenizer import decode_ids, panics_as_errors
 from jaxscore.text.tokenizer_limits import parts
 from jaxscore.types.token_texts import byte_of
 
-PIECE = "\ufffd"  # decoded from an incomplete character
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
+PIECE = "\ufffd"  # the replacement for an incomplete character
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # the name of a byte token under byte fallback
 _KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
 class StopSearch:
-    """Finds the first token that completes a stop string in a text, special tokens by name."""
+    """A search for the first token that completes a stop string; special tokens match by name."""
 
     def __init__(self, stop: Sequence[str], raw: Callable[[int], bytes]) -> None:
         """
         Args:
-            stop: strings, none of them empty or with U+FFFD.
-            raw: returns the bytes of a token.
+            stop: the stop strings, none of them empty or with U+FFFD.
+            raw: a function from a token id to its bytes.
         """
         self._stop, self._raw = tuple(stop), raw
-        # Of the text before a token, the next stop string can have all but its last character.
+        # The text before a token can contain all but the last character of a stop string.
         self._n_kept = max(map(len, self._stop), default=1) - 1
-        self._end = ""
+        self._tail = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def ends_with(self, id: int) -> bool:
         """Return True if the next token of the text completes a stop string."""
         if not self._stop:
             return False
-        text = self._end + self._decoder.decode(self._raw(id))
-        self._end = text[max(0, len(text) - self._n_kept) :]
+        text = self._tail + self._decoder.decode(self._raw(id))
+        self._tail = text[max(0, len(text) - self._n_kept) :]
         return any(stop in text for stop in self._stop)
 
 
 class TokenBytes:
     """Bytes and text of token ids under one tokenizer.
 
-    The text of tokens is their bytes: that of two parts is the one of the first and the one of the
-    second, unless a character is in both. A method raises a `TextError` if the tokenizer panics.
+    The text of tokens is their decoded bytes. The text of two consecutive parts is thus the
+    concatenation of their texts, unless a character straddles the two. Methods raise a `TextError`
+    if the tokenizer panics.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -55,47 +56,47 @@ class TokenBytes:
         self._backend = tokenizer.backend_tokenizer
         self._added = self._backend.get_added_tokens_decoder()
         decoder_parts = list(parts(self._backend.decoder))
-        kinds = {part["type"] for part in decoder_parts}
-        self._byte_level = "ByteLevel" in kinds
-        self._falls_back = "ByteFallback" in kinds
+        types = {component["type"] for component in decoder_parts}
+        self._byte_level = "ByteLevel" in types
+        self._falls_back = "ByteFallback" in types
         self._replaced = dict(_replacements(decoder_parts))
-        self._readable = bool(kinds) and kinds <= _KNOWN
+        self._readable = bool(types) and types <= _KNOWN
         self.strips_first = not self._readable or any(map(_strips, decoder_parts))
         self._bytes: dict[int, bytes] = {}
 
     def is_special(self, id: int) -> bool:
-        """Whether the token is special, such as BOS and EOS."""
+        """Return True if the token is special, such as BOS and EOS."""
         return id in self._special
 
     def raw(self, id: int) -> bytes:
-        """Bytes of a token: the name of a special one, empty for an id without a token."""
-        found = self._bytes.get(id)
-        if found is None:
-            found = self._bytes[id] = self._read(id)
-        return found
+        """Return the bytes of a token: a special token's name, or nothing for an unknown id."""
+        raw = self._bytes.get(id)
+        if raw is None:
+            raw = self._bytes[id] = self._read_bytes(id)
+        return raw
 
     def text(self, id: int) -> str:
-        """Text of one token; an incomplete character is U+FFFD."""
+        """Return the text of one token; an incomplete character is U+FFFD."""
         return self.raw(id).decode("utf-8", "replace")
 
     def join(self, ids: Iterable[int]) -> str:
-        """Text of tokens that continue a text, without special tokens."""
+        """Return the text of tokens that continue a text, without special tokens."""
         return _text(self.raw(id) for id in ids if id not in self._special)
 
     def join_all(self, ids: Iterable[int]) -> str:
-        """Text of tokens that continue a text, special tokens by name."""
+        """Return the text of tokens that continue a text, with the names of special tokens."""
         return _text(map(self.raw, ids))
 
     def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
-        """Text without special tokens, up to the earliest stop string, if any.
+        """Return the text without special tokens, up to the earliest stop string, if any.
 
-        Stop strings are searched in `join_all(ids)`, since one may be the name of a special token.
+        Searches in `join_all(ids)`, since a stop string may be the name of a special token.
         """
         named = self.join_all(ids)
         end = min((at for text in stop if (at := named.find(text)) >= 0), default=None)
         if end is None:
             return self.join(ids)
-        # A token has the characters that it completes; both texts have those of other tokens.
+        # A character belongs to the token that completes it.
         new_decoder = codecs.getincrementaldecoder("utf-8")
         named_decoder, decoder = new_decoder("replace"), new_decoder("replace")
         texts: list[str] = []
@@ -109,28 +110,28 @@ class TokenBytes:
                 return "".join([*texts, rest])
             texts.append(text)
             n += n_named
-        raise AssertionError("a stop string after the end of the text")
+        raise AssertionError("the stop string is not in the text")
 
     def text_and_starts(self, ids: Iterable[int], *, is_first: bool) -> tuple[str, list[int]]:
-        """Text of tokens without special ones, and the number of characters before each token.
+        """Return the text without special tokens, and the number of characters before each token.
 
         Args:
-            is_first: whether the text starts here; the blank that the tokenizer puts before every
-                text is then left out.
+            is_first: if True, the tokens start a text, and the space that the tokenizer puts before
+                every text is dropped.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        parts, starts, n = [], [], 0
+        chunks, starts, n = [], [], 0
         for id in ids:
             starts.append(n)
             if id not in self._special:
-                parts.append(decoder.decode(self.raw(id)))
-                n += len(parts[-1])
-        text = "".join(parts) + decoder.decode(b"", True)
+                chunks.append(decoder.decode(self.raw(id)))
+                n += len(chunks[-1])
+        text = "".join(chunks) + decoder.decode(b"", True)
         if is_first and self.strips_first and text.startswith(" "):
             return text[1:], [max(0, start - 1) for start in starts]
         return text, starts
 
-    def _read(self, id: int) -> bytes:
+    def _read_bytes(self, id: int) -> bytes:
         if id in self._added:
             return _utf8(self._added[id].content)
         name = self._tokenizer.convert_ids_to_tokens(id)
@@ -141,14 +142,14 @@ class TokenBytes:
             if all(character in table for character in name):
                 return bytes(table[character] for character in name)
             return _utf8(name)
-        if not self._readable:  # what `decode` adds for a token after another one
+        if not self._readable:  # take the text that the token adds after another token
             before = self._before
             without = decode_ids(self._tokenizer, before)
             return _utf8(decode_ids(self._tokenizer, [*before, id])[len(without) :])
         if self._falls_back and (match := _BYTE.fullmatch(name)):
             return bytes([int(match[1], 16)])
-        for stored, meant in self._replaced.items():
-            name = name.replace(stored, meant)
+        for stored, text in self._replaced.items():
+            name = name.replace(stored, text)
         return _utf8(name)
 
     @functools.cached_property
@@ -172,29 +173,31 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _replacements(found: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
-    for part in found:
-        if part["type"] == "Metaspace":
-            yield part["replacement"], " "
-        if part["type"] == "Replace" and "String" in part["pattern"]:
-            yield part["pattern"]["String"], part["content"]
+def _replacements(decoder_parts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    for component in decoder_parts:
+        if component["type"] == "Metaspace":
+            yield component["replacement"], " "
+        if component["type"] == "Replace" and "String" in component["pattern"]:
+            yield component["pattern"]["String"], component["content"]
 
 
-def _strips(part: Mapping[str, Any]) -> bool:
-    if part["type"] == "Metaspace":
-        return bool(part.get("prepend_scheme") != "never")
-    return bool(part["type"] == "Strip" and part["content"] == " " and part["start"] > 0)
+def _strips(component: Mapping[str, Any]) -> bool:
+    if component["type"] == "Metaspace":
+        return bool(component.get("prepend_scheme") != "never")
+    return bool(
+        component["type"] == "Strip" and component["content"] == " " and component["start"] > 0
+    )
 
 
 class Word(NamedTuple):
     """A word and the indices of its tokens.
 
     Attributes:
-        text: its characters, without blanks around them. Two words that share a token are one,
-            with the blank between them.
-        tokens: indices of the tokens with its characters, in order. They may include a leading
-            blank.
-        blanks: indices of preceding tokens that are only blanks, such as line ends.
+        text: the word's characters, without surrounding whitespace. Two words that share a token
+            are one word, including the whitespace between them.
+        tokens: the indices of the tokens with its characters, in order. They may include leading
+            whitespace.
+        blanks: the indices of preceding tokens that contain only whitespace, such as newlines.
     """
 
     text: str
@@ -203,42 +206,43 @@ class Word(NamedTuple):
 
 
 def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
-    """Split consecutive tokens into words at blanks.
+    """Split consecutive tokens into words at whitespace.
 
-    A special token ends a word and belongs to none, and so do blanks after the last word.
+    A special token ends a word. Special tokens and whitespace after the last word belong to no
+    word.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     out: list[Word] = []
-    blanks: list[int] = []  # before the next word
-    parts: list[int] = []  # tokens of an incomplete character
-    is_open = False  # whether the next character continues the last word
+    blanks: list[int] = []  # whitespace tokens before the next word
+    pending: list[int] = []  # tokens of an incomplete character
+    is_open = False  # True if the next character continues the last word
 
-    def add(own: str, places: list[int]) -> None:
-        if is_open and not own[0].isspace():
+    def add(text: str, tokens: list[int]) -> None:
+        if is_open and not text[0].isspace():
             last = out.pop()
-            out.append(Word(last.text + own, (*last.tokens, *places), last.blanks))
+            out.append(Word(last.text + text, (*last.tokens, *tokens), last.blanks))
         else:
-            out.append(Word(own, tuple(places), tuple(blanks)))
+            out.append(Word(text, tuple(tokens), tuple(blanks)))
 
-    def end() -> None:
-        if (own := decoder.decode(b"", True)) and parts:  # an incomplete character
-            add(own, parts)
+    def flush() -> None:
+        if (text := decoder.decode(b"", True)) and pending:  # an incomplete character
+            add(text, pending)
 
-    for place, id in enumerate(ids):
+    for index, id in enumerate(ids):
         if token_bytes.is_special(id):
-            end()
-            blanks, parts, is_open = [], [], False
+            flush()
+            blanks, pending, is_open = [], [], False
             continue
-        own = decoder.decode(token_bytes.raw(id))
-        unfinished = bool(decoder.getstate()[0])
-        if not own:
-            parts.append(place)
-        elif not own.isspace():
-            add(own, [*parts, place])
-            blanks, parts, is_open = [], [], unfinished or not own[-1].isspace()
-        elif unfinished:  # blanks and the first bytes of a word's character
-            blanks, parts, is_open = [*blanks, *parts], [place], False
+        text = decoder.decode(token_bytes.raw(id))
+        is_incomplete = bool(decoder.getstate()[0])
+        if not text:
+            pending.append(index)
+        elif not text.isspace():
+            add(text, [*pending, index])
+            blanks, pending, is_open = [], [], is_incomplete or not text[-1].isspace()
+        elif is_incomplete:  # whitespace and the first bytes of a word's character
+            blanks, pending, is_open = [*blanks, *pending], [index], False
         else:
-            blanks, parts, is_open = [*blanks, *parts, place], [], False
-    end()
+            blanks, pending, is_open = [*blanks, *pending, index], [], False
+    flush()
     return [word._replace(text=word.text.strip()) for word in out]

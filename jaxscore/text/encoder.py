@@ -1,21 +1,22 @@
-"""Encodes a context and a continuation, and finds where the continuation starts.
+"""Encoding of a context and a continuation, and the index at which the continuation starts.
 
-A token may straddle the two, so a policy decides where it starts:
+A token may straddle the two, so a boundary policy decides where the continuation starts:
 
     context "ANSWER: "   continuation "Oslo"      tokens  ANSWER | : | ␠Oslo
-    joint         encode once; from the first token that ends after the context's last non-blank
-    exact         the same after the context's last character, blanks included
+    joint         encode once; start at the first token that ends after the context, ignoring
+                  trailing whitespace of the context
+    exact         like joint, but including the context's trailing whitespace
     separate      encode each and join the ids: ANSWER | : | ␠ | Oslo
-    skip_context  encode once; skip as many tokens as the context alone has
-    last_query    encode once; keep as many tokens as the continuation alone has, its special
-                  tokens and, on a GPT-2 tokenizer, a leading blank included
-    reencoded     separate, but after each token decode it, append it and encode the whole again
-    after         separate, but each token's terms are read after it instead of before it: the
-                  next token is scored, and after the last one id 0, whose log-probability is
+    skip_context  encode once; skip as many tokens as the context has when encoded alone
+    last_query    encode once; keep as many tokens as the continuation has when encoded alone, with
+                  its special tokens and, for GPT-2 tokenizers, a leading space
+    reencoded     like separate, but decode and append each token and encode the whole text again
+    after         like separate, but read the terms of each token after it instead of before it:
+                  the next token is scored, and id 0 after the last token, whose log-probability is
                   meaningless
 
-The last four repeat published scripts (ChronoLogic, ProbSem, Path Evaluation, Self-Certainty). They
-can count a token too few or too many, or score other ids; `audit_boundaries` counts how often.
+The last four reproduce published scripts (ChronoLogic, ProbSem, Path Evaluation, Self-Certainty).
+They may miss a token, count one too many, or score other ids; `audit_boundaries` counts how often.
 """
 
 import functools
@@ -43,28 +44,29 @@ from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
-# These policies score the same tokens if the context is empty.
+# Policies that score the same tokens if the context is empty
 EQUAL_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
 
-Encoded = tuple[TokenSequence, ...]  # one request: one sequence, or one per token if reencoded
+# The sequences of a request: one, or one per token of the continuation for "reencoded"
+Encoded = tuple[TokenSequence, ...]
 
 
 class TextEncoder:
-    """Encodes batches of text as `TokenSequence`s by any boundary policy.
+    """An encoder of batches of text to `TokenSequence`s by any boundary policy.
 
     Attributes:
-        remarks: warnings about the tokenizer's files.
+        warnings: warnings about the tokenizer's files.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.remarks: tuple[str, ...] = vars(tokenizer).get("remarks", ())
+        self.warnings: tuple[str, ...] = vars(tokenizer).get("warnings", ())
         self.bounded = BoundedTokenizer(copy_backend(tokenizer))
-        # Only the special tokens before a text: an EOS after it would separate context and
+        # Special tokens after a text are not added: an EOS would separate the context from the
         # continuation.
         self.prefix = special_prefix(tokenizer)
-        self._names = np.zeros(0, object)  # by id, as far as they are known
-        self._known = np.zeros(0, bool)
+        self._names = np.zeros(0, object)  # token names by id, filled on demand
+        self._has_name = np.zeros(0, bool)
         self._lock = threading.Lock()
 
     def encode(
@@ -73,28 +75,31 @@ class TextEncoder:
         boundary: Boundary = "joint",
         *,
         special_tokens: bool = True,
-        most: int | None = None,
+        max_positions: int | None = None,
     ) -> list[Encoded]:
-        """Encode requests, or take the ids that they have.
+        """Encode requests; requests with `token_ids` keep their ids.
 
         Args:
-            boundary: one of `BOUNDARIES`; of ids only "after" differs from the others.
-            special_tokens: whether to add the tokenizer's BOS to a text without one.
-            most: positions of the model if longer texts fail; None is no limit.
+            boundary: one of `BOUNDARIES`; for requests with ids only "after" makes a difference.
+            special_tokens: if True, add the tokenizer's BOS to texts without one.
+            max_positions: the model's number of positions if longer texts should fail; None means
+                no limit.
 
         Returns:
-            One sequence for each request; with "reencoded" one for each token of the
-            continuation, which scores that token alone.
+            One sequence for each request; for "reencoded", one sequence for each token of the
+            continuation, which scores only that token.
 
         Raises:
             ValueError: the policy does not exist.
             TextError: the tokenizer cannot read a text, or the text certainly has more than
-                `most` + 1 tokens; `bounded_tokenizer.encode_each` finds which.
+                `max_positions` + 1 tokens; use `bounded_tokenizer.encode_each` to find the text.
         """
         check_choice("boundary", boundary, BOUNDARIES)
         prefix = self.prefix if special_tokens else []
         encoded = iter(
-            self._encode([r for r in requests if r.token_ids is None], boundary, prefix, most)
+            self._encode(
+                [r for r in requests if r.token_ids is None], boundary, prefix, max_positions
+            )
         )
         return [
             next(encoded)
@@ -104,124 +109,154 @@ class TextEncoder:
         ]
 
     def _encode(
-        self, requests: Sequence[Request], boundary: Boundary, prefix: list[int], most: int | None
+        self,
+        requests: Sequence[Request],
+        boundary: Boundary,
+        prefix: list[int],
+        max_positions: int | None,
     ) -> list[Encoded]:
         """Encode texts; see `encode`."""
         if boundary == "reencoded":
-            return self._reencoded(requests, prefix, most)
+            return self._reencoded(requests, prefix, max_positions)
         contexts = [request.context for request in requests]
         continuations = [request.continuation for request in requests]
         texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
         if boundary in ("joint", "exact"):
             limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
-            ids, starts = self._split_at(texts, limits, prefix, most)
+            ids, starts = self._split_at(texts, limits, prefix, max_positions)
         elif boundary in ("separate", "after"):
-            heads, tails = self._ids(contexts, most), self._ids(continuations, most)
+            heads, tails = (
+                self._ids(contexts, max_positions),
+                self._ids(continuations, max_positions),
+            )
             ids = [_with_prefix(prefix, _join(a, b)) for a, b in zip(heads, tails, strict=True)]
             if boundary == "after":
                 ids = [_join(a, [0] * bool(len(b))) for a, b in zip(ids, tails, strict=True)]
             starts = [len(a) - len(b) for a, b in zip(ids, tails, strict=True)]
         elif boundary == "skip_context":
-            ids = self._ids(texts, most, prefix)
-            starts = list(map(len, self._ids(contexts, most, prefix)))
+            ids = self._ids(texts, max_positions, prefix)
+            starts = list(map(len, self._ids(contexts, max_positions, prefix)))
         else:  # "last_query"
             spaced = self._spaced
-            ids = [_with_prefix(prefix, found) for found in spaced.ids(texts, most=most)]
-            alone = [_with_prefix(prefix, found) for found in spaced.ids(continuations, most=most)]
-            starts = [max(0, len(a) - len(b)) for a, b in zip(ids, alone, strict=True)]
-        arrays = [np.array(own, np.int32) for own in ids]
+            ids, tails = (
+                [
+                    _with_prefix(prefix, ids)
+                    for ids in spaced.ids(batch, max_positions=max_positions)
+                ]
+                for batch in (texts, continuations)
+            )
+            starts = [max(0, len(a) - len(b)) for a, b in zip(ids, tails, strict=True)]
+        arrays = [np.array(text_ids, np.int32) for text_ids in ids]
         return [
-            (TokenSequence(own, min(start, len(own)) if text else len(own)),)
-            for own, start, text in zip(arrays, starts, continuations, strict=True)
+            (TokenSequence(array, min(start, len(array)) if text else len(array)),)
+            for array, start, text in zip(arrays, starts, continuations, strict=True)
         ]
 
     def _split_at(
-        self, texts: list[str], limits: list[int], prefix: list[int], most: int | None
+        self, texts: list[str], limits: list[int], prefix: list[int], max_positions: int | None
     ) -> tuple[list[Ids], list[int]]:
-        """Ids of each text, and the index of the first one that ends after its limit.
+        """Return the ids of each text, and the index of the first token that ends after its limit.
 
         Texts with limit 0 are encoded without offsets, which is faster.
         """
         pairs = list(zip(texts, limits, strict=True))
-        in_pieces = self.bounded.pieces_of_each([text for text, limit in pairs if limit], most=most)
-        whole = iter(self._ids([text for text, limit in pairs if not limit], most))
+        in_pieces = self.bounded.pieces_of_each(
+            [text for text, limit in pairs if limit], max_positions=max_positions
+        )
+        unlimited = iter(self._ids([text for text, limit in pairs if not limit], max_positions))
         ids, starts = [], []
         for limit in limits:
-            own, first = _join_pieces(next(in_pieces), limit) if limit else (next(whole), 0)
-            ids.append(_with_prefix(prefix, own))
-            starts.append(len(ids[-1]) - len(own) + first)
+            if limit:
+                text_ids, first = _join_pieces(next(in_pieces), limit)
+            else:
+                text_ids, first = next(unlimited), 0
+            ids.append(_with_prefix(prefix, text_ids))
+            starts.append(len(ids[-1]) - len(text_ids) + first)
         return ids, starts
 
     def _reencoded(
-        self, requests: Sequence[Request], prefix: list[int], most: int | None
+        self, requests: Sequence[Request], prefix: list[int], max_positions: int | None
     ) -> list[Encoded]:
         targets = self._ids([request.continuation for request in requests])
         prompts = [request.context for request in requests]
         out: list[list[TokenSequence]] = [[] for _ in requests]
         for step in range(max(map(len, targets), default=0)):
             active = [k for k, ids in enumerate(targets) if step < len(ids)]
-            heads = self._ids([prompts[k] for k in active], most)
+            heads = self._ids([prompts[k] for k in active], max_positions)
             for k, head in zip(active, heads, strict=True):
                 target = int(targets[k][step])
                 ids = _with_prefix(prefix, _join(head, [target]))
                 out[k].append(TokenSequence(np.array(ids, np.int32), len(ids) - 1))
                 prompts[k] += decode_ids(self.tokenizer, [target])
-                if most is not None and len(ids) - 1 > most:  # the whole request fails
+                if (
+                    max_positions is not None and len(ids) - 1 > max_positions
+                ):  # too long: the request fails
                     targets[k] = targets[k][: step + 1]
         return [tuple(sequences) for sequences in out]
 
     def prompt_ids(
-        self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
+        self,
+        prompts: Sequence[str],
+        *,
+        special_tokens: bool = True,
+        max_positions: int | None = None,
     ) -> list[np.ndarray]:
-        """Encode prompts as int32 ids; arguments and errors as of `encode`."""
+        """Encode prompts as int32 ids; see `encode` for arguments and errors."""
         prefix = self.prefix if special_tokens else []
-        return [np.array(ids, np.int32) for ids in self._ids(prompts, most, prefix)]
+        return [np.array(ids, np.int32) for ids in self._ids(prompts, max_positions, prefix)]
 
     def request_ids(
-        self, requests: Sequence[GenerationRequest | LabelRequest], *, most: int | None = None
+        self,
+        requests: Sequence[GenerationRequest | LabelRequest],
+        *,
+        max_positions: int | None = None,
     ) -> list[np.ndarray]:
-        """Encode the text prompts of requests as int32 ids; `most` and errors as of `encode`."""
-        all_ids = self._ids([str(request.prompt) for request in requests], most)
+        """Encode the text prompts of requests as int32 ids; see `encode`."""
+        all_ids = self._ids([str(request.prompt) for request in requests], max_positions)
         return [
             np.array(_with_prefix(self.prefix if request.special_tokens else [], ids), np.int32)
             for request, ids in zip(requests, all_ids, strict=True)
         ]
 
     def prompts(
-        self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
+        self,
+        prompts: Sequence[str],
+        *,
+        special_tokens: bool = True,
+        max_positions: int | None = None,
     ) -> list[tuple[np.ndarray, list[int]]]:
         """Encode prompts as int32 ids, with the number of characters before each token.
 
-        Characters between two tokens, such as a blank without offsets, belong to the second one.
-        An added BOS has no characters. Arguments and errors as of `encode`.
+        Characters between two tokens, such as a space without offsets, belong to the second token.
+        An added BOS has zero characters. See `encode` for arguments and errors.
         """
         prefix = self.prefix if special_tokens else []
         out = []
-        for pieces in self.bounded.pieces_of_each(prompts, most=most):
-            own: list[Any] = []
+        for pieces in self.bounded.pieces_of_each(prompts, max_positions=max_positions):
+            piece_ids: list[Any] = []
             starts: list[int] = []
             end = 0
             for piece in pieces:
-                own.append(piece.ids)
+                piece_ids.append(piece.ids)
                 for first, last in piece.offsets:
                     start = min(piece.start + first, end)
                     starts.append(max(start, starts[-1] if starts else 0))
                     end = max(end, piece.start + last)
-            ids = _with_prefix(prefix, _concatenate(own))
+            ids = _with_prefix(prefix, _concatenate(piece_ids))
             out.append((np.array(ids, np.int32), [0] * (len(ids) - len(starts)) + starts))
         return out
 
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
-        """Id of each label's first token, encoded alone.
+        """Return the id of each label's first token, with each label encoded alone.
 
         Raises:
-            InputError: a label has no tokens, or two labels have the same first token.
+            InputError: a label is empty when encoded, or two labels have the same first token.
         """
         first: dict[int, str] = {}
         for label in labels:
             [ids] = self._ids([label])
             if not ids:
-                raise InputError(f"label {label!r} has no tokens")
+                raise InputError(f"label {label!r}: no tokens, expected at least one")
             id = ids[0]
             if id in first:
                 [token] = self.tokens(np.array([id]))
@@ -233,32 +268,35 @@ class TextEncoder:
         return tuple(first)
 
     def tokens(self, ids: np.ndarray) -> list[str]:
-        """Names of non-negative token ids in the vocabulary. Thread-safe."""
+        """Return the vocabulary's names of non-negative token ids. Thread-safe."""
         ids = ids.astype(np.intp)
         with self._lock:
-            more = int(ids.max(initial=-1)) + 1 - len(self._names)
-            if more > 0:
-                self._names = np.concatenate([self._names, np.full(more, None, object)])
-                self._known = np.concatenate([self._known, np.zeros(more, bool)])
-            new = ids[~self._known[ids]]
+            n_new = int(ids.max(initial=-1)) + 1 - len(self._names)
+            if n_new > 0:
+                self._names = np.concatenate([self._names, np.full(n_new, None, object)])
+                self._has_name = np.concatenate([self._has_name, np.zeros(n_new, bool)])
+            new = ids[~self._has_name[ids]]
             for id in np.unique(new).tolist():
                 self._names[id] = self.tokenizer.convert_ids_to_tokens(id)
-            self._known[new] = True
+            self._has_name[new] = True
             names: list[str] = self._names[ids].tolist()
         return names
 
     def _ids(
-        self, texts: Sequence[str], most: int | None = None, prefix: Sequence[int] = ()
+        self, texts: Sequence[str], max_positions: int | None = None, prefix: Sequence[int] = ()
     ) -> list[Ids]:
-        """Encode without offsets, which takes a quarter less time."""
-        return [_with_prefix(prefix, ids) for ids in self.bounded.ids(texts, most=most)]
+        """Encode without offsets, which reduces the time by a quarter."""
+        return [
+            _with_prefix(prefix, ids)
+            for ids in self.bounded.ids(texts, max_positions=max_positions)
+        ]
 
     @functools.cached_property
     def _spaced(self) -> BoundedTokenizer:
-        """The tokenizer with `add_prefix_space=True`, which affects only a plain ByteLevel."""
+        """The tokenizer with `add_prefix_space=True`, which affects only plain ByteLevel."""
         backend = self.bounded.backend
         spaced = Tokenizer.from_str(backend.to_str())
-        spaced.encode_special_tokens = backend.encode_special_tokens  # not in its file
+        spaced.encode_special_tokens = backend.encode_special_tokens  # not serialised
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return BoundedTokenizer(spaced)
@@ -267,15 +305,15 @@ class TextEncoder:
 def _sequence(
     context: Sequence[int], continuation: Sequence[int], boundary: Boundary
 ) -> TokenSequence:
-    """Make the sequence of a request's own ids."""
+    """Build the sequence of a request with token ids."""
     after = [0] * (boundary == "after" and bool(continuation))
-    # Not int32: an id beyond it would become another one, instead of an error.
+    # Not int32: larger ids would wrap around to valid ids instead of raising an error later.
     ids = np.array([*context, *continuation, *after], np.int64)
     return TokenSequence(ids, len(context) + len(after))
 
 
 def _with_prefix(prefix: Sequence[int], ids: Ids) -> Ids:
-    """Add the prefix, unless the text has its own BOS, as chat templates write it."""
+    """Add the prefix unless the text already starts with it, as rendered chat templates do."""
     if [*ids[: len(prefix)]] == [*prefix]:
         return ids
     return _join([*prefix], ids)
@@ -288,7 +326,7 @@ def _join(a: Ids, b: Ids) -> Ids:
 
 
 def _join_pieces(pieces: Iterator[Piece], limit: int) -> tuple[Ids, int]:
-    """Ids of a text in pieces, and the index of the first one that ends after `limit`."""
+    """Return the ids of a text, and the index of the first token that ends after `limit`."""
     ids: list[Any] = []
     first = n_tokens = 0
     for piece in pieces:
@@ -305,25 +343,27 @@ def _concatenate(ids: list[Any]) -> Ids:
 
 
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
-    """Index of the first token that ends after character `limit`.
+    """Return the index of the first token that ends after character `limit`.
 
-    A composing normalizer gives "é" the offsets of its "e" alone. So if a mark after `limit` has no
-    token of its own, the tokens of its letter count too.
+    A composing normalizer gives a decomposed "é" the offsets of its "e" only. If a combining mark
+    after `limit` is in no token, the result is thus the first token of its letter.
     """
     first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
     in_no_token = first == len(offsets) or offsets[first][0] > limit
     if first and in_no_token and _composes(text, limit):
         end = offsets[first - 1][1]
-        while first and offsets[first - 1][1] == end:  # all tokens with bytes of the letter
+        while (
+            first and offsets[first - 1][1] == end
+        ):  # skip back over all byte tokens of the letter
             first -= 1
     return first
 
 
-def _composes(text: str, at: int) -> bool:
-    """Whether NFC composes the character at this index with those before it."""
-    before = text[max(0, at - 8) : at]  # more marks than any letter has
-    together = unicodedata.normalize("NFC", before + text[at : at + 1])
-    return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))
+def _composes(text: str, index: int) -> bool:
+    """Return True if NFC composes the character at this index with those before it."""
+    before = text[max(0, index - 8) : index]  # more combining marks than any letter has
+    composed = unicodedata.normalize("NFC", before + text[index : index + 1])
+    return index < len(text) and len(composed) == len(unicodedata.normalize("NFC", before))
 
 
 def audit_boundaries(
@@ -331,27 +371,28 @@ def audit_boundaries(
     requests: Iterable[Request],
     chosen: Boundary,
     others: Sequence[Boundary],
-    most: int | None = None,
+    max_positions: int | None = None,
 ) -> dict[Boundary, int]:
     """Count the requests whose scores another boundary policy would change.
 
     Args:
-        most: positions of the model if longer texts fail, which are not compared; otherwise None.
+        max_positions: the model's number of positions if longer texts fail and are not compared;
+            otherwise None.
 
     Returns:
-        For each policy of `others`, the number of requests whose scored tokens, or the tokens
-        before them, differ from those of `chosen`.
+        For each policy of `others`, the number of requests whose scored tokens or preceding tokens
+        differ from those of `chosen`.
     """
     if {chosen, *others} <= EQUAL_WITHOUT_CONTEXT:
         requests = [request for request in requests if request.context]
     else:
         requests = list(requests)
 
-    base = _encoded(encoder, requests, chosen, most)
+    base = _encoded(encoder, requests, chosen, max_positions)
     return {
         other: sum(
             _differ(a, b)
-            for a, b in zip(base, _encoded(encoder, requests, other, most), strict=True)
+            for a, b in zip(base, _encoded(encoder, requests, other, max_positions), strict=True)
         )
         for other in others
     }
@@ -362,29 +403,34 @@ def compare_boundaries(
     pairs: Sequence[tuple[Request, Request]],
     chosen: Boundary,
     other: Boundary,
-    most: int | None = None,
+    max_positions: int | None = None,
 ) -> list[bool]:
-    """Whether the two requests of each pair score different tokens, or after different contexts.
+    """Compare the scored tokens and their contexts for each pair of requests.
 
     Args:
         pairs: requests to encode by `chosen` (first) and by `other` (second).
-        most: as of `audit_boundaries`.
+        max_positions: see `audit_boundaries`.
+
+    Returns:
+        For each pair, True if the scored tokens or their contexts differ.
     """
-    first = _encoded(encoder, [request for request, _ in pairs], chosen, most)
-    second = _encoded(encoder, [request for _, request in pairs], other, most)
+    first = _encoded(encoder, [request for request, _ in pairs], chosen, max_positions)
+    second = _encoded(encoder, [request for _, request in pairs], other, max_positions)
     return [_differ(a, b) for a, b in zip(first, second, strict=True)]
 
 
 def _encoded(
-    encoder: TextEncoder, requests: Sequence[Request], policy: Boundary, most: int | None
+    encoder: TextEncoder, requests: Sequence[Request], policy: Boundary, max_positions: int | None
 ) -> list[Encoded | TextError]:
-    return encode_each(functools.partial(encoder.encode, boundary=policy, most=most), requests)
+    return encode_each(
+        functools.partial(encoder.encode, boundary=policy, max_positions=max_positions), requests
+    )
 
 
 def _differ(first: Encoded | TextError, second: Encoded | TextError) -> bool:
-    """Whether two encodings score different tokens, or after different contexts."""
+    """Return True if two encodings score different tokens or have different contexts."""
     if isinstance(first, TextError) or isinstance(second, TextError):
-        return False  # neither is scored
+        return False  # a text that fails is not scored
     if len(first) == len(second) == 1:
         (a,), (b,) = first, second
         return a.first_scored != b.first_scored or not np.array_equal(a.ids, b.ids)
@@ -394,7 +440,7 @@ def _differ(first: Encoded | TextError, second: Encoded | TextError) -> bool:
 
 
 def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
-    """Ids up to and including each scored token."""
+    """Yield the ids up to and including each scored token."""
     for sequence in encoded:
         for stop in range(sequence.first_scored, len(sequence.ids)):
             yield sequence.ids[: stop + 1]

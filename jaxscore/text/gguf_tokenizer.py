@@ -1,8 +1,8 @@
-"""A tokenizer from the metadata of a GGUF file, such that its ids are llama.cpp's.
+"""Construction of a tokenizer from the metadata of a GGUF file, with the same ids as llama.cpp.
 
-`tokenizer.ggml.model` "gpt2" is BPE over bytes, whose text is split by the regular expressions that
-`tokenizer.ggml.pre` names; "llama" is SentencePiece's BPE with byte fallback, which has scores in
-place of merges.
+`tokenizer.ggml.model` "gpt2" is byte-level BPE; `tokenizer.ggml.pre` names the regular expressions
+that split the text. "llama" is SentencePiece's BPE with byte fallback, which has scores instead of
+merges.
 """
 
 import json
@@ -19,37 +19,37 @@ PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 # `tokenizer.ggml.token_type`
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-NO_BLANKS_AFTER = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3's added tokens
-MOST_CHARACTERS = 1024  # of a token: its merges take the square of them
-BLANK = "▁"  # in place of a blank in SentencePiece's tokens
+NOT_STRIPPED = ("<unk>", "<s>", "<|endoftext|>")  # Phi-3's added tokens that keep the space after
+MOST_CHARACTERS = 1024  # characters of a token: the time for its merges is quadratic
+SPACE = "▁"  # SentencePiece's replacement for a space
 
-# Splits of a text as llama.cpp's llama-vocab.cpp has them, one after another
+# Split patterns from llama.cpp's llama-vocab.cpp, applied one after another
 _CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _GPT2 = rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
 _START = r"[^\r\n\p{L}\p{N}]?"
 _WORD = rf"{_START}\p{{L}}+"
 _LETTERS = rf"(?i:{_CONTRACTIONS})|{_WORD}"
-_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
-_LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}"
-_QWEN2 = rf"{_LETTERS}|\p{{N}}|{_SYMBOLS}|{_BLANKS}"
+_LLAMA3 = rf"{_LETTERS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
+_QWEN2 = rf"{_LETTERS}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 
 
 def _cased(ending: str, but: str = "") -> str:
-    """Words that are split before a capital letter, without letters of the class `but`."""
+    """Return a pattern of words, split before capital letters, without letters in class `but`."""
     upper, lower = (f"{letters}&&[^{but}]" if but else letters for letters in (_UPPER, _LOWER))
     return f"{_START}[{upper}]*[{lower}]+{ending}|{_START}[{upper}]+[{lower}]*{ending}"
 
 
 class Split(NamedTuple):
-    """How a text becomes words, and what a word is.
+    """Rules for splitting a text into words.
 
     Attributes:
-        patterns: regular expressions, applied one after another.
-        whole_words: a word that is a token is that token, whatever merges say.
-        adds_bos: whether a BOS precedes a text if the file does not say it.
+        patterns: the regular expressions, applied one after another.
+        whole_words: if True, merges are ignored for a word that is a token.
+        adds_bos: the default of `add_bos_token`, for files without it.
     """
 
     patterns: tuple[str, ...]
@@ -62,20 +62,20 @@ _PLAIN = Split((_GPT2,))
 _QWEN = Split((_QWEN2,))
 _LLAMA_BPE = Split((_LLAMA3,), whole_words=True, adds_bos=True)
 _ENDINGS = f"(?i:{_CONTRACTIONS})?"
-_GPT4O = Split((rf"{_cased(_ENDINGS)}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",))
+_GPT4O = Split((rf"{_cased(_ENDINGS)}|\p{{N}}{{1,3}}|{_PATHS}|{_SPACES}",))
 _HAN = r"\p{Han}"
-_KIMI = Split((rf"{_HAN}+|{_cased(_ENDINGS, but=_HAN)}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_BLANKS}",))
+_KIMI = Split((rf"{_HAN}+|{_cased(_ENDINGS, but=_HAN)}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}",))
 _HAN_OR_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _WORDS_OR_SYMBOLS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
 )
-_DEEPSEEK_V3 = Split((r"\p{N}{1,3}", _HAN_OR_KANA, rf"{_WORDS_OR_SYMBOLS}[\r\n]*|{_BLANKS}"))
+_DEEPSEEK_V3 = Split((r"\p{N}{1,3}", _HAN_OR_KANA, rf"{_WORDS_OR_SYMBOLS}[\r\n]*|{_SPACES}"))
 # Combining marks belong to words.
 _QWEN35 = Split(
     (
         rf"(?i:{_CONTRACTIONS})|{_START}[\p{{L}}\p{{M}}]+|\p{{N}}"
-        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_BLANKS}",
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
     )
 )
 _JAIS2 = Split(
@@ -85,7 +85,7 @@ _JAIS2 = Split(
         + r"|\s",
     )
 )
-# Words of one line are not split.
+# Words of a line are not split at spaces.
 _EXAONE_MOE = Split(
     (
         rf"(?i:{_CONTRACTIONS})|{_START}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
@@ -94,8 +94,8 @@ _EXAONE_MOE = Split(
 )
 _NO_PUNCTUATION = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _BLOOM = Split((_NO_PUNCTUATION,))
-# Letters with case as DeepSeek's pattern lists them, which lacks newer ones
-_CASED = (
+# Cased letters in DeepSeek's pattern, which lacks newer ones
+_CASED_LETTERS = (
     r"[\p{Lu}\p{Ll}\p{Lt}&&[^\u0560-\u0588\u10c7-\u10ff\u1c80-\u1c8f\u2d00-\u2d2d\ua790-\ua7fa"
     r"\uab30-\uab68\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{1df2a}]]"
 )
@@ -103,7 +103,7 @@ _HAN_TO_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _DEEPSEEK_LLM = Split(
     (
         r"[\r\n]",
-        rf"\s?{_CASED}+",
+        rf"\s?{_CASED_LETTERS}+",
         r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
         r"\s+$",
         _HAN_TO_HANGUL,
@@ -126,7 +126,7 @@ _NAMES = {
     _DIGITS: "codeshell command-r exaone mellum2 minerva-7b refact smollm starcoder",
     _PLAIN: "a.x-4.0 exaone4 gigachat gpt-2 granite-docling jais mellum mpt olmo phi-2 trillion",
     Split(
-        (r"\p{N}{1,3}", rf"{_LETTERS}|\p{{N}}+|{_SYMBOLS}|{_BLANKS}"), whole_words=True
+        (r"\p{N}{1,3}", rf"{_LETTERS}|\p{{N}}+|{_SYMBOLS}|{_SPACES}"), whole_words=True
     ): "minicpm5",
     Split((_LLAMA3,)): "chatglm-bpe dbrx smaug-bpe",
     Split((_LLAMA3,), whole_words=True): "glm4 glm5",
@@ -134,7 +134,7 @@ _NAMES = {
     _QWEN: "bailingmoe bailingmoe2 deepseek-r1-qwen f2llmv2 grok-2 hunyuan kormo llada-moe megrez "
     "qwen2 solar-open stablelm2",
     Split((r"\n+", _QWEN2)): "laguna",
-    Split((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_BLANKS}",)): "ufakzeka",
+    Split((rf"{_WORD}|\p{{N}}|{_SYMBOLS}|{_SPACES}",)): "ufakzeka",
     _QWEN35: "qwen35",
     _GPT4O: "gpt-4o kanana2 llama4 minimax-m2 talkie",
     _DEEPSEEK_V3: "deepseek-v3 hunyuan-dense hy_v4 joyai-llm",
@@ -151,22 +151,22 @@ _NAMES = {
     _BLOOM: "bloom gpt3-finnish poro-chat",
     Split((_NO_PUNCTUATION, r"\p{N}")): "viking",
     Split((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")): "falcon",
-    Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_BLANKS}",)): "seed-coder",
+    Split((rf"{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)): "seed-coder",
     Split(
-        (rf"{_cased('')}|\p{{N}}|{_PATHS}|{_BLANKS}",), whole_words=True, adds_bos=True
+        (rf"{_cased('')}|\p{{N}}|{_PATHS}|{_SPACES}",), whole_words=True, adds_bos=True
     ): "tekken",
 }
 SPLITS = dict(sorted((name, split) for split, names in _NAMES.items() for name in names.split()))
-# Names of llama.cpp that are not read
+# Values of `tokenizer.ggml.pre` in llama.cpp that are not supported, and the reason
 _REASONS = {
     "afmoe youtu": "llama.cpp approximates its pattern, whose published form is unknown here",
-    "default": "no name of a tokenizer; convert the model with a newer llama.cpp",
-    "gemma4 granite-embed-multi-311m sarvam-moe": "no BPE over bytes",
+    "default": "not the name of a tokenizer; convert the model with a newer llama.cpp",
+    "gemma4 granite-embed-multi-311m sarvam-moe": "not byte-level BPE",
     "granite-embed-multi-97m jina-de jina-es jina-v1-en jina-v2-code jina-v2-de jina-v2-es "
-    "jina-v5-nano modern-bert roberta-bpe whitespace": "of an encoder",
+    "jina-v5-nano modern-bert roberta-bpe whitespace": "an encoder's tokenizer",
 }
 UNREAD = {name: reason for names, reason in _REASONS.items() for name in names.split()}
-ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}  # key in the file
+ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}  # role -> key in the file
 
 
 class GgufTokenizer(NamedTuple):
@@ -181,50 +181,52 @@ def read_gguf_tokenizer(file: GgufFile) -> GgufTokenizer:
     """Build the tokenizer of a GGUF file.
 
     Raises:
-        InputError: it has none, or one of a kind that is not read.
+        InputError: the tokenizer is missing or of an unsupported type.
     """
     vocabulary = _Vocabulary(file)
-    kind = vocabulary.value("model")
-    if not isinstance(kind, str):
-        kind = None
-    if kind == "gpt2":
-        parts, adds_bos = vocabulary.byte_bpe()
-    elif kind == "llama":
-        parts, adds_bos = vocabulary.sentencepiece()
-    elif kind == "gemma4":
-        parts, adds_bos = vocabulary.byte_fallback(vocabulary.merges(), has_prefix=False), True
-        parts["pre_tokenizer"] = _split(r"\n+")
+    model = vocabulary.value("model")
+    if not isinstance(model, str):
+        model = None
+    if model == "gpt2":
+        components, adds_bos = vocabulary.byte_bpe()
+    elif model == "llama":
+        components, adds_bos = vocabulary.sentencepiece()
+    elif model == "gemma4":
+        components = vocabulary.byte_fallback(vocabulary.merges(), has_prefix=False)
+        components["pre_tokenizer"] = _split(r"\n+")
+        adds_bos = True
     else:
         raise InputError(
-            f"{file.path}: {PREFIX}model is {kind!r}, which is not read; known: gpt2, llama, gemma4"
+            f"{file.path}: {PREFIX}model is {model!r}, which is not supported; expected gpt2, "
+            "llama or gemma4"
         )
     if vocabulary.value("add_eos_token", False):
         raise InputError(
-            f"{file.path}: {PREFIX}add_eos_token is true, which would end every text with an EOS"
+            f"{file.path}: {PREFIX}add_eos_token is true, which would append an EOS to every text"
         )
     names = vocabulary.names()
-    # llama.cpp adds gemma4's whatever the file says.
-    if kind == "gemma4" or vocabulary.value("add_bos_token", adds_bos):
+    # llama.cpp always adds gemma4's BOS.
+    if model == "gemma4" or vocabulary.value("add_bos_token", adds_bos):
         if "bos_token" not in names:
-            raise InputError(f"{file.path}: adds a BOS, and {PREFIX}bos_token_id is missing")
-        parts["post_processor"] = _bos_processor(
+            raise InputError(f"{file.path}: adds a BOS, but {PREFIX}bos_token_id is missing")
+        components["post_processor"] = _bos_processor(
             names["bos_token"], vocabulary.value("bos_token_id")
         )
-    written = {
+    tokenizer_json = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": vocabulary.added_tokens(),
         "post_processor": None,
-        **parts,
+        **components,
     }
     template = file.metadata.get(TEMPLATE)
-    backend = Tokenizer.from_str(json.dumps(written))
+    backend = Tokenizer.from_str(json.dumps(tokenizer_json))
     return GgufTokenizer(backend, names, template if isinstance(template, str) else None)
 
 
 class _Vocabulary:
-    """Tokens of a file, with their types, and the models that use them."""
+    """The tokens of a file with their types, and the tokenizer models built from them."""
 
     def __init__(self, file: GgufFile) -> None:
         self._path, self._metadata = file.path, file.metadata
@@ -234,23 +236,24 @@ class _Vocabulary:
             or not tokens
             or not all(isinstance(token, str) for token in tokens)
         ):
-            raise InputError(f"{file.path}: {PREFIX}tokens is missing or no list of texts")
+            raise InputError(f"{file.path}: {PREFIX}tokens is missing or not a list of strings")
         self.tokens: list[str] = tokens
         self.types = self._per_token("token_type", np.full(len(tokens), NORMAL))
         self.ids: dict[str, int] = {}
-        last = {token: id for id, token in enumerate(tokens)}  # of equal tokens llama.cpp's
+        # llama.cpp uses the last of equal tokens.
+        last = {token: id for id, token in enumerate(tokens)}
         for id, token in enumerate(tokens):
             self.ids[token if token and last[token] == id else f"[UNUSED_{id}]"] = id
 
     def value(self, key: str, default: Any = None) -> Any:
-        """A value of the metadata under `tokenizer.ggml.`."""
+        """Return a value of the metadata under `tokenizer.ggml.`."""
         return self._metadata.get(PREFIX + key, default)
 
     def _per_token(self, key: str, default: np.ndarray | None = None) -> list[Any]:
-        """Numbers of the tokens.
+        """Return the metadata's number for each token.
 
         Raises:
-            InputError: there is not one number for each token, or one is not finite.
+            InputError: the number of values is not that of tokens, or a value is not finite.
         """
         value = self.value(key, default)
         values = np.asarray(value if isinstance(value, list | np.ndarray) else [])
@@ -269,10 +272,10 @@ class _Vocabulary:
         return list(values)
 
     def names(self) -> dict[str, str]:
-        """Special tokens by role.
+        """Return the special tokens by role.
 
         Raises:
-            InputError: an id that is none.
+            InputError: an id is invalid.
         """
         names = {}
         for role, key in ROLES.items():
@@ -288,17 +291,17 @@ class _Vocabulary:
         return names
 
     def added_tokens(self) -> list[dict[str, Any]]:
-        """Tokens that are found in a text before it is split, as tokenizer.json has them."""
-        # llama.cpp knows these models by their names.
+        """Return the `added_tokens` of tokenizer.json, which are matched before splitting."""
+        # llama.cpp recognises these models by their names.
         name = str(self._metadata.get("general.name", "")).lower()
-        takes_blanks = "phi-3" in name or "phi3" in name
+        is_phi3 = "phi-3" in name or "phi3" in name
         return [
             {
                 "id": id,
                 "content": token,
                 "single_word": False,
                 "lstrip": False,
-                "rstrip": takes_blanks and token not in NO_BLANKS_AFTER,
+                "rstrip": is_phi3 and token not in NOT_STRIPPED,
                 "normalized": False,
                 "special": self.types[id] in (CONTROL, UNKNOWN),
             }
@@ -307,18 +310,18 @@ class _Vocabulary:
         ]
 
     def byte_bpe(self) -> tuple[dict[str, Any], bool]:
-        """Parts of tokenizer.json for BPE over bytes, and whether a BOS is added by default."""
+        """Return tokenizer.json's components for byte-level BPE, and the default of adds_bos."""
         name = self.value("pre")
         if not isinstance(name, str) or name not in SPLITS:
             reason = f" ({UNREAD[name]})" if isinstance(name, str) and name in UNREAD else ""
             raise InputError(
-                f"{self._path}: {PREFIX}pre is {name!r}, which is not read{reason}; known: "
-                f"{', '.join(SPLITS)}"
+                f"{self._path}: {PREFIX}pre is {name!r}, which is not supported{reason}; expected "
+                f"one of {', '.join(SPLITS)}"
             )
         merges = self.merges()
         split = SPLITS[name]
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-        parts = {
+        components = {
             "normalizer": None,
             "pre_tokenizer": {
                 "type": "Sequence",
@@ -327,38 +330,38 @@ class _Vocabulary:
             "decoder": byte_level | {"use_regex": True},
             "model": self._bpe(merges, ignore_merges=split.whole_words),
         }
-        return parts, split.adds_bos
+        return components, split.adds_bos
 
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of tokens that BPE joins, the first ones first.
+        """Return the pairs of tokens that BPE merges, in order.
 
         Raises:
-            InputError: they are missing, or join what are no tokens.
+            InputError: the merges are missing, or one of them is not of tokens.
         """
         merges = self.value("merges")
         if not isinstance(merges, list) or not all(
             isinstance(merge, str) and " " in merge[1:] for merge in merges
         ):
             raise InputError(
-                f"{self._path}: {PREFIX}merges is missing or no list of two tokens each"
+                f"{self._path}: {PREFIX}merges is missing or not a list of token pairs"
             )
-        # Of equal ones llama.cpp takes the first, `tokenizers` the last.
+        # Of duplicates, llama.cpp uses the first and `tokenizers` the last.
         merges = list(dict.fromkeys(merges))
         cuts = (merge.index(" ", 1) for merge in merges)
         pairs = [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
         for left, right in pairs:
             if not {left, right, left + right} <= self.ids.keys():
                 raise InputError(
-                    f"{self._path}: {PREFIX}merges has {left!r} with {right!r}, which are no "
-                    "tokens, or do not make one"
+                    f"{self._path}: {PREFIX}merges has {left!r} with {right!r}, but one of them or "
+                    "their concatenation is not a token"
                 )
         return pairs
 
     def sentencepiece(self) -> tuple[dict[str, Any], bool]:
-        """The same for SentencePiece's BPE.
+        """Return the components for SentencePiece's BPE, and the default of adds_bos.
 
-        llama.cpp joins the two neighbours whose joint token has the best score, so the merges are
-        all pairs of tokens that make a token, the best first.
+        llama.cpp merges the two neighbours whose joint token has the highest score. So the merges
+        are all pairs of tokens whose concatenation is a token, by descending score.
         """
         scores = self._per_token("scores")
         usable = {token: id for token, id in self.ids.items() if self.types[id] in (NORMAL, UNUSED)}
@@ -369,9 +372,8 @@ class _Vocabulary:
             )
         if len({scores[id] for id in usable.values()}) == 1 < len(usable):
             raise InputError(
-                f"{self._path}: {PREFIX}scores are all equal, expected scores that say which "
-                "tokens are joined first; convert the model from its tokenizer.model, not from "
-                "its tokenizer.json"
+                f"{self._path}: {PREFIX}scores are all equal, expected scores that order the "
+                "merges; convert the model from its tokenizer.model, not from its tokenizer.json"
             )
         merges: list[tuple[str, str]] = []
         for token in sorted(usable, key=lambda token: -scores[usable[token]]):
@@ -385,17 +387,17 @@ class _Vocabulary:
         return self.byte_fallback(merges, has_prefix=has_prefix), True
 
     def byte_fallback(self, merges: list[tuple[str, str]], *, has_prefix: bool) -> dict[str, Any]:
-        """Parts of tokenizer.json for BPE over characters, with bytes for unknown ones.
+        """Return the components of tokenizer.json for BPE over characters with byte fallback.
 
         Args:
-            merges: pairs of tokens, the first ones first.
-            has_prefix: a blank precedes each text.
+            merges: the pairs of tokens, in order.
+            has_prefix: if True, a space is added before each text.
         """
         unknown = self.names().get("unk_token", self.tokens[0])
-        blanks = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
-        prepend = {"type": "Prepend", "prepend": BLANK}
+        replace_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+        prepend = {"type": "Prepend", "prepend": SPACE}
         decoders = [
-            {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
+            {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
             {"type": "ByteFallback"},
             {"type": "Fuse"},
         ]
@@ -404,7 +406,7 @@ class _Vocabulary:
         return {
             "normalizer": {
                 "type": "Sequence",
-                "normalizers": [prepend, blanks] if has_prefix else [blanks],
+                "normalizers": [prepend, replace_spaces] if has_prefix else [replace_spaces],
             },
             "pre_tokenizer": None,
             "decoder": {"type": "Sequence", "decoders": decoders},
@@ -431,8 +433,8 @@ def _split(pattern: str) -> dict[str, Any]:
 
 
 def _bos_processor(token: str, id: int) -> Mapping[str, Any]:
-    def piece(kind: str, name: str) -> dict[str, Any]:
-        return {kind: {"id": name, "type_id": 0}}
+    def piece(piece_type: str, name: str) -> dict[str, Any]:
+        return {piece_type: {"id": name, "type_id": 0}}
 
     return {
         "type": "TemplateProcessing",

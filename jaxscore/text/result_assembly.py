@@ -1,4 +1,4 @@
-"""Assembles the results of requests from the scores of their token sequences."""
+"""Assembly of the results of requests from the scores of their token sequences."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenize_requests import TokenizedRequest, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
-TOGETHER = 256  # requests assembled at a time
-FILLS = {  # values of tokens with nothing before them
+TOGETHER = 256  # number of requests assembled at a time
+FILLS = {  # values of tokens without a preceding token
     "logprob": np.nan,
     "entropy": np.nan,
     "self_certainty": np.nan,
@@ -37,27 +37,29 @@ DIVERGENCE_INFINITE = (
 def assemble_scores(
     window: Window, scores: Sequence[SequenceScores], encoder: TextEncoder
 ) -> Iterator[ScoredRequest]:
-    """Assemble the results of a window's requests; non-finite scores become an error.
+    """Assemble the results of a window's requests; non-finite scores become errors.
 
     Args:
-        scores: scores of all sequences of the window, in order.
+        scores: the scores of all sequences of the window, in order.
     """
     remaining = iter(scores)
     for first in range(0, len(window), TOGETHER):
-        part = window[first : first + TOGETHER]
-        found = [[*itertools.islice(remaining, len(item.sequences))] for _, item in part]
-        ids = [_scored_ids(item) for _, item in part]
+        batch = window[first : first + TOGETHER]
+        batch_scores = [[*itertools.islice(remaining, len(item.sequences))] for _, item in batch]
+        ids = [_scored_ids(item) for _, item in batch]
         names = iter(encoder.tokens(np.concatenate(ids)))
-        all_finite = _error([*itertools.chain(*found)]) is None
-        for (request, item), own, token_ids in zip(part, found, ids, strict=True):
+        all_finite = _error([*itertools.chain(*batch_scores)]) is None
+        for (request, item), request_scores, token_ids in zip(
+            batch, batch_scores, ids, strict=True
+        ):
             tokens = [*itertools.islice(names, len(token_ids))]
-            error = item.error or (None if all_finite else _error(own))
+            error = item.error or (None if all_finite else _error(request_scores))
             if error is not None:
                 yield failed(request.id, error)
                 continue
-            terms = own[0] if len(own) == 1 else None
+            terms = request_scores[0] if len(request_scores) == 1 else None
             if terms is None or len(terms.logprob) < len(tokens):
-                terms = _join_sequences(item, own)
+                terms = _join_sequences(item, request_scores)
             yield ScoredRequest(
                 request.id,
                 token_ids,
@@ -72,44 +74,44 @@ def assemble_scores(
             )
 
 
-def _join_sequences(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceScores:
+def _join_sequences(item: TokenizedRequest, scores: Sequence[SequenceScores]) -> SequenceScores:
     """Join the scores of a request's sequences.
 
-    Tokens with nothing before them have NaN, or False and -1 in arrays without NaN.
+    Tokens without a preceding token get the values in `FILLS`, and NaN in measures.
     """
-    if not own:
+    if not scores:
         empty = np.zeros(0, np.float32)
         return SequenceScores(empty, empty, empty, np.zeros(0, bool))
     fields = {
-        name: _join_values(item, [getattr(scores, name) for scores in own], fill)
+        name: _join_values(item, [getattr(s, name) for s in scores], fill)
         for name, fill in FILLS.items()
     }
     measures = {
-        name: _join_values(item, [scores.measures[name] for scores in own], np.nan)
-        for name in own[0].measures
+        name: _join_values(item, [s.measures[name] for s in scores], np.nan)
+        for name in scores[0].measures
     }
     return SequenceScores(**fields, measures=measures)
 
 
 def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:
-    """The most probable tokens at each position, or None if they were not requested."""
+    """Return the most probable tokens at each position, or None if they were not requested."""
     id, logprob = terms.top_id, terms.top_logprob
     if not id.shape[1]:
         return None
-    known, place = np.unique(id, return_inverse=True)
+    unique_ids, index = np.unique(id, return_inverse=True)
     names = [
         "" if token_id < 0 else name
-        for token_id, name in zip(known, encoder.tokens(known.clip(0)), strict=True)
+        for token_id, name in zip(unique_ids, encoder.tokens(unique_ids.clip(0)), strict=True)
     ]
-    return TopTokens(id, logprob, [[names[k] for k in row] for row in place.reshape(id.shape)])
+    return TopTokens(id, logprob, [[names[k] for k in row] for row in index.reshape(id.shape)])
 
 
 def _error(scores: Sequence[SequenceScores]) -> str | None:
-    """What is not finite in the sequences' scores, or None."""
+    """Return the error of scores that are not finite, or None."""
     if not scores:
         return None
-    terms = [part.logprob for part in scores] + [part.entropy for part in scores]
-    measures = [values for part in scores for values in part.measures.values()]
+    terms = [s.logprob for s in scores] + [s.entropy for s in scores]
+    measures = [values for s in scores for values in s.measures.values()]
     if not np.isfinite(np.concatenate(terms)).all() or any(
         np.isnan(values).any() for values in measures
     ):
@@ -117,13 +119,13 @@ def _error(scores: Sequence[SequenceScores]) -> str | None:
     if "kl" in scores[0].measures:  # the scores of a model pair have no self-certainty
         infinite = any(np.isinf(values).any() for values in measures)
         return DIVERGENCE_INFINITE if infinite else None
-    if not np.isfinite(np.concatenate([part.self_certainty for part in scores])).all():
+    if not np.isfinite(np.concatenate([s.self_certainty for s in scores])).all():
         return CERTAINTY_INFINITE
     return None
 
 
 def _scored_ids(item: TokenizedRequest) -> np.ndarray:
-    """Token ids of the continuation, int32."""
+    """Return the token ids of the continuation, int32."""
     if len(item.sequences) == 1:
         [sequence] = item.sequences
         return sequence.ids[sequence.start :]
@@ -131,21 +133,21 @@ def _scored_ids(item: TokenizedRequest) -> np.ndarray:
 
 
 def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
-    """Join the values of sequences, [n_scored] or [n_scored, k].
+    """Join the values of sequences, each [n_scored] or [n_scored, k].
 
-    Tokens with nothing before them have `fill`.
+    Tokens without a preceding token get `fill`.
     """
-    parts = []
-    for sequence, part in zip(item.sequences, values, strict=True):
-        n_missing = len(sequence.ids) - sequence.start - len(part)
-        parts += [np.full((n_missing, *part.shape[1:]), fill, part.dtype), part]
-    return np.concatenate(parts)
+    arrays = []
+    for sequence, array in zip(item.sequences, values, strict=True):
+        n_missing = len(sequence.ids) - sequence.start - len(array)
+        arrays += [np.full((n_missing, *array.shape[1:]), fill, array.dtype), array]
+    return np.concatenate(arrays)
 
 
 def assemble_label_scores(
     id: str | int, prepared: TokenizedRequest, scores: SequenceScores | None
 ) -> LabelScores:
-    """Assemble the result of a label request; `scores` is None if it was not scored."""
+    """Assemble the result of a label request; `scores` is None if the request was not scored."""
     empty = np.zeros(0)
     error = prepared.error if scores is None else None
     if scores is not None and not np.isfinite(scores.logprob).all():
@@ -159,13 +161,13 @@ def assemble_label_scores(
 
 
 def assemble_choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest]) -> Choice:
-    """Assemble the choice among texts after a prompt from their scores."""
+    """Assemble the choice among texts after a prompt from the scores of the texts."""
     empty = np.zeros(0)
     for option, result in zip(options, scored, strict=True):
         if result.error is not None or not 0 < result.n_scored == result.n_tokens:
             why = result.error or (
-                f"{result.n_scored} of its {result.n_tokens} tokens have a probability; a prompt, "
-                "or a tokenizer with a BOS, gives the first token one"
+                f"{result.n_scored} of its {result.n_tokens} tokens have a probability; the first "
+                "token has one only after a prompt or a BOS"
             )
             return Choice(prompt, tuple(options), empty, empty, f"option {option!r}: {why}")
     logprob = np.array([result.sum_logprob for result in scored], np.float64)

@@ -1,9 +1,9 @@
-"""Tokenizes requests in windows, or finds the reason why a model cannot score one.
+"""Tokenization of requests in windows, with an error for each request that cannot be scored.
 
     requests → (sorted by shared prefix) → chunks, encoded together → windows, planned together
 
-A device computes one window while the next one is encoded and planned. Sorting brings shared
-prefixes together, so windows end where two neighbours differ early.
+A device computes one window while the next one is encoded and planned. Sorting makes requests with
+a shared prefix neighbours; windows end between neighbours that share little.
 """
 
 import bisect
@@ -23,28 +23,29 @@ from jaxscore.types.requests import LabelRequest, Request, Unusable
 
 Item = TypeVar("Item")
 
-# Most requests and characters encoded at a time: the tokenizer's results take 50 bytes per token.
+# Maximum number of requests and characters encoded at a time: the tokenizer's results take 50 bytes
+# per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
-# Characters of sorted windows, about four per token. Small windows first, so that the device starts
-# early; large ones later, since the last rows of each are padded. They grow slowly, since a window
-# is encoded and planned while the previous one is computed, and end soon after half of the
-# remaining text, since nothing overlaps with planning the last one.
+# Characters of sorted windows, about four per token. The first windows are small so that the device
+# starts early; later ones are large, since the last rows of each are padded. They grow slowly,
+# since a window is encoded and planned while the previous one is computed. A window ends soon after
+# half of the remaining text, since nothing overlaps with planning the last one.
 FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
-MOST_SHARED = 32  # most characters of a prefix that two windows share, and compute twice
-SEARCHED = 256  # neighbours compared at a time to find the shortest shared prefix
-INVALID_UNICODE = "its text has half a surrogate pair, which is no character"
+MOST_SHARED = 32  # maximum length of a prefix that two windows share and compute twice
+SEARCHED = 256  # number of neighbours compared at a time to find the shortest shared prefix
+INVALID_UNICODE = "its text has half a surrogate pair, which is invalid Unicode"
 
 Truncate = Literal["left"]
 FindErrors = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
 
 
 class TokenizedRequest(NamedTuple):
-    """Token sequences of a request.
+    """The token sequences of a request.
 
     Attributes:
-        sequences: one, or several for the policy "reencoded"; none if `error` is set.
-        truncated: most context tokens that were dropped from a sequence.
-        error: why the request cannot be scored, or None.
+        sequences: one sequence, or several for "reencoded"; empty if `error` is set.
+        truncated: the maximum number of context tokens dropped from a sequence.
+        error: the reason why the request cannot be scored, or None.
     """
 
     sequences: Encoded = ()
@@ -53,12 +54,13 @@ class TokenizedRequest(NamedTuple):
 
 
 class RequestTokenizer:
-    """Tokenizes requests for one model."""
+    """A tokenizer of requests for one model."""
 
     def __init__(self, encoder: TextEncoder, max_positions: int, find_errors: FindErrors) -> None:
         """Args:
-        max_positions: most tokens of a text.
-        find_errors: maps sequences to {index: why the model cannot score that one}.
+        max_positions: the maximum number of input tokens of a text.
+        find_errors: a function from sequences to {index: error} for those that the model cannot
+            score.
         """
         self._encoder, self._max_positions = encoder, max_positions
         self._find_errors = find_errors
@@ -70,12 +72,13 @@ class RequestTokenizer:
         truncate: str | None,
         special_tokens: bool,
     ) -> list[TokenizedRequest]:
-        """Tokenize scoring requests; arguments as of `Scorer.score`."""
-        most = self._max_positions if truncate is None else None
-
-        def encode(some: Sequence[Request]) -> list[Encoded]:
-            return self._encoder.encode(some, boundary, special_tokens=special_tokens, most=most)
-
+        """Tokenize scoring requests; see `Scorer.score` for arguments."""
+        encode = functools.partial(
+            self._encoder.encode,
+            boundary=boundary,
+            special_tokens=special_tokens,
+            max_positions=self._max_positions if truncate is None else None,
+        )
         usable = {
             k: request
             for k, request in enumerate(requests)
@@ -88,19 +91,19 @@ class RequestTokenizer:
                 item = TokenizedRequest(error=request.error)
             elif k not in encoded:
                 item = TokenizedRequest(error=INVALID_UNICODE)
-            elif isinstance(found := encoded[k], TextError):
-                item = TokenizedRequest(error=_explain(found, request.context))
+            elif isinstance(sequences := encoded[k], TextError):
+                item = TokenizedRequest(error=_explain(sequences, request.context))
             else:
-                item = self._truncate(found, truncate)
+                item = self._truncate(sequences, truncate)
             tokenized.append(item)
         return self._check(tokenized)
 
     def labels(
         self, requests: Sequence[LabelRequest], truncate: str | None
     ) -> list[TokenizedRequest]:
-        """Tokenize label requests: the prompt, and the labels as choices after it."""
-        most = self._max_positions if truncate is None else None
-        encode = functools.partial(self._encoder.request_ids, most=most)
+        """Tokenize label requests: the prompt, with the labels as choices after it."""
+        max_positions = self._max_positions if truncate is None else None
+        encode = functools.partial(self._encoder.request_ids, max_positions=max_positions)
         usable = [request for request in requests if _label_error(request) is None]
         encoded = iter(encode_each(encode, usable))
         tokenized = []
@@ -110,7 +113,7 @@ class RequestTokenizer:
             elif isinstance(ids := next(encoded), TextError):
                 item = TokenizedRequest(error=_explain(ids, request.prompt))
             elif not len(ids):
-                item = TokenizedRequest(error="its prompt has no tokens, so nothing comes after it")
+                item = TokenizedRequest(error="no tokens in its prompt, expected at least one")
             else:
                 sequence = TokenSequence(ids, len(ids), np.array(request.label_ids))
                 item = self._truncate((sequence,), truncate)
@@ -120,7 +123,7 @@ class RequestTokenizer:
     def sequences(
         self, sequences: Sequence[TokenSequence], truncate: str | None
     ) -> list[TokenizedRequest]:
-        """Check and truncate sequences of token ids; `truncate` as of `Scorer.score`."""
+        """Check and truncate sequences of token ids; see `Scorer.score` for `truncate`."""
         return self._check([self._truncate((sequence,), truncate) for sequence in sequences])
 
     def _truncate(self, encoded: Encoded, truncate: str | None) -> TokenizedRequest:
@@ -132,7 +135,7 @@ class RequestTokenizer:
         for sequence in encoded:
             over = len(sequence.input_ids) - self._max_positions
             keep = len(prefix) if sequence.ids[: len(prefix)].tolist() == prefix else 0
-            # Without a BOS keep one context token: the continuation's first token needs one.
+            # Without a BOS, keep one context token to predict the first token of the continuation.
             if 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
                 sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
@@ -141,7 +144,7 @@ class RequestTokenizer:
         return TokenizedRequest(tuple(sequences), n_dropped)
 
     def _check(self, tokenized: list[TokenizedRequest]) -> list[TokenizedRequest]:
-        """Replace requests that the model cannot score by their error."""
+        """Replace requests that the model cannot score with their errors."""
         errors = self._find_errors([sequence for item in tokenized for sequence in item.sequences])
         if not errors:
             return tokenized
@@ -154,7 +157,7 @@ class RequestTokenizer:
 
 
 def _label_error(request: Any) -> str | None:
-    """What is wrong with a label request for every model, or None."""
+    """Return the error of a label request that is invalid for every model, or None."""
     if not isinstance(request, LabelRequest):
         return f"it is of type {type(request).__name__}, expected a LabelRequest"
     if not isinstance(request.prompt, str):
@@ -170,7 +173,7 @@ def _label_error(request: Any) -> str | None:
 
 
 def _explain(problem: TextError, context: str) -> str:
-    """Why a request cannot be encoded, and what to do."""
+    """Return the error of a request that cannot be encoded, with advice."""
     hint = ", or drop its oldest tokens with --truncate left"
     return str(problem) + hint * (isinstance(problem, TooLongError) and bool(context))
 
@@ -179,22 +182,22 @@ Window = list[tuple[Request | Unusable, TokenizedRequest]]
 
 
 class Chunk(NamedTuple):
-    """Requests that are encoded together; `last` if a window ends with them."""
+    """Requests that are encoded together; `last` is True for the last chunk of a window."""
 
     requests: list[Request | Unusable]
     last: bool
 
 
 def bounded_groups(
-    items: Iterable[Item], size: Callable[[Item], int], most: int, most_size: int
+    items: Iterable[Item], size: Callable[[Item], int], max_items: int, max_size: int
 ) -> Iterator[list[Item]]:
-    """Neighbours in lists of `most` items, or of fewer whose sizes reach `most_size`."""
+    """Group neighbours in lists of `max_items` items, or fewer if their sizes reach `max_size`."""
     group: list[Item] = []
     total = 0
     for item in items:
         group.append(item)
         total += size(item)
-        if len(group) == most or total >= most_size:
+        if len(group) == max_items or total >= max_size:
             yield group
             group, total = [], 0
     if group:
@@ -205,12 +208,12 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
     """Split requests into chunks, in order.
 
     Args:
-        sizes: number of requests of each window; their sum is at least that of `requests`.
+        sizes: the number of requests of each window; their sum is at least `len(requests)`.
     """
     source = iter(requests)
     for n_left in sizes:
         window = itertools.islice(source, n_left)
-        for chunk in bounded_groups(window, lambda one: len(_text(one)), CHUNK, CHUNK_CHARACTERS):
+        for chunk in bounded_groups(window, lambda r: len(_text(r)), CHUNK, CHUNK_CHARACTERS):
             n_left -= len(chunk)
             yield Chunk(chunk, not n_left)
         if n_left:
@@ -223,12 +226,12 @@ def _text(request: Request | Unusable) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class WindowTokenizer:
-    """Groups requests in windows of token sequences that are planned together.
+    """A tokenizer that groups requests in windows of token sequences that are planned together.
 
     Attributes:
-        boundary, truncate, special_tokens: as of `Scorer.score`.
-        window: most requests that wait to be encoded.
-        window_tokens: tokens at which a window ends early; None is no limit.
+        boundary, truncate, special_tokens: see `Scorer.score`.
+        window: the maximum number of requests that wait to be encoded.
+        window_tokens: the number of tokens at which a window ends early; None means no limit.
 
     Raises:
         ValueError: an option is invalid.
@@ -251,11 +254,11 @@ class WindowTokenizer:
 
     @property
     def chunks_ahead(self) -> int:
-        """Most chunks that wait to be encoded."""
+        """The maximum number of chunks that wait to be encoded."""
         return -(-self.window // CHUNK)
 
     def windows(self, chunks: Iterable[Chunk]) -> Iterator[Window]:
-        """Tokenize chunks; yields each window after its last chunk."""
+        """Tokenize chunks; yield each window after its last chunk."""
         window: Window = []
         n_tokens = 0
         for requests, last in chunks:
@@ -276,12 +279,11 @@ class WindowTokenizer:
 def order_by_prefix(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int]]:
     """Order requests by their text, and split them into windows.
 
-    Less text than two windows keeps its order and is one window.
+    If the text is shorter than two windows, keep the order and use one window.
 
     Returns:
-        Indices of the requests in their new order, and the number of requests of each window. A
-        text shares a prefix of at most `MOST_SHARED` characters with texts of other windows, and
-        equals none of them.
+        Indices of the requests in their new order, and the number of requests of each window. Texts
+        in different windows are different and share at most `MOST_SHARED` leading characters.
     """
     texts = list(map(_text, requests))
     lengths = list(map(len, texts))
@@ -290,19 +292,19 @@ def order_by_prefix(requests: Sequence[Request | Unusable]) -> tuple[list[int], 
     order = sorted(range(len(requests)), key=texts.__getitem__)
     before = [0, *itertools.accumulate(lengths[k] for k in order)]  # characters before each text
     sizes: list[int] = []
-    start = at = 0
-    grown = float(FIRST)
-    while at < len(order):
+    start = index = 0
+    max_size = float(FIRST)
+    while index < len(order):
         remaining = before[-1] - before[start]
-        size = min(grown, LARGEST, max(FIRST, remaining / 2))
-        at = max(at, bisect.bisect_left(before, before[start] + size))
-        cut = _find_cut([texts[k] for k in order[at - 1 : at + SEARCHED]])
+        size = min(max_size, LARGEST, max(FIRST, remaining / 2))
+        index = max(index, bisect.bisect_left(before, before[start] + size))
+        cut = _find_cut([texts[k] for k in order[index - 1 : index + SEARCHED]])
         if cut is None:
-            at += SEARCHED
+            index += SEARCHED
             continue
-        sizes.append(at + cut - start)
-        start = at = at + cut
-        grown *= GROWTH
+        sizes.append(index + cut - start)
+        start = index = index + cut
+        max_size *= GROWTH
     if start < len(order):
         sizes.append(len(order) - start)
         if len(sizes) > 1 and before[-1] - before[start] < FIRST:  # too small for a window
@@ -311,20 +313,20 @@ def order_by_prefix(requests: Sequence[Request | Unusable]) -> tuple[list[int], 
 
 
 def _find_cut(texts: Sequence[str]) -> int | None:
-    """Index of the text that shares the shortest prefix with the next one.
+    """Return the index of the text that shares the shortest prefix with the next one.
 
-    None if all neighbours share more than `MOST_SHARED` characters or are equal.
+    Returns None if all neighbours share more than `MOST_SHARED` characters or are equal.
     """
     heads = [text[: MOST_SHARED + 1] for text in texts]
-    best, least = None, MOST_SHARED + 1
+    best, shortest = None, MOST_SHARED + 1
     for k in range(len(texts) - 1):
         shared = _shared_prefix(heads[k], heads[k + 1])
-        if shared < least and texts[k] != texts[k + 1]:
-            best, least = k, shared
+        if shared < shortest and texts[k] != texts[k + 1]:
+            best, shortest = k, shared
     return best
 
 
 def _shared_prefix(first: str, second: str) -> int:
-    """Length of the prefix that two texts share, in characters."""
+    """Return the length of the prefix that two texts share, in characters."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -1,14 +1,15 @@
-"""A tokenizer from its files, read identically by every release of transformers.
+"""Loading of a tokenizer from its files, with the same result under every release of transformers.
 
-    tokenizer.json             the truth: vocabulary, merges, how a text is split, its BOS
-    tokenizer_config.json      special tokens by role, further added tokens, the class, its options
-    special_tokens_map.json    special tokens by role, if the former lists no added tokens
+    tokenizer.json             the reference: vocabulary, merges, splits of a text, BOS
+    tokenizer_config.json      special tokens by role, additional tokens, the class and its options
+    special_tokens_map.json    special tokens by role, if the former does not list added tokens
     chat_template.jinja        the chat template; older checkpoints have it in tokenizer_config.json
 
-transformers 5 makes some classes' tokenizers from the vocabulary alone, replaces post-processors
-and gives added tokens other flags; 4.57 resets a ByteLevel's prefix blank. So the `tokenizers`
-library reads tokenizer.json here, and transformers holds names and templates. What each class of
-transformers 4.57.6 adds to a tokenizer.json stands in `CLASSES`.
+Releases of transformers read these files differently. transformers 5 builds the tokenizers of some
+classes from the vocabulary alone, replaces post-processors and changes the flags of added tokens;
+4.57 resets `add_prefix_space` of ByteLevel. So this module reads tokenizer.json by the `tokenizers`
+library, and uses transformers only for names and templates. `CLASSES` lists the additions of each
+class of transformers 4.57.6 to a tokenizer.json.
 """
 
 import dataclasses
@@ -29,39 +30,41 @@ from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_aro
 from jaxscore.text.tokenizer import CheckpointTokenizer, errors_only
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
-FILES = (  # that decide how a text becomes ids, and where a generated one ends
+FILES = (  # files that affect the ids of a text, or the end of a generated text
     "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*.json", "vocab*.txt",
     "merges.txt", "*.model", "*.tiktoken", "tokenization*.py", "chat_template*",
     "additional_chat_templates/*.jinja", "generation_config.json",
 )  # fmt: skip
-MOST_GROWTH = 64  # one character in Unicode's compatibility form has up to 18
+MOST_GROWTH = 64  # Unicode's compatibility forms have up to 18 characters for one
 PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
-# A BPE model with such a prefix and a merge that it does not fit ends the process.
+# The library aborts the process if a merge of a BPE model does not fit this prefix.
 PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
-ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as no writer has it
+# An escaped ASCII letter, which could hide a key from these patterns; JSON writers never escape it.
+ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 BOS, EOS = "bos_token", "eos_token"
-# `fix_mistral_regex` of tokenizer_config.json: transformers replaces the pattern of these models'
-# tokenizers above this number of tokens, unless a release from 5 has written config.json.
+# With `fix_mistral_regex` in tokenizer_config.json, transformers replaces the pattern of these
+# model types above this number of tokens, unless config.json was written by release 5 or later.
 FIX_MISTRAL = "fix_mistral_regex"
 MISTRAL_TYPES = frozenset({"mistral", "mistral3", "voxtral", "ministral", "pixtral"})
 MOST_UNFIXED = 100_000
 SPECIAL = (BOS, EOS, "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-# Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary; old
-# checkpoints have no tokenizer.json.
+# Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary, since old
+# checkpoints lack a tokenizer.json
 FROM_VOCABULARY = {"BertTokenizer": ("vocab.txt",), "GPT2Tokenizer": ("vocab.json", "merges.txt")}
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerClass:
-    """What a class does if `tokenizer_config.json` says nothing else.
+    """Defaults of a tokenizer class for options that `tokenizer_config.json` does not set.
 
     Attributes:
-        model_types: models that have this class if their files name none, separated by blanks.
-        special: special tokens by their role.
-        adds: whether a BOS precedes a text and an EOS follows it; None is what tokenizer.json says.
-        prefix_space: whether the class sets the blank before a text of a plain ByteLevel.
-        lowercases: whether the class sets the letters' case and accents of a BertNormalizer.
+        model_types: the model types that use this class if their files do not name one, separated
+            by spaces.
+        special: the special tokens by role.
+        adds: the defaults of add_bos_token and add_eos_token; None keeps tokenizer.json's tokens.
+        prefix_space: if True, the class sets `add_prefix_space` of plain ByteLevel.
+        lowercases: if True, the class sets the case and accent options of BertNormalizer.
     """
 
     model_types: str = ""
@@ -75,7 +78,7 @@ def _special(**tokens: str) -> dict[str, str]:
     return {f"{role}_token": token for role, token in tokens.items()}
 
 
-# A llama's class that is given a prefix space builds itself from a SentencePiece file instead.
+# With a prefix space, Llama's class is built from a SentencePiece file instead.
 _LLAMA = TokenizerClass(
     "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe jamba llama llama4 llama4_text "
     "ministral mistral mistral3 mixtral persimmon phi3 phimoe zamba zamba2",
@@ -123,7 +126,9 @@ CLASSES = {
     ),
 }
 OF_MODEL_TYPE = {
-    kind: name for name, known in CLASSES.items() for kind in known.model_types.split()
+    model_type: name
+    for name, tokenizer_class in CLASSES.items()
+    for model_type in tokenizer_class.model_types.split()
 }
 
 
@@ -133,51 +138,54 @@ def load_tokenizer(
     """Load the checkpoint's fast tokenizer.
 
     Args:
-        add_bos: value of `add_bos_token` in place of the one in tokenizer_config.json. If True, the
-            BOS precedes each text, whatever the class, unless tokenizer.json puts a token there.
+        add_bos: a value of `add_bos_token` that overrides the one in tokenizer_config.json. If
+            True, the BOS precedes each text for any class, unless tokenizer.json puts another token
+            there.
 
     Raises:
-        InputError: the folder has no tokenizer, or only a slow one, which has no offsets; the
-            tokenizer brings code and `trust_remote_code` is False; its files contradict each
-            other; or `add_bos` is given for a GGUF file.
+        InputError: a tokenizer is missing, or is a slow one without offsets; the tokenizer has
+            custom code and `trust_remote_code` is False; its files contradict each other; or
+            `add_bos` is set for a GGUF file.
     """
     if gguf_file.is_gguf(folder):
         if add_bos is not None:
-            raise InputError(f"{folder}: add_bos_token: a GGUF file has a value of its own")
+            raise InputError(
+                f"{folder}: add_bos_token cannot be set for a GGUF file, which has its own value"
+            )
         with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError):
             return read_gguf(folder)
-    advice = "; expected tokenizer.json beside the model"
+    advice = "; expected tokenizer.json next to the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
         _side_files(folder)
         settings, config = read_settings(folder), _read_object(folder / "config.json")
-        given = {} if add_bos is None else {f"add_{BOS}": add_bos}
+        overrides = {} if add_bos is None else {f"add_{BOS}": add_bos}
         has_code = brings_code(settings) or brings_code(config)
         if has_code and not trust_remote_code:
             raise InputError(
-                f"{folder}: its tokenizer brings code of its own (auto_map); read it, then give "
+                f"{folder}: its tokenizer has custom code (auto_map); read the code, then use "
                 "--trust-remote-code to run it"
             )
         name = class_name(settings, config)
         if (folder / TRUTH).exists() and not has_code:
-            return read_tokenizer(folder, settings | given, config, name, begins=bool(add_bos))
+            return read_tokenizer(folder, settings | overrides, config, name, begins=bool(add_bos))
         files = FROM_VOCABULARY.get(name, (TRUTH,))
         missing = [file for file in files if not (folder / file).is_file()]
         if missing and not has_code:
             raise InputError(
                 f"{folder}: no usable tokenizer ({', '.join(missing)} missing, "
-                f"{name or 'no class'} named); expected tokenizer.json beside the "
-                "model, which save_pretrained of transformers' AutoTokenizer writes where the "
-                "class has a fast tokenizer"
+                f"tokenizer class: {name or 'none'}); expected tokenizer.json next to the model, "
+                "which save_pretrained of transformers' AutoTokenizer writes if the class has a "
+                "fast tokenizer"
             )
         from transformers import AutoTokenizer
 
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), use_fast=True, trust_remote_code=has_code, **given
+                str(folder), use_fast=True, trust_remote_code=has_code, **overrides
             )
         if not tokenizer.is_fast:
             raise InputError(
-                f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no "
+                f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which does not return "
                 "offsets; save it with a tokenizer.json (convert_slow_tokenizer)"
             )
         return tokenizer
@@ -194,18 +202,17 @@ def read_tokenizer(
     """Read the tokenizer of a folder that has a tokenizer.json.
 
     Args:
-        settings, config: contents of tokenizer_config.json and config.json.
-        name: see `class_name`.
-        begins: if True, a text begins with the BOS if the tokenizer puts no token there.
+        settings, config: the contents of tokenizer_config.json and config.json.
+        name: the tokenizer class; see `class_name`.
+        begins: if True, a text starts with the BOS unless the tokenizer puts a token there.
 
     Returns:
-        A tokenizer that knows the special tokens by role and the chat template, and whose
-        `backend_tokenizer` is the one of tokenizer.json.
+        A tokenizer with the special tokens by role and the chat template, and with the
+        `backend_tokenizer` of tokenizer.json.
 
     Raises:
-        InputError: files contradict each other, or mean different things to different releases of
-            transformers.
-        Exception: what `tokenizers` raises for an invalid tokenizer.json.
+        InputError: files contradict each other, or releases of transformers read them differently.
+        Exception: tokenizer.json is invalid; an exception of the library `tokenizers`.
     """
     check_tokenizer_file(folder / TRUTH)
     files = _Files(folder, settings, CLASSES.get(name, TokenizerClass()))
@@ -213,69 +220,69 @@ def read_tokenizer(
     files.apply_options(names)
     if begins:
         files.begin_with_bos(names)
-    remarks = files.fix_mistral_pattern(config)
-    return _wrapped(folder, files.backend, names, files.chat_template(), remarks)
+    warnings = files.fix_mistral_pattern(config)
+    return _wrap(folder, files.backend, names, files.chat_template(), warnings)
 
 
 def read_gguf(path: Path) -> CheckpointTokenizer:
     """Read the tokenizer of a GGUF file, as `read_tokenizer` does.
 
     Raises:
-        InputError: the file has none, or one of a kind that is not read.
+        InputError: the tokenizer is missing or of an unsupported type.
     """
-    from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer  # deferred: other files need none
+    from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer  # deferred: only for GGUF files
 
-    return _wrapped(path, *read_gguf_tokenizer(gguf_file.read_gguf(path)))
+    return _wrap(path, *read_gguf_tokenizer(gguf_file.read_gguf(path)))
 
 
-def _wrapped(
+def _wrap(
     path: Path,
     backend: Tokenizer,
     names: dict[str, str],
     template: Any,
-    remarks: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> CheckpointTokenizer:
     settings = {"chat_template": template, **names}
-    return CheckpointTokenizer(backend, str(path), settings, remarks)
+    return CheckpointTokenizer(backend, str(path), settings, warnings)
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """Read a tokenizer.json in another process first if it may take all memory, or never end.
+    """Read a tokenizer.json in a child process first if it may exhaust memory, hang or abort.
 
-    It may if a pattern is not a known one, or if the library can end the process.
+    This is possible with unknown patterns and with prefixes on which the library aborts.
 
     Raises:
-        InputError: it takes too much time or memory, or ends the process.
+        InputError: reading takes too much time or memory, or aborts the process.
     """
     check_side_file(path, path.parent)
     raw = path.read_bytes()
-    found = {json.loads(b'"%b"' % pattern) for pattern in PATTERN.findall(raw)}
+    patterns = {json.loads(b'"%b"' % pattern) for pattern in PATTERN.findall(raw)}
     has_prefix = b'"BPE"' in raw and PREFIX.search(raw)
-    if has_prefix or not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
+    if has_prefix or not patterns <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
         checkpoint_process.check_tokenizer(path)
 
 
 def digest(folder: Path) -> str | None:
-    """SHA-256 of the names and contents of a checkpoint's tokenizer files.
+    """Return the SHA-256 of the names and contents of a checkpoint's tokenizer files.
 
     Returns:
-        Hexadecimal digits; None without such files, as beside a GGUF file, which has all of it.
+        Hexadecimal digits, or None without such files, for example for a GGUF file.
 
     Raises:
         InputError: a file cannot be read.
     """
-    found = []
+    checksums = []
     for path in _side_files(folder):
         try:
             content = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as problem:
             raise InputError(f"{path}: {problem.strerror}; expected a readable file") from None
-        found.append([path.relative_to(folder).as_posix(), content])
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest() if found else None
+        checksums.append([path.relative_to(folder).as_posix(), content])
+    return hashlib.sha256(json.dumps(checksums).encode()).hexdigest() if checksums else None
 
 
 def _side_files(folder: Path) -> list[Path]:
-    """The files of a checkpoint that its tokenizer may read, by name.
+    """List the files of a checkpoint that its tokenizer may read, sorted.
 
     Raises:
         InputError: see `check_side_file`.
@@ -287,22 +294,27 @@ def _side_files(folder: Path) -> list[Path]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Content of tokenizer_config.json, empty if there is no such file.
+    """Read tokenizer_config.json; return an empty dict if the file is missing.
 
     Raises:
-        InputError: it is no JSON object.
+        InputError: the file is not a JSON object.
     """
     return _read_object(folder / SETTINGS)
 
 
-def brings_code(declared: dict[str, Any]) -> bool:
-    """Whether a file of the checkpoint names Python code of its own for the tokenizer."""
-    named = declared.get("auto_map")
-    return isinstance(named, list) or (isinstance(named, dict) and bool(named.get("AutoTokenizer")))
+def brings_code(content: dict[str, Any]) -> bool:
+    """Return True if the content of a checkpoint's file names custom code for the tokenizer."""
+    auto_map = content.get("auto_map")
+    return isinstance(auto_map, list) or (
+        isinstance(auto_map, dict) and bool(auto_map.get("AutoTokenizer"))
+    )
 
 
 def class_name(settings: dict[str, Any], config: dict[str, Any]) -> str:
-    """Class of the tokenizer without "Fast": by its settings, the model's, or the model type."""
+    """Return the tokenizer's class without "Fast".
+
+    Uses the tokenizer's settings, then the model's config, then the model type.
+    """
     name = (
         settings.get("tokenizer_class")
         or config.get("tokenizer_class")
@@ -315,46 +327,48 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     check_side_file(path, path.parent)
-    found = read_json(path, "a JSON object")
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: expected an object, found {type(found).__name__}")
-    return found
+    content = read_json(path, "a JSON object")
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object, found {type(content).__name__}")
+    return content
 
 
 class _Files:
-    """The tokenizer.json of a folder, to which its other files are applied.
+    """The tokenizer.json of a folder, with methods that apply the other files.
 
     Attributes:
-        settings: tokenizer_config.json.
+        settings: the content of tokenizer_config.json.
         backend: the tokenizer.
 
     Raises:
-        InputError: its replacements multiply text.
+        InputError: the tokenizer's replacements multiply text.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], kind: TokenizerClass) -> None:
-        self.folder, self.settings, self._class = folder, settings, kind
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], tokenizer_class: TokenizerClass
+    ) -> None:
+        self.folder, self.settings, self._class = folder, settings, tokenizer_class
         self.backend = Tokenizer.from_file(str(folder / TRUTH))
         for name in ("normalizer", "decoder"):
-            times = tokenizer_limits.growth(getattr(self.backend, name))
-            if times > MOST_GROWTH:
-                factor = times if times < 10**9 else "more than a billion"
+            growth = tokenizer_limits.growth(getattr(self.backend, name))
+            if growth > MOST_GROWTH:
+                factor = growth if growth < 10**9 else "more than a billion"
                 raise InputError(
                     f"{self.folder / TRUTH}: its {name} can make a text {factor} times longer, "
                     f"expected at most {MOST_GROWTH} times; its Replace, Prepend or Precompiled "
-                    "parts multiply text"
+                    "components multiply text"
                 )
-        self.backend.no_padding()  # to a length that the file names
+        self.backend.no_padding()  # the file may set a padded length
         self.backend.encode_special_tokens = bool(self.settings.get("split_special_tokens"))
 
     def add_tokens(self) -> dict[str, str]:
-        """Add tokens that the settings have beyond tokenizer.json, or with other flags.
+        """Add the settings' tokens that are missing in tokenizer.json or have other flags there.
 
         Returns:
             The special tokens by role.
 
         Raises:
-            InputError: a token has another id in tokenizer.json.
+            InputError: a token has a different id in tokenizer.json.
         """
         settings, backend = self.settings, self.backend
         special = self._special_tokens()
@@ -364,23 +378,25 @@ class _Files:
         }
         present = [repr(token) for token in backend.get_added_tokens_decoder().values()]
         backend.add_tokens([t for _, t in sorted(declared.items()) if repr(t) not in present])
-        more = settings.get("additional_special_tokens") or settings.get("extra_special_tokens")
-        for written in [*special.values(), *(more if isinstance(more, list) else [])]:
+        additional = settings.get("additional_special_tokens") or settings.get(
+            "extra_special_tokens"
+        )
+        for written in [*special.values(), *(additional if isinstance(additional, list) else [])]:
             added = {token.content for token in backend.get_added_tokens_decoder().values()}
             token = _special_token(written)
             if token.content not in added:
                 backend.add_tokens([token])
         for id, token in declared.items():
-            found = backend.token_to_id(token.content)
-            if found != id:
+            stored_id = backend.token_to_id(token.content)
+            if stored_id != id:
                 raise InputError(
-                    f"{self.folder / SETTINGS}: token {token.content!r} has id {id}, and in "
-                    f"{TRUTH} it has {found}; give the tokenizer files that belong together"
+                    f"{self.folder / SETTINGS}: token {token.content!r} has id {id}, but "
+                    f"{stored_id} in {TRUTH}; use tokenizer files that belong together"
                 )
         return {role: str(_special_token(written)) for role, written in special.items()}
 
     def _special_tokens(self) -> dict[str, Any]:
-        """Special tokens by role as the files write them: a name, or an object."""
+        """Return the special tokens by role, each a name or an object as in the files."""
         roles = {role: self.settings[role] for role in SPECIAL if role in self.settings}
         if "added_tokens_decoder" not in self.settings:
             older = _read_object(self.folder / "special_tokens_map.json")
@@ -396,7 +412,7 @@ class _Files:
         Raises:
             InputError: an option depends on the release of transformers.
         """
-        if "backend" in self.settings:  # transformers 5 writes it, and all else into tokenizer.json
+        if "backend" in self.settings:  # transformers 5: tokenizer.json has all options
             return
         splitter, normalizer = self.backend.pre_tokenizer, self.backend.normalizer
         if self._class.prefix_space and isinstance(splitter, pre_tokenizers.ByteLevel):
@@ -414,18 +430,19 @@ class _Files:
             self._set_post_processor(self._class.adds, names)
 
     def _option(self, name: str, default: Any, stored: Any) -> Any:
-        """An option of both tokenizer_config.json, which decides, and tokenizer.json.
+        """Return the value of an option in tokenizer_config.json, or else in tokenizer.json.
 
         Raises:
-            InputError: the former lacks it, and the class's default is not what the latter has;
-                4.57 and 5.x then differ.
+            InputError: only tokenizer.json has the option, and its value is not the class's
+                default; transformers 4.57 and 5.x then differ.
         """
         if name in self.settings:
             return self.settings[name]
         if stored != default:
             raise InputError(
-                f"{self.folder / SETTINGS}: has no {name}, of which {TRUTH} says {stored} and the "
-                f"tokenizer's class {default}; write {name} into it as the model was trained"
+                f"{self.folder / SETTINGS}: {name} is missing; it is {stored} in {TRUTH} but "
+                f"{default} by default for the tokenizer's class; add {name} with the value that "
+                "the model was trained with"
             )
         return stored
 
@@ -436,10 +453,11 @@ class _Files:
             if not self.settings.get(f"add_{role}", default):
                 continue
             if role not in names:
-                verb = "begins" if role == BOS else "ends"
+                side = "before" if role == BOS else "after"
                 raise InputError(
-                    f"{self.folder / SETTINGS}: the tokenizer's class {verb} a text with its "
-                    f"{role}, and none is in {TRUTH} and named; name it, or write add_{role} false"
+                    f"{self.folder / SETTINGS}: the tokenizer's class puts its {role} {side} a "
+                    f"text, but no {role} is named that is in {TRUTH}; name it, or set add_{role} "
+                    "to false"
                 )
             pieces.insert(0 if role == BOS else len(pieces), f"{names[role]}:0")
             special[names[role]] = self.backend.token_to_id(names[role])
@@ -448,12 +466,12 @@ class _Files:
         )
 
     def begin_with_bos(self, names: dict[str, str]) -> None:
-        """Put the BOS before a text if the tokenizer has one and puts no token there.
+        """Put the BOS before a text if the tokenizer has one and does not put a token there.
 
-        What tokenizer.json does after a text, and to offsets, stays.
+        Keeps tokenizer.json's tokens after a text and its processing of offsets.
 
         Args:
-            names: special tokens by role.
+            names: the special tokens by role.
         """
         around = special_tokens_around(
             lambda text, special: self.backend.encode(text, add_special_tokens=special).ids
@@ -470,18 +488,18 @@ class _Files:
         )
 
     def fix_mistral_pattern(self, config: dict[str, Any]) -> list[str]:
-        """Replace Mistral's first published pattern by the right one if `fix_mistral_regex` is set.
+        """Replace Mistral's first published pattern by the corrected one for `fix_mistral_regex`.
 
         The conditions are those of transformers 4.57.6 and 5.x.
 
         Args:
-            config: content of config.json, empty without the file.
+            config: the content of config.json, empty without the file.
 
         Returns:
-            A warning if the key is missing and the two patterns can give different ids.
+            A warning if the key is missing and the two patterns can result in different ids.
 
         Raises:
-            InputError: the key is set, and one of the two releases leaves the pattern as it is.
+            InputError: the key is true, and only one of the two releases replaces the pattern.
         """
         splitter = self.backend.pre_tokenizer
         fixed = pre_tokenizers.Split(Regex(tokenizer_limits.TEKKEN), "isolated")
@@ -493,24 +511,24 @@ class _Files:
         if fix is None and in_4 and in_5:
             return [
                 f"{self.folder / TRUTH}: splits texts by a pattern that Mistral has replaced, so "
-                f"some words get other tokens than in training; write {FIX_MISTRAL} true into "
-                f"{SETTINGS} for the right pattern, or false to keep this one"
+                f"some words get other tokens than in training; set {FIX_MISTRAL} to true in "
+                f"{SETTINGS} for the corrected pattern, or to false to keep this one"
             ]
         if not fix or not (in_4 or in_5):
             return []
         if in_4 != in_5:
             release, other = ("4.57", "5") if in_4 else ("5", "4.57")
             raise InputError(
-                f"{self.folder / SETTINGS}: {FIX_MISTRAL} is true, and for this config.json "
+                f"{self.folder / SETTINGS}: {FIX_MISTRAL} is true, but for this config.json "
                 f"transformers {release} replaces the pattern of {TRUTH} and {other} does not "
                 f"(model_type {config.get('model_type')!r}, transformers_version "
-                f"{config.get('transformers_version')!r}); write {FIX_MISTRAL} false to keep "
+                f"{config.get('transformers_version')!r}); set {FIX_MISTRAL} to false to keep "
                 "the pattern"
             )
         if is_sequence:
             splitter[0] = fixed
             return []
-        if isinstance(splitter, pre_tokenizers.Metaspace):  # as transformers 5 does; 4.57 fails
+        if isinstance(splitter, pre_tokenizers.Metaspace):  # like transformers 5; 4.57 fails
             splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self.backend.pre_tokenizer = pre_tokenizers.Sequence([fixed, splitter])
         return []
@@ -522,7 +540,7 @@ class _Files:
         version = _release(config.get("transformers_version"), self.folder / "config.json")
         is_mistral = config.get("model_type") in {None, *MISTRAL_TYPES}
         is_old = version is None or version < (5, 0, 0, True)
-        # 4.57.6 looks at the model type up to 4.57.2 only.
+        # 4.57.6 checks the model type only up to version 4.57.2.
         in_4 = is_old and (is_mistral or version is None or version > (4, 57, 2, True))
         n_tokens = [self.backend.get_vocab_size(with_added_tokens=added) for added in (False, True)]
         return (
@@ -531,7 +549,7 @@ class _Files:
         )
 
     def chat_template(self) -> Any:
-        """The template, or several by name; files override tokenizer_config.json."""
+        """Return the template, or several by name; files override tokenizer_config.json."""
         paths = sorted(self.folder.glob("additional_chat_templates/*.jinja"))
         files = {path.stem: path for path in paths}
         if (path := self.folder / "chat_template.jinja").exists():
@@ -546,26 +564,26 @@ class _Files:
 
 
 def _release(version: Any, path: Path) -> tuple[int, int, int, bool] | None:
-    """Read a version as (major, minor, micro, is final), or None if there is none.
+    """Parse a version as (major, minor, micro, is final); return None for an empty version.
 
     Raises:
-        InputError: it is not a version.
+        InputError: the value is not a version.
     """
     if not version:
         return None
     match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(.*)", str(version))
     if match is None:
         raise InputError(
-            f"{path}: transformers_version is {version!r}, expected a version as 5.0.0"
+            f"{path}: transformers_version is {version!r}, expected a version such as 5.0.0"
         )
     numbers = [int(number or 0) for number in match.groups()[:3]]
     is_early = re.match(r"[-_.]?(?:dev|a|b|c|rc|alpha|beta|pre|preview)", match[4].lower())
     return numbers[0], numbers[1], numbers[2], is_early is None
 
 
-def _special_token(written: Any) -> AddedToken:
-    """A special token from its name, or from an object with its flags."""
-    if isinstance(written, str):
-        return AddedToken(written, special=True, normalized=False)
-    flags = {name: written[name] for name in FLAGS if name in written}
-    return AddedToken(written["content"], **{**flags, "special": True})
+def _special_token(token: Any) -> AddedToken:
+    """Build a special token from its name, or from an object with its flags."""
+    if isinstance(token, str):
+        return AddedToken(token, special=True, normalized=False)
+    flags = {name: token[name] for name in FLAGS if name in token}
+    return AddedToken(token["content"], **{**flags, "special": True})

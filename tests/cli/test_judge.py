@@ -475,7 +475,7 @@ def test_a_model_without_a_chat_template(run, experiments, tmp_path):
     (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     code, out, err = run("judge", "--folder", experiments / "ours", "--llm", model, "--quiet")
     assert (code, out) == (2, "")
-    assert "has no chat template" in err
+    assert "lacks a chat template" in err
     assert sorted(path.name for path in (experiments / "ours").iterdir()) == ["eval_dev_out.json"]
 
 

@@ -188,7 +188,7 @@ def test_what_is_refused_before_a_model_is_loaded(run, place, monkeypatch, more,
 @pytest.mark.parametrize(
     ("template", "more", "message"),
     [
-        (None, (), "has no chat template, by which a conversation becomes a prompt; give a chat"),
+        (None, (), "lacks a chat template, which turns a conversation into a prompt; use a chat"),
         ("{{ raise_exception('no system') if messages[0].role == 'system' }}"
          "{% for m in messages %}{{ m.content }}{% endfor %}", ("--system", "S."),
          "the template takes no system message: leave the system prompt out"),

@@ -82,7 +82,7 @@ def test_half_a_surrogate_pair_given_in_python():
     half = "\ud800"
     for bad in ({"prompt": half}, {"messages": [{"role": "user", "content": half}]}):
         errors = begin("sample", [{"prompt": "a"}, bad], n=1).errors
-        assert "has half a surrogate pair, which is no character" in errors[1]
+        assert "has half a surrogate pair, which is invalid Unicode" in errors[1]
     with pytest.raises(InputError, match="item 2 is a string, expected an object"):
         begin("sample", [{"prompt": "a"}, "b"], n=1)
 
@@ -189,5 +189,5 @@ def test_what_no_text_can_be_made_of(scorers, monkeypatch):
         with pytest.raises(InputError, match="the template takes no system message: leave the"):
             sample.model_input(encoder, prompt, chat=True, system=system)
     monkeypatch.setattr(encoder.tokenizer, "chat_template", None)
-    with pytest.raises(InputError, match="its tokenizer has no chat template"):
+    with pytest.raises(InputError, match="its tokenizer lacks a chat template"):
         sample.model_input(encoder, plain, chat=True, system=None)

@@ -266,9 +266,9 @@ def test_blanks_that_an_added_token_takes_do_not_count():
     backend = VARIANTS["marked"]
     text = "<mask>" + " " * 100_000
     assert len(backend.encode(text, add_special_tokens=False).ids) == 1
-    BoundedTokenizer(backend).ids([text], most=1)
+    BoundedTokenizer(backend).ids([text], max_positions=1)
     with pytest.raises(TextError, match="100000 characters, more than the model's 4 positions"):
-        BoundedTokenizer(backend_of()).ids([" " * 100_000], most=4)
+        BoundedTokenizer(backend_of()).ids([" " * 100_000], max_positions=4)
 
 
 def test_a_model_without_most_bytes_bounds_known_characters_alone():
@@ -347,7 +347,7 @@ resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 REFUSED = """
 try:
-    bounded.ids([{text}], most=1024)
+    bounded.ids([{text}], max_positions=1024)
 except TextError:
     sys.exit(0)
 sys.exit("it is encoded")
@@ -374,5 +374,5 @@ def test_a_long_text_takes_little_memory(code, megabytes):
 def test_blanks_without_end_fail_alone_where_nothing_bounds_their_tokens():
     bounded = BoundedTokenizer(VARIANTS["tiny-llama3"])
     found = encode_each(bounded.ids, [" " * 3_000_000, "a b"])
-    assert "3000000 characters without a place where" in str(found[0])
+    assert "3000000 characters without a position where" in str(found[0])
     assert isinstance(found[1], list)

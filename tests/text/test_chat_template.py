@@ -54,7 +54,7 @@ def test_a_template_may_be_one_of_several(tokenizer):
     tokenizer.chat_template = {"default": "{{ messages[0]['content'] }}!", "tool_use": "no"}
     assert chat_template.render(tokenizer, SYSTEM[:1]) == "Be brief.!"
     tokenizer.chat_template = {"rag": "a", "tool_use": "b"}
-    with pytest.raises(InputError, match="has no chat template"):
+    with pytest.raises(InputError, match="lacks a chat template"):
         chat_template.render(tokenizer, SYSTEM)
 
 
@@ -62,7 +62,7 @@ def test_no_template(tokenizer):
     tokenizer.chat_template = None
     for ask in (chat_template.takes_system, lambda t: chat_template.render(t, SYSTEM)):
         with pytest.raises(
-            InputError, match=r"tiny-qwen2: its tokenizer has no chat template.*\.ji"
+            InputError, match=r"tiny-qwen2: its tokenizer lacks a chat template.*\.ji"
         ):
             ask(tokenizer)
 
@@ -243,7 +243,7 @@ def test_templates_may_trim_and_move_and_drop_reasoning(tokenizer, template, pro
         ("{{ messages[0].content | list | tojson }}", conversation(), "leaves out the text"),
         ("hello", conversation(), "leaves out the text of message 1 of 1"),
         ("{{ 1 / 0 }}", conversation(system=True), "refuses messages of system, user"),
-        (None, conversation(), "has no chat template"),
+        (None, conversation(), "lacks a chat template"),
     ],
 )  # fmt: skip
 def test_a_template_that_leaves_out_text_is_refused(tokenizer, template, messages, message):
@@ -259,9 +259,9 @@ def test_a_template_that_leaves_out_text_is_refused(tokenizer, template, message
     ("message", "why"),
     [
         ({"content": [{"type": "image_url"}]}, "message 1 has a part of type image_url, expected"),
-        ({"content": ["a"]}, "message 1 has a part of type a string, expected text alone"),
+        ({"content": ["a"]}, "message 1 has a part of type a string, expected only text"),
         ({"content": None}, "message 1: content is null, expected a string or a list of text"),
-        ({"content": "a", "tool_calls": [{}]}, "message 1 has tool_calls, which is not given"),
+        ({"content": "a", "tool_calls": [{}]}, "message 1 has tool_calls, which is not passed"),
         ({"content": "a", "reasoning_content": "b"}, "message 1 has reasoning_content, which"),
     ],
 )

@@ -162,7 +162,7 @@ def test_the_search_keeps_no_more_than_the_longest_stop_string(tokenizers):
     assert len(ids) > 2000
     for id in ids:
         assert not search.ends_with(id)
-        assert len(search._end) <= len("Question:") - 1
+        assert len(search._tail) <= len("Question:") - 1
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -164,7 +164,9 @@ def test_a_class_that_is_not_made_from_a_vocabulary_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(settings, encoding="utf-8")
     (tmp_path / "vocab.json").write_text('{"<unk>": 0, "a</w>": 1}', encoding="utf-8")
     (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"tokenizer\.json missing, CTRLTokenizer named"):
+    with pytest.raises(
+        InputError, match=r"tokenizer\.json missing, tokenizer class: CTRLTokenizer"
+    ):
         load_tokenizer(tmp_path)
 
 

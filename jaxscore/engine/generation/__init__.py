@@ -240,7 +240,7 @@ class Generator:
             for request, error in zip(requests, errors, strict=True)
         ]
         texts = [k for k, prompt in enumerate(prompts) if isinstance(prompt, str)]
-        encode = functools.partial(self.encoder.request_ids, most=self.model.max_positions)
+        encode = functools.partial(self.encoder.request_ids, max_positions=self.model.max_positions)
         for k, ids in zip(texts, encode_each(encode, [requests[k] for k in texts]), strict=True):
             prompts[k] = NO_IDS if isinstance(ids, TextError) else ids
             errors[k] = str(ids) if isinstance(ids, TextError) else None

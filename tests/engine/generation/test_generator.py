@@ -109,7 +109,7 @@ class OfIds:
         self.backend_tokenizer = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
         self.backend_tokenizer.decoder = decoders.Fuse()
 
-    def request_ids(self, requests, most=None):
+    def request_ids(self, requests, max_positions=None):
         return [self.ids[int(request.prompt)] for request in requests]
 
     def convert_ids_to_tokens(self, id):
