@@ -69,7 +69,7 @@ def test_an_endpoint_refuses_what_its_interface_lacks():
         (lambda: chat.generate([GenerationRequest(0, "a", 1)]), "takes a ChatRequest, found a Gen"),
         (lambda: completions.generate([ChatRequest(0, [], 1)]), "takes a GenerationRequest"),
         (lambda: completions.label([LabelRequest(0, "a", (1,))]), "takes a TextLabelRequest"),
-        (lambda: completions.label([], truncate="left"), "cannot leave out tokens"),
+        (lambda: completions.label([], truncate="left"), "cannot drop tokens"),
         (lambda: completions.score([request], special_tokens=False), "decides on special tokens"),
         (lambda: completions.score([request], top=2), "no further measures"),
         (lambda: completions.score([request], measures=["rank"]), "no further measures"),

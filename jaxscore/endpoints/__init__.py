@@ -1,8 +1,8 @@
-"""Models behind HTTP: the base class of endpoints, and the endpoints of conversations.
+"""Models behind HTTP: the base class of endpoints, and the endpoints for conversations.
 
-Servers of conversations apply the chat template themselves. OpenAI-compatible:
-https://platform.openai.com/docs/api-reference/chat; ollama:
-https://github.com/ollama/ollama/blob/main/docs/api.md
+Chat servers apply the chat template themselves. APIs: OpenAI
+(https://platform.openai.com/docs/api-reference/chat) and ollama
+(https://github.com/ollama/ollama/blob/main/docs/api.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,23 +25,25 @@ WITHOUT_SAMPLING = 2  # index of the last body of a chat completion
 
 
 class Endpoint:
-    """A model on a server; an `LM` whose methods refuse what the interface lacks.
+    """A model on a server: an `LM` whose methods raise errors for unsupported operations.
 
     Args:
-        model: its name on the server.
-        base_url: URL before the path of the interface, or None for `URL`.
+        model: the model's name on the server.
+        base_url: the URL before the path of the interface, or None for `URL`.
         limits: concurrency, retries and timeouts.
-        progress: whether to display a progress bar on stderr.
+        progress: if True, display a progress bar on stderr.
 
     Raises:
-        InputError: the URL is unusable, or the key in the environment cannot be one.
+        InputError: the URL is unusable, or the API key in the environment is malformed.
     """
 
     CAPABILITIES: ClassVar[Capabilities] = Capabilities()
     URL: ClassVar[str]
     NOT_FOUND: ClassVar[str]  # advice about HTTP 404
     TAKES_KEY: ClassVar[bool] = True
-    PROMPT: ClassVar[type[GenerationRequest | ChatRequest] | None] = None  # what `generate` takes
+    PROMPT: ClassVar[type[GenerationRequest | ChatRequest] | None] = (
+        None  # type of requests of `generate`
+    )
 
     def __init__(
         self,
@@ -67,11 +69,11 @@ class Endpoint:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What a reader of the results should know about the model."""
+        """Warnings about the model for readers of the results."""
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """The model and its server, for reports; the server reports nothing else."""
+        """Return the model and its server for reports."""
         return {"model": self.model, "endpoint": self.url}
 
     def score(self, *_: Any, **__: Any) -> list[ScoredRequest]:
@@ -87,11 +89,14 @@ class Endpoint:
         raise self._lacks("list probabilities of labels")
 
     def generate(self, requests: Iterable[Any], /) -> list[Generated]:
-        """Text of each request; `token_ids` is empty, and a failed one has `error` set.
+        """Generate a text for each request.
+
+        Returns:
+            A result for each request, with empty `token_ids`. A failed request has `error` set.
 
         Raises:
-            InputError: a request that is no `PROMPT`; for the very first request, what
-                `Client.map` raises.
+            InputError: a request is not of type `PROMPT`, or `Client.map` raises an error for the
+                first request ever sent.
         """
         if self.PROMPT is None:
             raise self._lacks("generate text")
@@ -108,32 +113,32 @@ class Endpoint:
     def _generate(self, request: Any) -> Generated:
         raise NotImplementedError
 
-    def _lacks(self, what: str) -> InputError:
-        return InputError(f"a {type(self).__name__} does not {what}; use a Scorer")
+    def _lacks(self, operation: str) -> InputError:
+        return InputError(f"a {type(self).__name__} does not {operation}; use a Scorer")
 
-    def _check_type(self, requests: Iterable[Any], kind: type[Item]) -> list[Item]:
-        """The requests as a list.
+    def _check_type(self, requests: Iterable[Any], request_type: type[Item]) -> list[Item]:
+        """Return the requests as a list.
 
         Raises:
-            InputError: a request of another type, which the interface does not take.
+            InputError: a request is of another type.
         """
         checked = list(requests)
         for request in checked:
-            if not isinstance(request, kind):
+            if not isinstance(request, request_type):
                 raise InputError(
-                    f"a {type(self).__name__} takes a {kind.__name__}, found a "
+                    f"a {type(self).__name__} takes a {request_type.__name__}, found a "
                     f"{type(request).__name__}"
                 )
         return checked
 
 
 class BodyVariants:
-    """One kind of request in the forms that servers accept.
+    """Alternative bodies of a request; servers accept different ones.
 
-    The first accepted form is used from then on.
+    The first accepted variant is used for all later requests.
 
     Attributes:
-        accepted: its index, or None before a request has succeeded.
+        accepted: the index of the accepted variant, or None before a request has succeeded.
     """
 
     def __init__(self, client: Client, path: str) -> None:
@@ -144,11 +149,11 @@ class BodyVariants:
         """Send a request.
 
         Args:
-            bodies: its forms, in order of preference; the same number and order in every call.
-            n_generated: as of `Client.post`.
+            bodies: the variants in order of preference; the same number and order in every call.
+            n_generated: see `Client.post`.
 
         Raises:
-            Failed: as `Client.post`; if no form is accepted, with the server's messages.
+            Failed: see `Client.post`; or no variant is accepted, with the server's messages.
         """
         if self.accepted is not None:
             return self._client.post(self._path, bodies[self.accepted], n_generated)
@@ -167,17 +172,17 @@ class BodyVariants:
 
 
 class ChatEndpoint(Endpoint):
-    """A model of a server with OpenAI's chat completion; see `Endpoint`.
+    """A model on a server with OpenAI's chat completion API; see `Endpoint`.
 
-    `base_url` is what `/chat/completions` comes after.
+    `base_url` is the URL before `/chat/completions`.
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
     PROMPT = ChatRequest
     URL = OPENAI_URL
     NOT_FOUND = (
-        "give the URL that /chat/completions comes after, often ending in /v1, and a model it "
-        "serves"
+        "give the URL before /chat/completions, which often ends in /v1, and a model that the "
+        "server has"
     )
 
     def __init__(self, model: str, base_url: str | None = None, **options: Any) -> None:
@@ -186,12 +191,12 @@ class ChatEndpoint(Endpoint):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """How the answers came about, once there are any."""
+        """Warnings about sampling, available after the first answer."""
         if self._chat.accepted != WITHOUT_SAMPLING:
             return ()
         return (
-            f"{self.model} takes neither a temperature nor a seed there; its answers are "
-            "drawn, and may differ from run to run",
+            f"{self.model} accepts neither a temperature nor a seed on this server; its answers "
+            "are sampled, and may differ from run to run",
         )
 
     def _generate(self, request: ChatRequest) -> Generated:
@@ -203,7 +208,7 @@ class ChatEndpoint(Endpoint):
         bodies = [
             {**full, "max_tokens": n},
             {**full, "max_completion_tokens": n},  # OpenAI's newer name
-            {**bare, "max_completion_tokens": n},  # reasoning models take no temperature
+            {**bare, "max_completion_tokens": n},  # reasoning models refuse a temperature
         ]
         choice = first_choice(self._chat.post(bodies, n))
         message = field(choice, "message", dict)
@@ -217,17 +222,15 @@ class ChatEndpoint(Endpoint):
 
 
 class OllamaEndpoint(Endpoint):
-    """A model of an ollama server; see `Endpoint`.
+    """A model on an ollama server; see `Endpoint`.
 
-    `base_url` is what `/api/chat` comes after; no key is sent.
+    `base_url` is the URL before `/api/chat`. No API key is sent.
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
     PROMPT = ChatRequest
     URL = OLLAMA_URL
-    NOT_FOUND = (
-        "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
-    )
+    NOT_FOUND = "give the URL before /api/chat, and a model that `ollama list` prints on the server"
     TAKES_KEY = False
 
     def _generate(self, request: ChatRequest) -> Generated:

@@ -1,7 +1,7 @@
-"""Reads servers' answers: JSON in which any field may be missing or of another type.
+"""Validation of servers' answers: JSON in which any field may be missing or of another type.
 
-A server may be broken or hostile, so nothing of an answer is used unchecked, and what is displayed
-of it is short, printable, and without the key.
+A server may be broken or hostile, so every field is checked before it is used. Text of an answer is
+shortened, made printable, and stripped of the API key before it is displayed.
 """
 
 import json
@@ -16,15 +16,15 @@ from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, check_unicode, nests_b
 from jaxscore.types.results import Generated
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-QUOTED = 300  # characters of a server's message
+QUOTED = 300  # maximum length of a server's message in characters
 
 
 class Failed(Exception):
-    """A request that failed; others may succeed.
+    """A failed request; others may succeed.
 
     Attributes:
-        status: HTTP status of the answer, or None without one.
-        misdirected: whether the URL, the key or the model's name is wrong, so that every request
+        status: the HTTP status of the answer, or None without an answer.
+        misdirected: True if the URL, the key or the model's name is wrong, so that every request
             would fail.
     """
 
@@ -39,8 +39,8 @@ class Reply(NamedTuple):
     """A server's answer.
 
     Attributes:
-        content: its body, truncated if it exceeds the limit.
-        is_whole: whether that is the whole body.
+        content: the body, truncated if it exceeds the limit.
+        is_whole: False if the body is truncated.
     """
 
     status: int
@@ -50,22 +50,22 @@ class Reply(NamedTuple):
 
 
 def api_key() -> str | None:
-    """The key in the environment, or None.
+    """Return the API key in the environment, or None.
 
     Raises:
-        InputError: it cannot be a key; the message does not contain it.
+        InputError: the key is malformed; the message does not contain it.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
         raise InputError(
-            f"the environment variable {KEY_VARIABLE} holds a blank, a line end or another "
-            "character that is in no key; set it again (its value is not shown here)"
+            f"the environment variable {KEY_VARIABLE} contains a space, a newline or another "
+            "invalid character; set it again (its value is not shown here)"
         )
     return key or None
 
 
 def quote(text: str) -> str:
-    """A server's text for a message: one truncated line, without the key."""
+    """Return a server's text for display: one truncated line without the key."""
     key = api_key()
     if key is not None:
         text = text.replace(key, f"[{KEY_VARIABLE}]")
@@ -78,7 +78,7 @@ def _quote_content(reply: Reply) -> str:
 
 
 class _RepeatedField(ValueError):
-    """An object has two fields of one name."""
+    """An object has two fields with the same name."""
 
 
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -91,10 +91,10 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse(content: bytes) -> Any:
-    """Parse JSON. NaN and infinities pass, since servers in Python write them.
+    """Parse JSON. NaN and infinities are accepted, since servers in Python write them.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or cannot be written again.
+        ValueError, RecursionError: the content is not JSON, or cannot be serialised again.
     """
     value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_unique_fields)
     if nests_beyond(value, MOST_NESTED):
@@ -104,13 +104,13 @@ def _parse(content: bytes) -> Any:
 
 
 def json_object(url: str, reply: Reply, max_bytes: int) -> dict[str, Any]:
-    """The JSON object in a successful answer.
+    """Parse the JSON object in a successful answer.
 
     Args:
-        max_bytes: the limit of the answer, for the message.
+        max_bytes: the size limit of the answer, for the message.
 
     Raises:
-        Failed: the answer is incomplete, encoded, or no JSON object.
+        Failed: the answer is truncated, encoded, or not a JSON object.
     """
 
     def unusable(why: str) -> Failed:
@@ -125,18 +125,18 @@ def json_object(url: str, reply: Reply, max_bytes: int) -> dict[str, Any]:
         value = _parse(reply.content)
     except _RepeatedField as problem:
         name = quote(str(problem))
-        raise unusable(f"has the field {name!a} twice, and they may differ") from None
+        raise unusable(f"has the field {name!a} twice, possibly with different values") from None
     except InputError as problem:
-        raise unusable(f"is no usable JSON ({problem})") from None
+        raise unusable(f"is not usable JSON ({problem})") from None
     except (ValueError, RecursionError):
-        raise unusable(f"is no JSON ({_quote_content(reply)!a})") from None
+        raise unusable(f"is not JSON ({_quote_content(reply)!a})") from None
     if not isinstance(value, dict):
         raise unusable(f"is a {type(value).__name__}, expected a JSON object")
     return value
 
 
 def error_message(reply: Reply) -> str:
-    """The message in an error answer: the field of its JSON, or its text."""
+    """Return the message of an error answer: a field of its JSON, or its text."""
     try:
         value = _parse(reply.content)
     except (ValueError, RecursionError, InputError):
@@ -147,31 +147,31 @@ def error_message(reply: Reply) -> str:
     return quote(value if isinstance(value, str) else json.dumps(value))
 
 
-def field(value: dict[str, Any], name: str, kind: type, where: str = "the answer") -> Any:
-    """A required field of a type.
+def field(value: dict[str, Any], name: str, expected_type: type, where: str = "the answer") -> Any:
+    """Return a required field of an object.
 
     Args:
-        where: name of the object, for the message.
+        where: the name of the object, for the message.
 
     Raises:
-        Failed: it is missing or of another type; with the server's own error if there is one.
+        Failed: the field is missing or of another type; the message quotes the server's error.
     """
-    found = value.get(name)
-    if isinstance(found, kind):
-        return found
+    content = value.get(name)
+    if isinstance(content, expected_type):
+        return content
     error = value.get("error")
     error = error.get("message") if isinstance(error, dict) else error
     raise Failed(
-        f'{where} has {"no" if found is None else "an unusable"} "{name}"'
-        + (f"; the server says: {quote(error)}" if isinstance(error, str) else "")
+        f'{where} has {"no" if content is None else "an unusable"} "{name}"'
+        + (f"; the server's error: {quote(error)}" if isinstance(error, str) else "")
     )
 
 
 def first_choice(answer: dict[str, Any]) -> dict[str, Any]:
-    """The first of an OpenAI-compatible answer's choices.
+    """Return the first choice of an OpenAI-compatible answer.
 
     Raises:
-        Failed: there is none.
+        Failed: the answer does not have one.
     """
     choices = field(answer, "choices", list)
     if not choices or not isinstance(choices[0], dict):
@@ -182,14 +182,14 @@ def first_choice(answer: dict[str, Any]) -> dict[str, Any]:
 def generated(
     id: str | int, text: str, *, reason: object, stop_reason: object, stop: Sequence[str]
 ) -> Generated:
-    """Make the result of a generated text.
+    """Build the result of a generated text.
 
     Args:
-        reason: "length", or anything else if the text ended by itself.
-        stop_reason: the stop string that ended it, if the server reports it.
-        stop: stop strings of the request.
+        reason: "length", or any other value if the text ended by itself.
+        stop_reason: the stop string that ended the text, if the server reports it.
+        stop: the stop strings of the request.
     """
-    ends = [at for at in map(text.find, stop) if at >= 0]
+    ends = [index for index in map(text.find, stop) if index >= 0]
     if ends or isinstance(stop_reason, str):
         finish = "stop"
     else:

@@ -1,8 +1,8 @@
-"""Text completion of an OpenAI-compatible server: score text, generate, next-token labels.
+"""Text completion on an OpenAI-compatible server: scoring, generation and next-token labels.
 
-A text is scored by requesting its echo with log-probabilities, as vLLM and others return it
-(https://platform.openai.com/docs/api-reference/completions). The server's tokenizer decides what
-the tokens are; `jaxscore.endpoints.alignment` finds where the continuation starts.
+A text is scored by requesting its echo with log-probabilities, as supported by vLLM and others
+(https://platform.openai.com/docs/api-reference/completions). The server tokenizes the text;
+`jaxscore.endpoints.alignment` finds where the continuation starts.
 """
 
 import dataclasses
@@ -22,39 +22,39 @@ from jaxscore.lm import Capabilities
 from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest
 from jaxscore.types.results import Generated, ListedLabelScores, ScoredRequest, failed
 
-DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
-# Policies of `jaxscore.text.encoder`. The others join ids of separately encoded texts.
+DEFAULT_URL = "http://localhost:9011/v1"  # the URL in the published ChronoLogic script
+# Supported policies of `jaxscore.text.encoder`; the others join ids of separately encoded texts.
 BOUNDARIES = ("joint", "exact", "skip_context")
-NO_IDS = "it has token_ids, and an endpoint scores text; leave them out, or take a local model"
-WINDOW = 1024  # requests of a stream that are in memory together
-N_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the generated token is dropped
+NO_IDS = "it has token_ids, but an endpoint scores text; leave them out, or use a local model"
+WINDOW = 1024  # number of requests of a stream in memory at a time
+N_GENERATED = (0, 1)  # when scoring: some servers refuse 0; a generated token is dropped
 N_LISTED = (20, 5)  # default limits of vLLM and OpenAI
 UNKNOWN_ID = -1
 # Servers subtract a float32 log-sum-exp from a logit, which errs by up to 1e-4 for logits up to a
-# thousand: a log-probability up to this is read as 0. A larger one would give a perplexity below 1.
+# thousand. Log-probabilities up to this are read as 0; larger ones are refused.
 ROUNDING = 1e-4
 LOWEST = -float(np.finfo(np.float32).max)
-# No text has more tokens per byte: a normalizer makes at most eleven bytes of one.
+# Maximum number of tokens per byte: normalizers replace a byte by at most eleven.
 TOKENS_PER_BYTE = 16
 NO_ECHO = (
-    "the answer's tokens are not those of the text; the server must take `echo` together with "
+    "the answer's tokens are not those of the text; the server must support `echo` together with "
     "`logprobs`, as vLLM does"
 )
 SPREAD = (
-    "the server does not show which of the bytes around the end of the context are which "
-    "character's; score it with boundary skip_context, or with a local model"
+    "the server does not report the characters of the bytes around the end of the context; score "
+    "it with boundary skip_context, or with a local model"
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Echo:
-    """A text as the server reads it.
+    """A text as tokenized and scored by the server.
 
     Attributes:
-        tokens: strings of the server.
+        tokens: the server's token strings.
         logprob: float32 [tokens], nats; NaN for a first token without a probability.
-        greedy: bool [tokens], or object [tokens] with None for unknown ones.
-        n_special: number of tokens before the text.
+        greedy: bool [tokens], or object [tokens] with None for unknown values.
+        n_special: the number of special tokens before the text.
         ends: see `Aligned`.
     """
 
@@ -69,16 +69,16 @@ EMPTY = _Echo([], np.zeros(0, np.float32), np.zeros(0, bool), 0, [])
 
 
 class CompletionsEndpoint(Endpoint):
-    """A model of a server with text completion; see `Endpoint`.
+    """A model on a server with the text completion API; see `Endpoint`.
 
-    `base_url` is what `/completions` comes after.
+    `base_url` is the URL before `/completions`.
     """
 
     CAPABILITIES = Capabilities(scores=True, labels=True, generates=True, boundaries=BOUNDARIES)
     PROMPT = GenerationRequest
     URL = DEFAULT_URL
     NOT_FOUND = (
-        "give the URL that /completions comes after, often ending in /v1, and a model it serves"
+        "give the URL before /completions, which often ends in /v1, and a model that the server has"
     )
 
     def __init__(self, model: str, base_url: str | None = None, **options: Any) -> None:
@@ -87,18 +87,18 @@ class CompletionsEndpoint(Endpoint):
         self._listing = BodyVariants(self.client, "/completions")
 
     def score(self, requests: Iterable[Request], **options: Any) -> list[ScoredRequest]:
-        """Score like `Scorer.score`. Sends texts that several requests share entirely once.
+        """Score requests like `Scorer.score`. Requests with equal texts are sent once.
 
         Args:
-            requests, options: as in `stream`.
+            requests, options: see `stream`.
 
         Returns:
-            One result per request. The interface has no token ids, which are -1, and neither
-            entropy nor self_certainty, which are NaN. `greedy` is None if the server does not
-            report it. A failed request has `error` set.
+            One result per request. Token ids are -1, and `entropy` and `self_certainty` are NaN,
+            since servers do not report them. `greedy` is None if the server does not report it. A
+            failed request has `error` set.
 
         Raises:
-            InputError: as `stream`.
+            InputError: see `stream`.
         """
         return list(self.stream(requests, window=sys.maxsize, **options))
 
@@ -114,18 +114,18 @@ class CompletionsEndpoint(Endpoint):
         measures: Collection[str] = (),
         top: int = 0,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more requests than fit in memory.
+        """Score like `score`, for more requests than fit in memory.
 
         Args:
-            requests: in any order.
+            requests: the requests, in any order.
             boundary: one of `BOUNDARIES`; "skip_context" also sends each context alone.
-            truncate, special_tokens, measures, top: the defaults; a server offers no choice.
-            window: number of requests that are sent and kept in memory together; 1,024 if None.
+            truncate, special_tokens, measures, top: the defaults; servers do not support others.
+            window: the number of requests sent and kept in memory at a time; 1,024 if None.
             n_requests: not used.
 
         Raises:
-            InputError: an argument that an endpoint does not take; for the very first request,
-                what `Client.map` raises.
+            InputError: an argument is not supported by endpoints, or `Client.map` raises an error
+                for the first request ever sent.
         """
         _check(boundary, truncate, special_tokens, measures, top)
         source = iter(requests)
@@ -148,10 +148,11 @@ class CompletionsEndpoint(Endpoint):
     def label(
         self, requests: Iterable[TextLabelRequest], *, truncate: str | None = None
     ) -> list[ListedLabelScores]:
-        """Log-probabilities of labels as the next token, as far as the server lists them.
+        """Return the log-probabilities of labels as the next token, where the server lists them.
 
         Raises:
-            InputError: a truncation; for the very first request, what `Client.map` raises.
+            InputError: `truncate` is set, or `Client.map` raises an error for the first request
+                ever sent.
         """
         _check(truncate=truncate)
         checked = self._check_type(requests, TextLabelRequest)
@@ -172,7 +173,7 @@ class CompletionsEndpoint(Endpoint):
         tokens = field(listed, "tokens", list, "logprobs")
         values = field(listed, "token_logprobs", list, "logprobs")
         if not all(isinstance(token, str) for token in tokens):
-            raise Failed('the answer has something else than strings in "tokens"')
+            raise Failed('the answer has something other than strings in "tokens"')
         if len(tokens) > TOKENS_PER_BYTE * (len(text.encode()) + 1):
             raise Failed(f"the answer has {len(tokens)} tokens for {len(text.encode())} bytes")
         if len(values) != len(tokens):
@@ -206,9 +207,13 @@ class CompletionsEndpoint(Endpoint):
         top = {token: _number(value, None) for token, value in listed[0].items()}
         logprob = np.array([top.get(label, math.nan) for label in request.labels])
         missing = tuple(label for label in request.labels if label not in top)
-        known = logprob[~np.isnan(logprob)]
-        largest = known.max() if len(known) else 0.0
-        total = largest + math.log(np.exp(known - largest).sum()) if len(known) else 0.0
+        listed_logprob = logprob[~np.isnan(logprob)]
+        largest = listed_logprob.max() if len(listed_logprob) else 0.0
+        total = (
+            largest + math.log(np.exp(listed_logprob - largest).sum())
+            if len(listed_logprob)
+            else 0.0
+        )
         return ListedLabelScores(
             request.id,
             logprob,
@@ -219,7 +224,7 @@ class CompletionsEndpoint(Endpoint):
 
     def _generate(self, request: GenerationRequest) -> Generated:
         if name := _local_feature(request):
-            raise Failed(f"{name} is for a local model, not for an endpoint; leave it out")
+            raise Failed(f"{name} requires a local model; leave it out for an endpoint")
         answer = self.client.post(
             "/completions",
             {
@@ -250,22 +255,22 @@ def _check(
     measures: Collection[str] = (),
     top: int = 0,
 ) -> None:
-    """Refuse arguments of `LM.score` that an endpoint does not take."""
+    """Refuse arguments of `LM.score` that endpoints do not support."""
     if boundary not in BOUNDARIES:
         raise InputError(
-            f"boundary {boundary} needs the tokenizer, and an endpoint shows only the tokens "
-            f"of whole texts; give one of {', '.join(BOUNDARIES)}, or score with a local model"
+            f"boundary {boundary} needs the tokenizer, but an endpoint returns only the tokens "
+            f"of whole texts; use one of {', '.join(BOUNDARIES)}, or score with a local model"
         )
     if truncate is not None:
-        raise InputError("an endpoint cannot leave out tokens; shorten the texts instead")
+        raise InputError("an endpoint cannot drop tokens; shorten the texts instead")
     if not special_tokens:
         raise InputError("an endpoint's server decides on special tokens; use a local model")
     if measures or top:
-        raise InputError("an endpoint gives no further measures; use a local model")
+        raise InputError("an endpoint does not return further measures; use a local model")
 
 
 def _local_feature(request: GenerationRequest) -> str | None:
-    """Name of a feature of a request that the protocol lacks, or None."""
+    """Return the name of a requested feature that the protocol does not support, or None."""
     features = {
         "a prompt of token ids": not isinstance(request.prompt, str),
         "top_k": request.top_k != 0,
@@ -277,7 +282,7 @@ def _local_feature(request: GenerationRequest) -> str | None:
 
 
 def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[int]:
-    """Possible numbers of the prompt's tokens among `n`, the likeliest first."""
+    """Return possible numbers of prompt tokens among `n` tokens, the likeliest first."""
     usage = answer.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     guesses = [counted if type(counted) is int else 0, n - n_generated, n]
@@ -285,24 +290,24 @@ def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[in
 
 
 def _number(value: Any, k: int | None) -> float:
-    """A log-probability; NaN for a first token (`k` 0) without one.
+    """Return a value as a log-probability; NaN for a first token (`k` 0) without one.
 
     Raises:
-        Failed: it is no log-probability.
+        Failed: the value is not a log-probability.
     """
     if value is None and k == 0:
         return math.nan
     if (usable := _logprob(value)) is None:
         where = "" if k is None else f" for token {k + 1}"
         raise Failed(
-            f"the answer has no log-probability{where}, but {quote(repr(value))}; "
+            f"the answer contains no log-probability{where}, but {quote(repr(value))}; "
             "expected a finite number, at most 0"
         )
     return usable
 
 
 def _logprob(value: Any) -> float | None:
-    """A value as a log-probability, or None if it is none or exceeds float32."""
+    """Return a value as a log-probability, or None if it is invalid or exceeds float32."""
     # Compared first: `float` of an integer of 400 digits raises OverflowError.
     if type(value) in (int, float) and LOWEST <= value <= ROUNDING:
         return min(float(value), 0.0)
@@ -310,18 +315,18 @@ def _logprob(value: Any) -> float | None:
 
 
 def _greedy(top: Any, values: list[Any]) -> np.ndarray:
-    """Whether each token is at least as probable as all those listed at its position.
+    """Compare each token with the tokens listed at its position.
 
     Returns:
-        bool [tokens]; object [tokens] with None for unknown ones if the server lists none for a
-        token that has a log-probability.
+        True where the token is at least as probable as all listed ones, bool [tokens]. If the
+        server lists none for a token with a log-probability, object [tokens] with None there.
     """
     lists = top if isinstance(top, list) else []
     greedy: list[bool | None] = []
     for listed, value in itertools.zip_longest(lists[: len(values)], values):
         others = listed.values() if isinstance(listed, dict) else ()
-        known = [other for other in map(_logprob, others) if other is not None]
-        greedy.append(min(value, 0.0) >= max(known) if known and value is not None else None)
+        logprobs = [other for other in map(_logprob, others) if other is not None]
+        greedy.append(min(value, 0.0) >= max(logprobs) if logprobs and value is not None else None)
     pairs = zip(greedy, values, strict=True)
     if any(is_greedy is None and value is not None for is_greedy, value in pairs):
         return np.array(greedy, object)
@@ -329,7 +334,7 @@ def _greedy(top: Any, values: list[Any]) -> np.ndarray:
 
 
 def _scored(request: Request, echoes: dict[str, "_Echo | Failed"], boundary: str) -> ScoredRequest:
-    """Scores of the request's continuation, cut from the echo of its text."""
+    """Return the scores of the request's continuation from the echo of its text."""
     if request.token_ids is not None:
         return failed(request.id, NO_IDS)
     echo = echoes[request.context + request.continuation] if request.continuation else EMPTY

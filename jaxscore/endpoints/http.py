@@ -1,11 +1,11 @@
-"""Posts JSON over HTTP: concurrent requests, each retried while the server is busy.
+"""JSON over HTTP: concurrent requests, with retries while the server is busy.
 
-    map(task, items)    the first item ever is sent alone, so that a wrong URL is one message;
+    map(task, items)    the first item ever is sent alone, so that a wrong URL is reported once;
                         the others run on `in_flight` threads, with results in the order of items
 
-urllib3's own retries notice neither an answer that breaks off after its headers nor a Ctrl-C while
-they wait. A server may be broken or hostile: answers are limited in bytes and seconds, and one
-that cannot be used fails its item alone.
+urllib3's retries are not used, since they miss answers that break off after their headers, and
+cannot be interrupted by Ctrl-C while they wait. A server may be broken or hostile: answers are
+limited in bytes and seconds, and an unusable answer fails only its item.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ from jaxscore.endpoints.answers import (
 )
 from jaxscore.errors import InputError
 
-CONNECT_RETRIES = 2  # a refused connection is known at once, and a user waits for the message
-READ_SIZE = 1 << 16  # bytes of an answer that are read at a time
-# Limit of an answer's bytes: a constant, and more for each byte sent, which may be a token with its
+CONNECT_RETRIES = 2  # few: a refused connection fails at once, and the user waits for the message
+READ_SIZE = 1 << 16  # bytes of an answer read at a time
+# Size limit of an answer: a constant, plus a term for each byte sent, which may be a token with its
 # log-probability, offset and alternatives, and for each token to generate.
 ANSWER_BYTES, BYTES_PER_TOKEN = 1 << 20, 1 << 10
 
@@ -59,16 +59,16 @@ class Limits:
     """Concurrency, retries and timeouts of a client.
 
     Attributes:
-        in_flight: maximum number of concurrent requests.
-        retries: of one request, after its first attempt.
-        backoff: seconds before the first retry, doubled each time. Half of it is random, so that
-            clients do not return together.
-        longest_wait: maximum seconds between two attempts, whatever Retry-After says.
-        connect_timeout, read_timeout: seconds until a connection is made, and without a byte of
+        in_flight: the maximum number of concurrent requests.
+        retries: the maximum number of retries of a request after its first attempt.
+        backoff: the seconds before the first retry, doubled each time. Half of it is random, so
+            that clients do not return at the same time.
+        longest_wait: the maximum seconds between two attempts, which also limits Retry-After.
+        connect_timeout, read_timeout: the maximum seconds for connecting, and between two bytes of
             the answer.
-        total_timeout: seconds from sending a request to the last byte of its answer.
-        give_up_after: number of consecutive failures after which nothing more is sent; also of
-            answers that are still arriving after their total time.
+        total_timeout: the maximum seconds from sending a request to the last byte of its answer.
+        give_up_after: the number of consecutive failures after which nothing is sent any more; also
+            the number of answers that are still arriving after their total time.
     """
 
     in_flight: int = 8
@@ -95,14 +95,14 @@ class _TooSlow(Exception):
 
 
 class Client:
-    """Posts JSON to the paths below one URL.
+    """A client that posts JSON to the paths below one URL.
 
     Args:
         base_url: `http://host:port/path`, without user, query or fragment.
-        sends_key: whether to send the key in the environment, `OPENAI_API_KEY`. It is read for
-            each request and stored nowhere. Other machines receive it by https only.
+        sends_key: if True, send the key in the environment, `OPENAI_API_KEY`. It is read for each
+            request, never stored, and sent to other machines only over https.
         not_found: advice about HTTP 404.
-        progress: whether to display a progress bar on stderr.
+        progress: if True, display a progress bar on stderr.
 
     Raises:
         InputError: the URL or the key cannot be used.
@@ -126,14 +126,14 @@ class Client:
         self._not_found = not_found
         self._progress = progress
         self._session = _Session(self.limits.in_flight)
-        # A proxy of the environment leads out, never to this machine itself.
+        # Proxies in the environment are not for this machine.
         self._session.trust_env = not is_local
-        # Always set: otherwise requests would send what a .netrc holds for the host.
+        # Always set: otherwise requests would send credentials from a .netrc file.
         self._session.auth = _Authorization(sends_key and not self._key_would_leak)
         self._has_sent = False
         self._lock = threading.Lock()
-        self._n_failed_in_a_row = 0
-        self._left_behind: list[threading.Thread] = []
+        self._n_consecutive_failures = 0
+        self._abandoned: list[threading.Thread] = []
         self._stop = threading.Event()
         if sends_key:
             api_key()  # refuses an unusable key before anything is sent
@@ -144,12 +144,12 @@ class Client:
         """Run a task on each item, `in_flight` at a time.
 
         Args:
-            task: calls `post`; runs on several threads at once.
-            continues: whether the items continue the previous call's, so that consecutive
-                failures are counted through both.
+            task: a function that calls `post`; it runs on several threads at once.
+            continues: if True, the items continue those of the previous call, and the count of
+                consecutive failures is kept.
 
         Returns:
-            The result of each item, in order, or why there is none.
+            The result of each item, in order, or its failure.
 
         Raises:
             InputError: the first request that this client ever sends shows that the URL, the
@@ -157,7 +157,7 @@ class Client:
         """
         self._stop = stop = threading.Event()
         if not continues:
-            self._n_failed_in_a_row = 0
+            self._n_consecutive_failures = 0
         results: list[Any] = [None] * len(items)
         bar = tqdm(
             total=len(items),
@@ -170,7 +170,7 @@ class Client:
         try:
             for k, outcome in self._outcomes(task, items, stop):
                 if isinstance(outcome, BaseException) and not isinstance(outcome, Failed):
-                    raise outcome  # an error of ours
+                    raise outcome  # a bug, not a failed request
                 results[k] = outcome
                 bar.update()
         finally:
@@ -181,7 +181,10 @@ class Client:
     def _outcomes(
         self, task: Callable[[Item], Result], items: Sequence[Item], stop: threading.Event
     ) -> Iterator[tuple[int, "Result | BaseException"]]:
-        """Yield index and outcome of each item, alone until a request was sent; see `map`."""
+        """Yield the index and outcome of each item; see `map`.
+
+        Items run one at a time until a request was sent.
+        """
 
         def attempt(item: Item) -> "Result | BaseException":
             try:
@@ -207,8 +210,8 @@ class Client:
                     return
                 done.put((k, attempt(items[k])))
 
-        # Daemons: an executor's threads would keep an interrupted program alive until the server
-        # has answered all requests in flight.
+        # Daemon threads: those of an executor would keep an interrupted program alive until the
+        # server has answered all requests in flight.
         for _ in range(min(self.limits.in_flight, len(items) - n_alone)):
             threading.Thread(target=work, daemon=True).start()
         for _ in range(len(items) - n_alone):
@@ -217,24 +220,24 @@ class Client:
     def post(self, path: str, body: dict[str, Any], n_generated: int = 0) -> dict[str, Any]:
         """Send a request, with retries.
 
-        Retried: 408, 429, 5xx, no connection, timeouts, broken answers.
+        Retries after status 408, 429 and 5xx, failed connections, timeouts and broken answers.
 
         Args:
-            n_generated: maximum tokens that the server may generate; the byte limit of the answer
-                grows with them and with the body.
+            n_generated: the maximum number of tokens to generate; the size limit of the answer
+                grows with it and with the body.
 
         Returns:
             The JSON object of the answer.
 
         Raises:
-            Failed: there was no answer in the end, it is too long or too slow, or it is no usable
-                JSON object.
+            Failed: all attempts failed, or the answer is too long, too slow or not a usable JSON
+                object.
         """
         self._check_failures()
         try:
             data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise Failed("its text has half a surrogate pair, which is no character") from None
+            raise Failed("its text has half a surrogate pair, which is invalid Unicode") from None
         url = self.base_url + path
         max_bytes = ANSWER_BYTES + BYTES_PER_TOKEN * (len(data) + n_generated)
         for attempt in itertools.count():
@@ -243,14 +246,16 @@ class Client:
             try:
                 reply = self._fetch(url, data, max_bytes)
             except _TooSlow:
-                failure = Failed(f"{url}: no whole answer within {self.limits.total_timeout:g} s")
+                failure = Failed(
+                    f"{url}: no complete answer within {self.limits.total_timeout:g} s"
+                )
                 max_retries = 0  # another attempt would take as long
             except (requests.RequestException, HTTPError) as problem:
                 failure, max_retries = _connection_failure(url, problem, self.limits)
             else:
                 is_busy = reply.status in (408, 429) or reply.status >= 500
                 if not is_busy:
-                    self._n_failed_in_a_row = 0
+                    self._n_consecutive_failures = 0
                 if reply.status < 300:
                     return json_object(url, reply, max_bytes)
                 failure, retry_after = self._status_failure(url, reply), _retry_after(reply)
@@ -258,33 +263,35 @@ class Client:
                     raise failure
             if attempt >= max_retries:
                 with self._lock:
-                    self._n_failed_in_a_row += 1
+                    self._n_consecutive_failures += 1
                 if attempt:
                     failure.args = (f"{failure} ({attempt + 1} attempts)",)
                 raise failure
             if self._stop.wait(self._wait(attempt, retry_after)):
                 raise Failed("interrupted")
-        raise AssertionError  # the loop ends by return or raise
+        raise AssertionError  # unreachable
 
     def _check_failures(self) -> None:
         """Raise `Failed` after `give_up_after` failures or slow answers."""
-        if self._n_failed_in_a_row >= self.limits.give_up_after:
-            raise Failed(f"not sent, since {self._n_failed_in_a_row} requests before it failed")
-        with self._lock:
-            self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
-            n_left_behind = len(self._left_behind)
-        if n_left_behind >= self.limits.give_up_after:
+        if self._n_consecutive_failures >= self.limits.give_up_after:
             raise Failed(
-                f"not sent, since {n_left_behind} answers before it still arrive after "
-                f"{self.limits.total_timeout:g} s; see what slows the server down"
+                f"not sent, since {self._n_consecutive_failures} requests before it failed"
+            )
+        with self._lock:
+            self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
+            n_abandoned = len(self._abandoned)
+        if n_abandoned >= self.limits.give_up_after:
+            raise Failed(
+                f"not sent, since {n_abandoned} answers before it are still arriving after "
+                f"{self.limits.total_timeout:g} s; check why the server is slow"
             )
 
     def _fetch(self, url: str, data: bytes, max_bytes: int) -> Reply:
-        """Make one attempt, in its own thread: no socket limits the time of all its reads.
+        """Make one attempt in a new thread, since sockets cannot limit the total time of reads.
 
-        A thread that is too slow is left behind with its socket. It ends at the next byte of the
-        body, after the head, or with the connection. While `give_up_after` of them run, `post`
-        sends nothing, so there are fewer than `give_up_after + in_flight`.
+        A thread that is too slow is abandoned with its socket. It ends at the next byte of the
+        body, after the headers, or with the connection. While `give_up_after` abandoned threads
+        run, `post` sends nothing, so there are fewer than `give_up_after + in_flight`.
 
         Raises:
             _TooSlow: the answer was not complete within the total time.
@@ -307,19 +314,19 @@ class Client:
         except queue.Empty:
             too_slow.set()
             with self._lock:
-                self._left_behind.append(thread)
+                self._abandoned.append(thread)
             raise _TooSlow from None
         if isinstance(reply, BaseException):
             raise reply
         return reply
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         doubled = self.limits.backoff * 2.0 ** min(attempt, 32) * random.uniform(0.5, 1.0)
         return min(retry_after or doubled, self.limits.longest_wait)
 
     def _status_failure(self, url: str, reply: Reply) -> Failed:
-        """Describe an HTTP status other than success, with what to do."""
+        """Describe an HTTP status other than success, with advice."""
         status, message = reply.status, error_message(reply)
         line = f"{url}: HTTP {status}" + (f", {message}" if message else "")
         if status in (401, 403):
@@ -327,21 +334,21 @@ class Client:
         elif status in (404, 405):
             advice = self._not_found
         elif 300 <= status < 400:
-            advice = "the server sends elsewhere, give the URL that it answers at itself"
+            advice = "the server redirects to another URL; give that URL"
         else:
             return Failed(line, status=status)
         return Failed(f"{line}; {advice}", status=status, misdirected=True)
 
     def _key_advice(self) -> str:
         if not self._sends_key:
-            return "the server wants a key, and this interface sends none"
+            return "the server requires a key, but this interface does not send one"
         if api_key() is None:
-            return f"if the server wants a key, set the environment variable {KEY_VARIABLE}"
+            return f"if the server requires a key, set the environment variable {KEY_VARIABLE}"
         if not self._key_would_leak:
-            return f"the server does not take the key in the environment variable {KEY_VARIABLE}"
+            return f"the server does not accept the key in the environment variable {KEY_VARIABLE}"
         return (
-            f"the key in {KEY_VARIABLE} is not sent to another machine without encryption; give an "
-            "https URL, or one on localhost that a tunnel leads to the server"
+            f"the key in {KEY_VARIABLE} is not sent to another machine without encryption; use an "
+            "https URL, or a tunnel to the server and its URL on localhost"
         )
 
 
@@ -353,16 +360,16 @@ def _read(
     limits: Limits,
     too_slow: threading.Event,
 ) -> Reply:
-    # Not compressed: a kilobyte could stand for gigabytes.
+    # Not compressed: a kilobyte could expand to gigabytes.
     headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
     timeout = limits.connect_timeout, limits.read_timeout
     with session.post(url, data=data, headers=headers, timeout=timeout, stream=True) as response:
         content = bytearray()
         while len(content) <= max_bytes and not too_slow.is_set():
-            part = response.raw.read1(READ_SIZE, decode_content=False)
-            if not part:
+            chunk = response.raw.read1(READ_SIZE, decode_content=False)
+            if not chunk:
                 break
-            content += part
+            content += chunk
         is_whole = len(content) <= max_bytes
         return Reply(response.status_code, response.headers, bytes(content), is_whole)
 
@@ -370,7 +377,7 @@ def _read(
 def _connection_failure(
     url: str, problem: requests.RequestException | HTTPError, limits: Limits
 ) -> tuple[Failed, int]:
-    """Describe a failed connection, with the number of retries it is worth."""
+    """Return the failure of a connection, and the maximum number of retries for it."""
     errors = requests.exceptions
     reason = problem.args[0] if problem.args else problem
     reason = getattr(reason, "reason", None) or reason
@@ -378,8 +385,8 @@ def _connection_failure(
     if isinstance(problem, errors.SSLError):
         n_retries = 0
         why = (
-            f"no encrypted connection ({quote(str(reason))}); check https against http in the "
-            "URL, and the server's certificate"
+            f"no encrypted connection ({quote(str(reason))}); check whether the URL should start "
+            "with http instead of https, and the server's certificate"
         )
     elif isinstance(problem, requests.ConnectTimeout):
         why = (
@@ -387,16 +394,16 @@ def _connection_failure(
             "and firewalls"
         )
     elif isinstance(reason, NameResolutionError):
-        why = "no machine of this name is known; check the URL"
+        why = "unknown host name; check the URL"
     elif isinstance(problem, errors.ProxyError) or isinstance(reason, NewConnectionError):
         why = (
             f"no connection ({_cause(reason)}); start the server there, or give the URL that it "
-            "listens at"
+            "listens on"
         )
     elif isinstance(problem, requests.ReadTimeout | ReadTimeoutError) or "timed out" in str(reason):
         return Failed(f"{url}: no answer within {limits.read_timeout:g} s"), limits.retries
     elif isinstance(problem, errors.ConnectionError | errors.ChunkedEncodingError | HTTPError):
-        why = "the connection broke off before the answer was complete"
+        why = "the connection was closed before the answer was complete"
         return Failed(f"{url}: {why}"), limits.retries
     else:
         n_retries, why = 0, f"{type(problem).__name__}; check the URL"
@@ -404,7 +411,10 @@ def _connection_failure(
 
 
 class _Session(requests.Session):
-    """Follows no redirect; with `allow_redirects=False` requests still reads its body."""
+    """A session that ignores redirects.
+
+    With `allow_redirects=False` requests would still read the body of a redirect.
+    """
 
     def __init__(self, n_connections: int) -> None:
         super().__init__()
@@ -417,7 +427,7 @@ class _Session(requests.Session):
 
 
 class _Authorization(AuthBase):
-    """Adds the key to a request, and does not store it."""
+    """An authorization that adds the key to each request without storing it."""
 
     def __init__(self, sends_key: bool) -> None:
         self._sends_key = sends_key
@@ -430,10 +440,10 @@ class _Authorization(AuthBase):
 
 
 def _check_url(url: str) -> tuple[str, bool]:
-    """Host of a base URL, and whether it is https.
+    """Return the host of a base URL, and True if it is https.
 
     Raises:
-        InputError: it is not the URL of a server.
+        InputError: the URL is not that of a server.
     """
     expected = "expected http://host:port/path or https://…"
     try:
@@ -441,16 +451,16 @@ def _check_url(url: str) -> tuple[str, bool]:
         host, _ = parts.hostname, parts.port
     except ValueError as problem:
         raise InputError(f"the URL cannot be read ({problem}); {expected}") from None
-    # Not displayed: it may hold a secret.
+    # Not displayed: it may contain a secret.
     if parts.username is not None or parts.password is not None:
         raise InputError(
-            "the URL holds a user or a password; leave them out, and set the environment "
-            f"variable {KEY_VARIABLE} where the server wants a key"
+            "the URL contains a user or a password; leave them out, and set the environment "
+            f"variable {KEY_VARIABLE} if the server requires a key"
         )
     if parts.query or parts.fragment:
-        raise InputError(f"the URL goes on after its path with ? or #; {expected}")
+        raise InputError(f"the URL contains ? or # after its path; {expected}")
     if parts.scheme not in ("http", "https") or not host or not url.isprintable():
-        raise InputError(f"{url!a} is no URL of a server; {expected}")
+        raise InputError(f"{url!a} is not the URL of a server; {expected}")
     return host, parts.scheme == "https"
 
 
@@ -462,7 +472,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _retry_after(reply: Reply) -> float | None:
-    """Seconds that the server asks to wait, or None if it sends no valid number."""
+    """Return the seconds that the server asks to wait, or None without a valid number."""
     try:
         return Retry(0).parse_retry_after(reply.headers["Retry-After"])
     except (KeyError, InvalidHeader, OverflowError, ValueError):
@@ -470,6 +480,6 @@ def _retry_after(reply: Reply) -> float | None:
 
 
 def _cause(reason: Any) -> str:
-    """The system's message, such as Connection refused."""
+    """Return the system's message, such as "Connection refused"."""
     cause = getattr(reason, "__cause__", None)
     return getattr(cause, "strerror", None) or quote(str(reason))

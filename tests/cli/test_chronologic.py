@@ -362,8 +362,8 @@ def test_the_metadata_and_the_boundary_change_what_is_scored(run, models, tmp_pa
         (("--mcq", "--truncate", "left"), "truncate: mode mcq shows its prompts whole"),
         (("--vllm", "--boundary", "separate"), "an endpoint encodes context and answer as one"),
         (("--api-base", "http://localhost/v1", "--truncate", "left"), "truncate: an endpoint"),
-        (("--api-base", "ftp://x"), "is no URL of a server"),
-        (("--api-base", ""), "is no URL of a server"),
+        (("--api-base", "ftp://x"), "is not the URL of a server"),
+        (("--api-base", ""), "is not the URL of a server"),
     ],
 )
 def test_flags_that_do_not_go_together(run, place, monkeypatch, words, message):

@@ -217,8 +217,8 @@ def test_probsem(both, place):
         ("score", ("--lora", "x"), "--lora and --quantize: an endpoint has weights of its own"),
         ("score", ("--quantize", "int8"), "--lora and --quantize: an endpoint"),
         ("paths", ("--boundary", "joint", "--reproducible"), "--reproducible: an endpoint does"),
-        ("score", ("--api-base", "ftp://x"), "is no URL of a server"),
-        ("score", ("--api-base", ""), "is no URL of a server"),
+        ("score", ("--api-base", "ftp://x"), "is not the URL of a server"),
+        ("score", ("--api-base", ""), "is not the URL of a server"),
     ],
 )
 def test_what_an_endpoint_cannot_do(run, place, command, words, message):

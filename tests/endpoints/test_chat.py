@@ -98,7 +98,7 @@ def test_answers(serve, kind, made):
     assert 'the answer has no "' in errors[2]
     assert 'the answer has an unusable "message"' in errors[3]
     assert "HTTP 500 (6 attempts)" in errors[4]
-    assert "the server says: sick" in errors[5]
+    assert "the server's error: sick" in errors[5]
     assert "HTTP 404; give the URL that" in errors[6]
 
 
@@ -108,7 +108,7 @@ def test_a_complaint_within_a_success_is_cut_and_shows_no_key(serve, monkeypatch
     said = "bad\nkey sk-secret " + "x" * 100_000
     body = said if error == "{}" else {"message": said}
     [one] = chat(serve(always(Answer({"error": body})))).generate([PLAIN])
-    assert "the server says: bad key [OPENAI_API_KEY] xxx" in one.error
+    assert "the server's error: bad key [OPENAI_API_KEY] xxx" in one.error
     assert "sk-secret" not in one.error
     assert len(one.error) < 500
 
@@ -142,7 +142,7 @@ def test_models_that_refuse_settings(serve, refused, attempts, sent):
     assert set(server.seen[-1].body) - {"model", "messages"} == sent
     assert bool(one.remarks) == (attempts == 3)
     if one.remarks:
-        assert "gpt takes neither a temperature nor a seed there" in one.remarks[0]
+        assert "gpt accepts neither a temperature nor a seed" in one.remarks[0]
 
 
 def test_a_request_that_no_spelling_helps(serve):
@@ -157,7 +157,7 @@ def test_a_request_that_no_spelling_helps(serve):
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(chat, "a model it serves"), (ollama, "a model that `ollama list` shows there")],
+    [(chat, "a model that the server has"), (ollama, "a model that `ollama list` prints")],
 )
 def test_a_model_that_is_not_there(serve, kind, message):
     server = serve(always(Answer({"error": "model 'x' not found"}, 404)))
@@ -167,5 +167,7 @@ def test_a_model_that_is_not_there(serve, kind, message):
 
 
 def test_an_ollama_server_that_wants_a_key(serve):
-    with pytest.raises(InputError, match="the server wants a key, and this interface sends none"):
+    with pytest.raises(
+        InputError, match="the server requires a key, but this interface does not send"
+    ):
         ollama(serve(always(Answer(b"", 401)))).generate([PLAIN])

@@ -117,7 +117,7 @@ def test_a_boundary_that_needs_the_tokenizer(boundary):
 
 
 def test_truncation_is_refused():
-    with pytest.raises(InputError, match="cannot leave out tokens"):
+    with pytest.raises(InputError, match="cannot drop tokens"):
         CompletionsEndpoint("m").score([], truncate="left")
 
 
@@ -137,12 +137,12 @@ def answer(logprobs, **more):
         (Answer({}), 'the answer has no "choices"'),
         (Answer({"choices": []}), 'nothing in "choices"'),
         (Answer({"choices": ["x"]}), 'nothing in "choices"'),
-        (Answer({"error": {"message": "sick"}}), '"choices"; the server says: sick'),
-        (Answer({"error": "sick"}), '"choices"; the server says: sick'),
-        (Answer(b"no JSON"), "the answer is no JSON ('no JSON')"),
+        (Answer({"error": {"message": "sick"}}), '"choices"; the server\'s error: sick'),
+        (Answer({"error": "sick"}), '"choices"; the server\'s error: sick'),
+        (Answer(b"no JSON"), "the answer is not JSON ('no JSON')"),
         (answer({"tokens": ["a", " b"]}), 'logprobs has no "token_logprobs"'),
         (answer({"token_logprobs": [None, -1.0]}), 'logprobs has no "tokens"'),
-        (answer(listed(tokens=["a", 3])), "something else than strings"),
+        (answer(listed(tokens=["a", 3])), "something other than strings"),
         (answer(listed(values=[None])), "2 tokens and 1 log-probabilities"),
         (answer(listed(tokens=["a", " b", " c"], values=[None, -1, -1])), "not those of the text"),
         (answer(listed(tokens=[" b"], values=[-1.0])), "not those of the text; the server must"),
@@ -291,7 +291,7 @@ def test_bytes_that_nobody_can_tell_apart_are_an_error(serve):
     shown = listed(["a", *["\ufffd"] * 4, "b"], [None, *[-1.0] * 5])
     requests = [Request(1, "a日", "本b"), Request(2, "a", "日本b"), Request(3, "a日本", "b")]
     one, two, three = endpoint(serve(always(answer(shown)))).score(requests)
-    assert "does not show which of the bytes" in one.error
+    assert "does not report the characters of the bytes" in one.error
     assert "skip_context" in one.error
     assert (two.n_tokens, three.n_tokens) == (5, 1)
 
@@ -451,7 +451,7 @@ def test_what_servers_do_not_share_is_refused_by_name(serve):
     others = [dataclasses.replace(plain, id=name, **change) for name, change in asked.items()]
     *refused, good = endpoint(server).generate([*others, plain])
     for one in refused:
-        assert f"{one.id} is for a local model" in one.error
+        assert f"{one.id} requires a local model" in one.error
     assert (good.text, len(server.seen)) == ("x", 1)
 
 
