@@ -1,4 +1,4 @@
-"""Means with 95% confidence intervals: bootstrap, and Wilson's for shares."""
+"""Means with 95% confidence intervals: bootstrap, and Wilson's interval for shares."""
 
 import dataclasses
 import math
@@ -17,10 +17,10 @@ class Estimate:
     """A mean over n values with a 95% interval.
 
     Attributes:
-        n: number of values.
-        mean: None if there are no values.
-        low, high: None if undefined: fewer than two of them or of their groups,
-            or all values or all groups' means equal and no proportion.
+        n: the number of values.
+        mean: the mean, or None without values.
+        low, high: the bounds, or None if undefined: with fewer than two values or groups, or if all
+            values or all groups' means are equal and the estimate is not a proportion.
     """
 
     n: int
@@ -29,7 +29,7 @@ class Estimate:
     high: float | None
 
     def span(self, form: str = ".4g", before: str = ", ", after: str = "") -> str:
-        """The interval in a sentence, such as `, 95% interval 0.1 to 0.2`; empty without one."""
+        """Format the interval, such as `, 95% interval 0.1 to 0.2`; empty without interval."""
         if self.low is None or self.high is None:
             return ""
         return f"{before}95% interval {self.low:{form}} to {self.high:{form}}{after}"
@@ -41,10 +41,10 @@ def estimate(
     seed: int,
     groups: Sequence[Hashable] | np.ndarray | None = None,
 ) -> Estimate:
-    """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
+    """Compute the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13).
 
-    The values are drawn with replacement n_bootstrap times; 2.5% of the means drawn lie below
-    `low` and 2.5% above `high`. The same values and seed give the same interval.
+    The values are drawn with replacement n_bootstrap times; 2.5% of the drawn means are below `low`
+    and 2.5% above `high`. The interval is deterministic for given values and seed.
 
     Args:
         groups: the group of each value, such as its question. Whole groups are then drawn (the
@@ -53,20 +53,20 @@ def estimate(
     """
     if not len(values):
         return Estimate(0, None, None, None)
-    found = np.asarray(values, np.float64)
-    mean = float(found.mean())
-    sums: np.ndarray = found
-    counts: np.ndarray = np.ones(len(found))
+    array = np.asarray(values, np.float64)
+    mean = float(array.mean())
+    sums: np.ndarray = array
+    counts: np.ndarray = np.ones(len(array))
     if groups is not None:
         members = members_of(groups)
-        sums, counts = np.bincount(members, found), np.bincount(members).astype(np.float64)
-    if len(sums) < 2 or (found == found[0]).all():
-        return Estimate(len(found), mean, None, None)
-    return Estimate(len(found), mean, *_interval(sums, counts, n_bootstrap, seed))
+        sums, counts = np.bincount(members, array), np.bincount(members).astype(np.float64)
+    if len(sums) < 2 or (array == array[0]).all():
+        return Estimate(len(array), mean, None, None)
+    return Estimate(len(array), mean, *_interval(sums, counts, n_bootstrap, seed))
 
 
 def members_of(groups: Sequence[Hashable] | np.ndarray) -> np.ndarray:
-    """The number of each value's group, from 0 in the order of their first values."""
+    """Return the index of each value's group; groups are numbered by first occurrence."""
     if isinstance(groups, np.ndarray):
         _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[inverse]
@@ -77,12 +77,13 @@ def members_of(groups: Sequence[Hashable] | np.ndarray) -> np.ndarray:
 def estimate_of_groups(
     sums: Sequence[float], counts: Sequence[int], n_bootstrap: int, seed: int
 ) -> Estimate:
-    """What `estimate` with groups gives, from the sum and the number of each group's values.
+    """Compute `estimate` with groups from the sum and the number of each group's values.
 
-    For values that are too many to keep, such as values of all tokens of all texts.
+    Use it if the values do not fit in memory, such as those of all tokens of all texts.
 
     Args:
-        counts: each at least 1.
+        sums: the sum of each group's values.
+        counts: the number of each group's values, at least 1.
     """
     total, n = np.asarray(sums, np.float64), np.asarray(counts, np.float64)
     if not len(total):
@@ -99,50 +100,50 @@ def ratio(
     n_bootstrap: int,
     seed: int,
 ) -> Estimate:
-    """Σ numerators / Σ denominators, such as the bits of all documents over their bytes.
+    """Compute Σ numerators / Σ denominators, such as the bits over the bytes of all documents.
 
-    Pairs are drawn with replacement, and each draw gives the ratio of its own sums (Efron and
+    Pairs are drawn with replacement, and the ratio of sums is computed for each draw (Efron and
     Tibshirani 1993, chapter 13; Davison and Hinkley 1997, example 2.22).
 
     Args:
-        numerators, denominators: [n], of the same unit each, such as a document; denominators are
+        numerators, denominators: [n], a pair for each unit, such as a document; denominators are
             above 0.
 
     Returns:
-        With n the number of pairs; no ratio without any, and no interval if there are fewer than
-        two or all have the same ratio.
+        An estimate with n the number of pairs. The ratio is None without pairs, and the interval is
+        None if there are fewer than two pairs or all have the same ratio.
     """
     top, bottom = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
     if not len(top):
         return Estimate(0, None, None, None)
-    found = float(top.sum() / bottom.sum())
-    each = top / bottom
-    if len(top) < 2 or (each == each[0]).all():
-        return Estimate(len(top), found, None, None)
-    return Estimate(len(top), found, *_interval(top, bottom, n_bootstrap, seed))
+    mean = float(top.sum() / bottom.sum())
+    ratios = top / bottom
+    if len(top) < 2 or (ratios == ratios[0]).all():
+        return Estimate(len(top), mean, None, None)
+    return Estimate(len(top), mean, *_interval(top, bottom, n_bootstrap, seed))
 
 
 def _interval(
     sums: np.ndarray, counts: np.ndarray, n_bootstrap: int, seed: int
 ) -> tuple[float | None, float | None]:
-    """Interval of the mean of all values, drawing whole groups; (None, None) if it has no width."""
-    n, drawn = len(sums), np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
-    together = max(1, DRAWN_TOGETHER // n)
+    """Return the interval of the mean from draws of groups, or (None, None) if its width is 0."""
+    n, rng = len(sums), np.random.default_rng(seed % 2**128)  # NumPy refuses negative seeds
+    batch_size = max(1, DRAWN_TOGETHER // n)
     means = []
-    for done in range(0, n_bootstrap, together):
-        index = drawn.integers(n, size=(min(together, n_bootstrap - done), n))
+    for done in range(0, n_bootstrap, batch_size):
+        index = rng.integers(n, size=(min(batch_size, n_bootstrap - done), n))
         means.append(sums[index].sum(axis=1) / counts[index].sum(axis=1))
     low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
-    if low == high:  # one draw, or groups of one mean
+    if low == high:  # a single draw, or equal means of all groups
         return None, None
     return float(low), float(high)
 
 
 def proportion(hits: Sequence[bool] | np.ndarray) -> Estimate:
-    """The share of hits with Wilson's 95% score interval (Wilson 1927).
+    """Compute the share of hits with Wilson's 95% score interval (Wilson 1927).
 
-    It holds where all values are hits or none is, which a bootstrap cannot: the interval of 4 of
-    4 is 0.51 to 1. Below two values there is no interval.
+    Unlike a bootstrap, the interval is also valid if all values are hits or none is: for 4 of 4 it
+    is 0.51 to 1. With fewer than two values the interval is None.
     """
     n = len(hits)
     if not n:
@@ -153,18 +154,18 @@ def proportion(hits: Sequence[bool] | np.ndarray) -> Estimate:
     denominator = 1 + Z95**2 / n
     centre = (share + Z95**2 / (2 * n)) / denominator
     half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / denominator
-    # At 0 and n hits a bound is the share itself, which rounding would miss.
+    # With 0 or n hits a bound equals the share; min and max correct rounding errors.
     return Estimate(
         n, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))
     )
 
 
 class Column(NamedTuple):
-    """A number that each record of a run has.
+    """A numeric field of all records of a run.
 
     Attributes:
-        field: of a record.
-        share: whether it is true or false, so that its mean is a `proportion`.
+        field: the name of the field.
+        share: True for a boolean field, whose mean is a `proportion`.
     """
 
     field: str
@@ -178,13 +179,12 @@ def summarise(
     seed: int,
     category: str,
 ) -> dict[str, Any]:
-    """Means over all records and per category, in alphabetical order.
+    """Compute means over all records and per category, in alphabetical order.
 
     Args:
-        records: those with an `error` are left out, and a field that is None leaves its record
-            out of its mean.
-        columns: by name.
-        category: the field that has the category.
+        records: the records. Those with an `error` are ignored, and so are fields that are None.
+        columns: the columns by name.
+        category: the name of the category field.
 
     Returns:
         `{"overall": {name: Estimate}, "by_category": {category: {name: Estimate}}}`.
@@ -200,25 +200,30 @@ def summarise(
             table[name].append(_number(record[column.field]))
     values = {name: np.array(column) for name, column in table.items()}
 
-    def means(part: np.ndarray | slice) -> dict[str, Estimate]:
+    def means(rows: np.ndarray | slice) -> dict[str, Estimate]:
         out = {}
         for name, column in columns.items():
-            found = values[name][part]
-            found = found[~np.isnan(found)]
-            out[name] = proportion(found) if column.share else estimate(found, n_bootstrap, seed)
+            selected = values[name][rows]
+            selected = selected[~np.isnan(selected)]
+            if column.share:
+                out[name] = proportion(selected)
+            else:
+                out[name] = estimate(selected, n_bootstrap, seed)
         return out
 
-    number = np.array(members)
+    category_of_row = np.array(members)
     return {
         "overall": means(slice(None)),
-        "by_category": {name: means(number == categories[name]) for name in sorted(categories)},
+        "by_category": {
+            name: means(category_of_row == categories[name]) for name in sorted(categories)
+        },
     }
 
 
 def numbers_of(
     records: Iterable[Mapping[str, Any]], fields: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """float64 [n] of each field of all records, NaN for null."""
+    """Read each field of all records as float64 [n], with NaN for null."""
     columns = {name: array("d") for name in fields}
     for record in records:
         for name, column in columns.items():
@@ -227,5 +232,5 @@ def numbers_of(
 
 
 def _number(value: Any) -> float:
-    """A number of a record; infinities are text in a file."""
+    """Convert a number of a record; infinities are strings in files."""
     return math.nan if value is None else float(value)

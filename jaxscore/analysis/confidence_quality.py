@@ -1,22 +1,22 @@
-"""How well a confidence separates right from wrong.
+"""Quality of a confidence: its separation of right and wrong responses.
 
-Of n responses, with right[1..n] in the order of falling confidence and
+For n responses, with right[1..n] by descending confidence and
 
     S(k) = right[1] + ... + right[k]        A = 1/n sum_k S(k)/k        p = S(n)/n
 
-    AUROC             probability that a right response has a higher confidence than a wrong one,
-                      equal ones counted half (Mann and Whitney 1947); 0.5 without information
-    risk at k/n       1 - S(k)/k, the share of wrong ones among the k most confident, at a coverage
-                      of k/n (El-Yaniv and Wiener 2010)
+    AUROC             probability that a right response has a higher confidence than a wrong one;
+                      ties count half (Mann and Whitney 1947); 0.5 for an uninformative confidence
+    risk at k/n       1 - S(k)/k, the share of wrong responses among the k most confident, at a
+                      coverage of k/n (El-Yaniv and Wiener 2010)
     AURC              1 - A, the mean risk over all coverages (Geifman, Uziel and El-Yaniv 2019);
-                      1 - p without information
-    PRR               (A - p) / (A* - p), with A* of all right ones first: the prediction rejection
-                      ratio over all rejection rates, with the share of right ones among the kept
-                      as quality (arXiv 2406.15627, after Malinin and Gales, arXiv 2002.07650);
-                      1 at best, 0 without information
+                      1 - p for an uninformative confidence
+    PRR               (A - p) / (A* - p), where A* orders all right responses first: the prediction
+                      rejection ratio over all rejection rates, with the share of right responses
+                      among the kept ones as quality (arXiv 2406.15627, after Malinin and Gales,
+                      arXiv 2002.07650); at most 1, 0 for an uninformative confidence
 
-S(k) among responses of equal confidence is its mean over all their orders, so the order in which
-they are given has no effect.
+For responses of equal confidence, S(k) is its mean over all their orders, so results do not depend
+on the order of the input.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxscore.analysis.bootstrap import members_of
 
-DRAWN_TOGETHER = 1 << 20  # weights drawn at a time, so that memory stays small on many responses
+DRAWN_TOGETHER = 1 << 20  # weights drawn at a time, which bounds memory for many responses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Figure:
     """A figure with a 95% interval.
 
     Attributes:
-        value: None if it is not defined.
-        low, high: None if undefined: responses of one group, or all draws equal.
+        value: the figure, or None if undefined.
+        low, high: the bounds, or None if undefined: with a single group, or if all draws are equal.
     """
 
     value: float | None
@@ -49,9 +49,10 @@ class Quality:
     """The quality of one confidence.
 
     Attributes:
-        n, n_right: responses.
-        undefined: why AUROC and PRR are not defined, or None if they are.
-        n_draws: draws of the bootstrap in which they are defined, which their intervals are of.
+        n, n_right: the numbers of responses and of right responses.
+        undefined: the reason why AUROC and PRR are undefined, or None.
+        n_draws: the number of bootstrap draws in which AUROC and PRR are defined; their intervals
+            use these draws.
     """
 
     n: int
@@ -69,9 +70,9 @@ class Kept:
 
     Attributes:
         coverage: their share of all responses, 0 to 1.
-        n: how many they are.
-        confidence: the lowest among them.
-        risk: the share of wrong ones among them, 0 to 1.
+        n: their number.
+        confidence: the lowest confidence among them.
+        risk: the share of wrong responses among them, 0 to 1.
     """
 
     coverage: float
@@ -87,18 +88,18 @@ def quality(
     n_bootstrap: int,
     seed: int,
 ) -> Quality:
-    """AUROC, PRR and AURC with percentile bootstrap intervals.
+    """Compute AUROC, PRR and AURC with percentile bootstrap intervals.
 
     Args:
-        confidence: of each response; higher is surer. Infinities are taken.
-        right: whether it is right.
+        confidence: the confidence of each response; may be infinite.
+        right: True for each right response.
         groups: the group of each response, such as its question. Whole groups are drawn (the
             cluster bootstrap: Davison and Hinkley 1997, section 3.8), since responses of one
             question are not independent.
-        n_bootstrap, seed: draws, and their seed.
+        n_bootstrap, seed: the number of draws and their seed.
 
     Raises:
-        ValueError: the three are of different lengths, or a confidence is NaN.
+        ValueError: the arguments have different lengths, or a confidence is NaN.
     """
     order = _Order(confidence, right)
     if len(groups) != order.n:
@@ -112,17 +113,19 @@ def quality(
     members = members_of(groups)
     drawn, n_groups = np.empty((3, 0)), int(members.max()) + 1
     if n_groups >= 2:
-        rng = np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
-        together = max(1, DRAWN_TOGETHER // order.n)
+        rng = np.random.default_rng(seed % 2**128)  # NumPy refuses negative seeds
+        batch_size = max(1, DRAWN_TOGETHER // order.n)
         share = np.full(n_groups, 1 / n_groups)
-        parts = [
+        batches = [
             order.figures(
-                rng.multinomial(n_groups, share, size=min(together, n_bootstrap - done))[:, members]
+                rng.multinomial(n_groups, share, size=min(batch_size, n_bootstrap - done))[
+                    :, members
+                ]
             )
-            for done in range(0, n_bootstrap, together)
+            for done in range(0, n_bootstrap, batch_size)
         ]
-        drawn = np.concatenate(parts, axis=1)
-    auroc, prr, aurc = (_figure(value, some) for value, some in zip(point, drawn, strict=True))
+        drawn = np.concatenate(batches, axis=1)
+    auroc, prr, aurc = (_figure(value, draws) for value, draws in zip(point, drawn, strict=True))
     return Quality(order.n, n_right, auroc, prr, aurc, undefined, int(np.isfinite(drawn[0]).sum()))
 
 
@@ -137,10 +140,10 @@ def _undefined(n: int, n_right: int) -> str | None:
 def _figure(value: float, drawn: np.ndarray) -> Figure:
     if math.isnan(value):
         return Figure(None, None, None)
-    known = drawn[np.isfinite(drawn)]
-    if not len(known) or known.min() == known.max():
+    finite = drawn[np.isfinite(drawn)]
+    if not len(finite) or finite.min() == finite.max():
         return Figure(float(value), None, None)
-    low, high = np.percentile(known, [2.5, 97.5])
+    low, high = np.percentile(finite, [2.5, 97.5])
     return Figure(float(value), float(low), float(high))
 
 
@@ -149,24 +152,25 @@ def risk_coverage(
     right: Sequence[bool] | np.ndarray,
     n_points: int = 10,
 ) -> list[Kept]:
-    """The risk-coverage curve at coverages 1/n_points, 2/n_points, ..., 1, each rounded up to whole
-    responses. Empty without responses.
+    """Compute the risk-coverage curve at coverages 1/n_points, 2/n_points, ..., 1.
+
+    Each coverage is rounded up to whole responses. The curve is empty without responses.
 
     Raises:
-        ValueError: the two are of different lengths, or a confidence is NaN.
+        ValueError: the arguments have different lengths, or a confidence is NaN.
     """
     order = _Order(confidence, right)
     if not order.n:
         return []
     ones = np.ones((1, order.n), np.int64)
-    total, hits = (part[0] for part in order.by_level(ones))
+    total, hits = (drawn[0] for drawn in order.by_level(ones))
     ends, hits_before = np.cumsum(total), np.cumsum(hits) - hits
     out = []
-    for k in dict.fromkeys(math.ceil(order.n * one / n_points) for one in range(1, n_points + 1)):
-        at = int(np.searchsorted(ends, k))
-        inside = k - (ends[at] - total[at])
-        found = hits_before[at] + hits[at] * inside / total[at]
-        out.append(Kept(k / order.n, k, float(order.levels[at]), float(1 - found / k)))
+    for k in dict.fromkeys(math.ceil(order.n * i / n_points) for i in range(1, n_points + 1)):
+        level = int(np.searchsorted(ends, k))
+        n_in_level = k - (ends[level] - total[level])
+        n_right = hits_before[level] + hits[level] * n_in_level / total[level]
+        out.append(Kept(k / order.n, k, float(order.levels[level]), float(1 - n_right / k)))
     return out
 
 
@@ -180,7 +184,7 @@ class _Order:
         if len(values) != len(right):
             raise ValueError(f"{len(values)} confidences of {len(right)} responses")
         if np.isnan(values).any():
-            raise ValueError("a confidence is NaN, which has no place in an order")
+            raise ValueError("a confidence is NaN, which cannot be ordered")
         self.n = len(values)
         falling, level = np.unique(-values, return_inverse=True)
         self.levels = -falling
@@ -189,28 +193,29 @@ class _Order:
         self._starts = np.flatnonzero(np.diff(level[self._order], prepend=-1))
 
     def by_level(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How often each level's responses, and its right ones, are drawn: int [draws, levels].
+        """Count the drawn responses, and the right ones, of each level: int [draws, levels].
 
         Args:
-            weights: int [draws, n], how often each response is drawn.
+            weights: int [draws, n], the number of times that each response is drawn.
         """
         sorted_weights = weights[:, self._order]
         total = np.add.reduceat(sorted_weights, self._starts, axis=1)
         return total, np.add.reduceat(sorted_weights * self.right, self._starts, axis=1)
 
     def figures(self, weights: np.ndarray) -> np.ndarray:
-        """AUROC, PRR and AURC of each draw, float64 [3, draws]; NaN where not defined.
+        """Compute AUROC, PRR and AURC of each draw, float64 [3, draws]; NaN where undefined.
 
         Args:
-            weights: int [draws, n], how often each response is drawn, at least one of them.
+            weights: int [draws, n], the number of times that each response is drawn; each draw has
+                at least one response.
         """
         total, hits = self.by_level(weights)
         n, n_right = total.sum(axis=1), hits.sum(axis=1)
         before = np.cumsum(hits, axis=1) - hits
-        with np.errstate(divide="ignore", invalid="ignore"):  # one class alone
+        with np.errstate(divide="ignore", invalid="ignore"):  # draws with only one class
             won = ((total - hits) * (before + hits / 2)).sum(axis=1)
             auroc = won / (n_right * (n - n_right))
-            # Within a level that goes from a to b, S(k) = S(a) + (k - a) * share, and
+            # Within a level from a to b, S(k) = S(a) + (k - a) * share, and
             # sum_k S(k)/k = (S(a) - a share)(H(b) - H(a)) + share (b - a), H(k) = 1 + ... + 1/k.
             end = np.cumsum(total, axis=1)
             start = end - total

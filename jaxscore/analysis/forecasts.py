@@ -1,4 +1,4 @@
-"""Probabilities of the answers of a question: softmax, Brier score, skill score, calibration."""
+"""Measures of the probabilities of a question's answers: softmax, Brier, skill, calibration."""
 
 import dataclasses
 import itertools
@@ -11,10 +11,10 @@ N_BINS = 10
 
 
 def softmax(scores: Sequence[float] | np.ndarray) -> np.ndarray:
-    """`exp(score) / Σ exp(score)`, float64 [n]; the largest is taken off first, so none overflows.
+    """Compute `exp(score) / Σ exp(score)`, float64 [n], without overflow.
 
     Raises:
-        ValueError: no scores.
+        ValueError: `scores` is empty.
     """
     values = np.asarray(scores, np.float64)
     weights = np.exp(values - values.max())
@@ -22,9 +22,10 @@ def softmax(scores: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def brier(probability: Sequence[float] | np.ndarray, truth: Sequence[float] | np.ndarray) -> float:
-    """Mean over the answers of (p - truth)²: 0 is perfect, 1 is sure of every wrong answer.
+    """Compute the mean of (p - truth)² over the answers: 0 is best, 1 is worst.
 
-    Brier 1950, divided by the number of answers, so that questions with many do not weigh more.
+    Brier 1950, divided by the number of answers, so that the weight of a question does not depend
+    on it.
 
     Args:
         probability, truth: [n], each 0 to 1.
@@ -33,18 +34,18 @@ def brier(probability: Sequence[float] | np.ndarray, truth: Sequence[float] | np
 
 
 def uniform_brier(truth: Sequence[float] | np.ndarray) -> float:
-    """The Brier score of a forecaster who finds all n answers equally probable."""
+    """Return the Brier score of a forecast with equal probabilities of all n answers."""
     return brier(np.full(len(truth), 1 / len(truth)), truth)
 
 
 def skill(correct: bool, n_correct: int, n_choices: int) -> float:
-    """(observed - chance) / (1 - chance) of one question, chance being n_correct / n_choices.
+    """Compute (observed - chance) / (1 - chance) of one question, chance = n_correct / n_choices.
 
-    1 is right, 0 what guessing gets on average, below 0 is wrong. Where every choice is correct
-    nobody can be wrong, and it is 1.
+    The skill is 1 for a right answer and negative for a wrong one; guessing gives 0 on average. It
+    is 1 if every choice is correct.
 
     Raises:
-        ValueError: unless 1 <= n_correct <= n_choices.
+        ValueError: 1 <= n_correct <= n_choices does not hold.
     """
     if not 1 <= n_correct <= n_choices:
         raise ValueError(f"{n_correct} correct of {n_choices} choices")
@@ -56,11 +57,11 @@ def skill(correct: bool, n_correct: int, n_choices: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Bin:
-    """The events whose probability is in [low, high), the last bin's in [low, high].
+    """Events with a probability in [low, high), or in [low, high] for the last bin.
 
     Attributes:
-        n: how many.
-        mean_probability, frequency: means of their probabilities and outcomes; None if n is 0.
+        n: the number of events.
+        mean_probability, frequency: the means of probabilities and outcomes; None if n is 0.
     """
 
     low: float
@@ -75,17 +76,17 @@ def reliability(
     outcome: Sequence[float] | np.ndarray,
     n_bins: int = N_BINS,
 ) -> list[Bin]:
-    """The reliability table over bins of equal width from 0 to 1.
+    """Compute the reliability table over bins of equal width from 0 to 1.
 
     Args:
         probability: [n], each 0 to 1.
-        outcome: [n], 1 where the event happened, 0 where not; a share in between is taken as is.
+        outcome: [n], 1 if the event happened, 0 if not, or a share in between.
     """
     values, happened = np.asarray(probability, np.float64), np.asarray(outcome, np.float64)
-    where = np.minimum((values * n_bins).astype(int), n_bins - 1)
+    bin_index = np.minimum((values * n_bins).astype(int), n_bins - 1)
     bins = []
     for k in range(n_bins):
-        inside = where == k
+        inside = bin_index == k
         n = int(inside.sum())
         means = [float(each[inside].mean()) if n else None for each in (values, happened)]
         bins.append(Bin(k / n_bins, (k + 1) / n_bins, n, *means))
@@ -93,25 +94,25 @@ def reliability(
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float | None:
-    """Σ n·|mean probability - frequency| / Σ n over the bins (Naeini et al. 2015, Guo et al. 2017).
+    """Compute Σ n·|mean probability - frequency| / Σ n over the bins, or None without events.
 
-    None if no bin has an event.
+    Naeini et al. 2015, Guo et al. 2017.
     """
     total, gap = 0, 0.0
-    for one in bins:
-        if one.mean_probability is not None and one.frequency is not None:
-            total += one.n
-            gap += one.n * abs(one.mean_probability - one.frequency)
+    for b in bins:
+        if b.mean_probability is not None and b.frequency is not None:
+            total += b.n
+            gap += b.n * abs(b.mean_probability - b.frequency)
     return gap / total if total else None
 
 
 def calibration(
     probabilities: Iterable[Sequence[float]], truth: Iterable[Sequence[float]]
 ) -> dict[str, Any]:
-    """`ece` and `bins`, as JSON has them, over the answers of all questions as events.
+    """Compute `ece` and `bins` as JSON values, with the answers of all questions as events.
 
     Args:
-        probabilities, truth: of each question's answers, 0 to 1.
+        probabilities, truth: the values of each question's answers, 0 to 1.
     """
     flat = itertools.chain.from_iterable
     bins = reliability(
@@ -119,5 +120,5 @@ def calibration(
     )
     return {
         "ece": expected_calibration_error(bins),
-        "bins": [dataclasses.asdict(one) for one in bins],
+        "bins": [dataclasses.asdict(b) for b in bins],
     }

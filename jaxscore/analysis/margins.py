@@ -1,25 +1,26 @@
-"""Margins of decisions, and which of them rounding could have turned.
+"""Margins of decisions, and counts of decisions that rounding could have changed.
 
-A score moves by up to its noise's spread when the same request is computed in another layout, so
-the difference of two scores moves by up to twice that. Margins are differences of the scores that
-a decision is made on, before any softmax: that keeps their order and moves their distances.
+A score changes by up to the spread of its noise if the same request is computed in another layout,
+so the difference of two scores changes by up to twice the spread. Margins are differences of the
+scores of a decision before any softmax, which would keep their order but change their distances.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions of one kind.
+    """Counts of decisions of the same type.
 
     Attributes:
-        what: name of the decision, for messages.
-        statistic: name of the statistic whose difference is the margin, for messages.
-        margin: up to which a decision lies within the noise, in the statistic's units.
-        n: how many there are.
-        n_within: how many of them lie within.
+        what: the name of the decision, for messages.
+        statistic: the name of the statistic whose difference is the margin, for messages.
+        margin: the largest margin of a decision within the noise, in the statistic's units.
+        n: the number of decisions.
+        n_within: the number of decisions within the noise.
     """
 
     what: str
@@ -29,50 +30,50 @@ class Decisions:
     n_within: int
 
 
-def gap(one: float, other: float) -> float:
-    """`one - other`, which is 0 for two equal infinities."""
-    return 0.0 if one == other else one - other
+def gap(first: float, second: float) -> float:
+    """Return `first - second`, or 0 for two equal infinities."""
+    return 0.0 if first == second else first - second
 
 
 def lead(scores: Sequence[float]) -> float:
-    """The best score less the next one; infinite if there is only one.
+    """Return the best score minus the second best; infinity for a single score.
 
     Raises:
-        ValueError: no scores.
+        ValueError: `scores` is empty.
     """
     best, *others = sorted(scores, reverse=True)
     return gap(best, others[0]) if others else math.inf
 
 
 def right_from_wrong(scores: Sequence[float], right: Sequence[bool]) -> float:
-    """How far the best right candidate is from the best wrong one, whichever leads.
+    """Return the distance between the best right candidate and the best wrong one.
 
-    Infinite where all are right or all are wrong: then no score decides about that.
+    The distance is infinite if all candidates are right or all are wrong.
     """
     best = {True: -math.inf, False: -math.inf}
-    for score, kind in zip(scores, right, strict=True):
-        best[kind] = max(best[kind], score)
+    for score, is_right in zip(scores, right, strict=True):
+        best[is_right] = max(best[is_right], score)
     return abs(gap(best[True], best[False])) if len(set(right)) == 2 else math.inf
 
 
 def within(margin: float, spread: float) -> bool:
-    """Whether two scores that move by up to `spread` each can make up a margin."""
+    """Return True if changes of two scores by up to `spread` each can reverse a margin."""
     return math.isfinite(margin) and margin <= 2 * spread
 
 
 def count(what: str, statistic: str, spread: float, marks: Iterable[bool | None]) -> Decisions:
-    """Decisions that have been marked by `within`; None is none."""
-    made = [mark for mark in marks if mark is not None]
-    return Decisions(what, statistic, 2 * spread, len(made), sum(made))
+    """Count decisions by their result of `within`; None is not a decision."""
+    decided = [mark for mark in marks if mark is not None]
+    return Decisions(what, statistic, 2 * spread, len(decided), sum(decided))
 
 
 def sum_decisions(marked: Iterable[Sequence[Decisions]]) -> list[Decisions]:
-    """Add up the counts of several groups of records that are marked with one spread."""
+    """Add the counts of several groups of records with the same spread."""
     out: dict[str, Decisions] = {}
-    for found in (one for decisions in marked for one in decisions):
-        before = out.get(found.what)
-        if before is not None:
-            n, n_within = before.n + found.n, before.n_within + found.n_within
-            found = dataclasses.replace(before, n=n, n_within=n_within)
-        out[found.what] = found
+    for counts in itertools.chain.from_iterable(marked):
+        total = out.get(counts.what)
+        if total is not None:
+            n, n_within = total.n + counts.n, total.n_within + counts.n_within
+            counts = dataclasses.replace(total, n=n, n_within=n_within)
+        out[counts.what] = counts
     return list(out.values())

@@ -1,9 +1,8 @@
-"""Measures of one text from its own tokens: perplexity, and detectors of training data and of
-text that a machine wrote.
+"""Measures of one text: perplexity, and detectors of training data and machine-written text.
 
-The detectors take float arrays [n] of one text's scored tokens: `logprob` ln p of the token,
-`entropy` H of the distribution at its place, `deviation` the standard deviation of ln p under that
-distribution, which float32 holds where its square, the varentropy, is 0.
+The detectors take float arrays [n] of one text's scored tokens: `logprob`, ln p of the token;
+`entropy`, H of the distribution at its position; `deviation`, the standard deviation of ln p under
+that distribution. float32 can represent deviations whose square, the varentropy, underflows to 0.
 """
 
 import math
@@ -12,7 +11,7 @@ import numpy as np
 
 
 def perplexity(mean_logprob: float | None) -> float | None:
-    """`exp(-mean_logprob)` of nats per token, byte or word; infinity where no float64 holds it."""
+    """Compute `exp(-mean_logprob)` of nats per token, byte or word; infinity on overflow."""
     if mean_logprob is None:
         return None
     try:
@@ -22,18 +21,18 @@ def perplexity(mean_logprob: float | None) -> float | None:
 
 
 def bits(nats: float) -> float:
-    """Nats as bits."""
+    """Convert nats to bits."""
     return nats / math.log(2)
 
 
 def min_k(logprob: np.ndarray, fraction: float) -> float | None:
-    """Mean ln p of the least probable tokens, nats (Min-K% Prob, arXiv 2310.16789).
+    """Compute the mean ln p of the least probable tokens, nats (Min-K% Prob, arXiv 2310.16789).
 
     Args:
-        fraction: of the tokens, at least one token, rounded down.
+        fraction: the fraction of the tokens, rounded down, but at least one token.
 
     Returns:
-        None if there is no token.
+        The mean, or None without tokens.
     """
     return _lowest(np.asarray(logprob, np.float64), fraction)
 
@@ -41,18 +40,18 @@ def min_k(logprob: np.ndarray, fraction: float) -> float | None:
 def min_k_pp(
     logprob: np.ndarray, entropy: np.ndarray, deviation: np.ndarray, fraction: float
 ) -> float | None:
-    """Mean of the lowest (ln p + H) / deviation (Min-K%++, arXiv 2404.02936).
+    """Compute the mean of the lowest (ln p + H) / deviation (Min-K%++, arXiv 2404.02936).
 
-    H is minus the mean of ln p under the distribution, so each number says by how many standard
-    deviations the token's ln p lies above that mean.
+    H is minus the mean of ln p under the distribution, so each value is the number of standard
+    deviations by which the token's ln p exceeds that mean.
 
     Args:
-        fraction: as of `min_k`.
+        fraction: see `min_k`.
 
     Returns:
-        None if there is no token, or if a token has a deviation of 0 and another ln p
-        than its mean, which leaves its number undefined. Where a distribution is certain of its
-        token to the last bit the number is 0, its limit.
+        The mean, or None without tokens or if a value is undefined: a token has a deviation of 0
+        and an ln p other than the mean. If a distribution is certain of its token to the last bit,
+        the value is its limit, 0.
     """
     excess = np.asarray(logprob, np.float64) + entropy
     spread = np.asarray(deviation, np.float64)
@@ -62,17 +61,19 @@ def min_k_pp(
 
 
 def fast_detect(logprob: np.ndarray, entropy: np.ndarray, deviation: np.ndarray) -> float | None:
-    """(sum ln p + sum H) / sqrt(sum deviation^2): the conditional probability curvature of
-    Fast-DetectGPT in closed form, one model for sampling and scoring (arXiv 2310.05130).
+    """Compute (sum ln p + sum H) / sqrt(sum deviation^2).
+
+    This is the conditional probability curvature of Fast-DetectGPT in closed form, with one model
+    for sampling and scoring (arXiv 2310.05130).
 
     Returns:
-        None if there is no token, or if no distribution has any spread.
+        The curvature, or None without tokens or if all deviations are 0.
     """
     spread = math.fsum(np.square(np.asarray(deviation, np.float64)))
     return (math.fsum(logprob) + math.fsum(entropy)) / math.sqrt(spread) if spread > 0 else None
 
 
 def _lowest(values: np.ndarray, fraction: float) -> float | None:
-    """Mean of the lowest of them."""
+    """Return the mean of the lowest `fraction` of the values, or None without values."""
     n = max(1, int(fraction * len(values)))
     return math.fsum(np.partition(values, n - 1)[:n]) / n if len(values) else None
