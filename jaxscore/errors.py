@@ -1,20 +1,21 @@
-"""The exception for what a user can put right, and the parts of its messages.
+"""The exception for errors that users can fix, and helpers for its messages.
 
-`InputError` becomes a message and exit code 2. Users' text is escaped, so that nothing in it moves
-a terminal's cursor or reverses a line. Sizes in bytes are as people write and read them: 16GB.
+The command line prints an `InputError` as a message and exits with code 2. Users' text is escaped,
+so that it cannot move a terminal's cursor or reverse a line. Sizes in bytes are read and written
+with units: 16GB.
 """
 
 import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
-LONGEST = 2000  # characters of a message; what a file holds may be in it
+INTERRUPTED = 130  # exit code: 128 plus the number of SIGINT
+LONGEST = 2000  # maximum length of a message, which may quote the content of a file
 
-# Control characters, separators of lines, overrides of direction, halves of surrogate pairs.
-# Joiners and marks stay: scripts and emoji are written with them.
+# Control characters, line separators, direction overrides, lone surrogates. Joiners and combining
+# marks are kept, since scripts and emoji use them.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-TAIL = 400  # most characters after the cut
+TAIL = 400  # maximum number of characters after the cut
 UNITS = {
     "B": 1,
     **{f"{letter}B": 1000 ** (k + 1) for k, letter in enumerate("kMGT")},
@@ -23,11 +24,11 @@ UNITS = {
 
 
 class InputError(Exception):
-    """Unusable input, model, flag or output place.
+    """Unusable input, model, flag or output location.
 
-    The message says what was found, what was expected and what to do, with the file and line
-    where there is one. The command line prints it without a traceback and exits with 2. As text
-    it is one line that prints, whatever was found.
+    The message states what was found, what was expected and what to do, with the file and line if
+    known. The command line prints it without a traceback and exits with 2. `str` escapes it to one
+    printable line.
     """
 
     def __str__(self) -> str:
@@ -35,48 +36,48 @@ class InputError(Exception):
 
 
 class NothingUsable(InputError):
-    """No item can be used, so a result would have failures alone."""
+    """No item can be used, so a result would contain only failures."""
 
 
 class NoItems(InputError):
-    """A readable file has no item."""
+    """A readable file does not contain items."""
 
 
 def install_extra(name: str) -> str:
-    """What to do so that the packages of an extra are there, for messages.
+    """Return instructions to install the packages of an extra, for messages.
 
-    jaxscore is on no package index yet, so `pip install 'jaxscore[NAME]'` would find nothing.
+    `pip install 'jaxscore[NAME]'` would fail, since jaxscore is not on a package index yet.
     """
     return f"in jaxscore's clone run pip install -e '.[{name}]'"
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """See that an argument is one of its choices.
+    """Check that an argument is one of its choices.
 
     Raises:
-        ValueError: naming the argument, what was found and the choices.
+        ValueError: the value is not among the choices; the message names them.
     """
     if value not in choices:
-        like = near(value, [one for one in choices if isinstance(one, str)])
-        hint = "" if like is None else f"; is it {like!r}?"
-        known = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} is {value!r}, expected one of {known}{hint}")
+        similar = near(value, [choice for choice in choices if isinstance(choice, str)])
+        hint = "" if similar is None else f"; is it {similar!r}?"
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} is {value!r}, expected one of {listed}{hint}")
 
 
-def near(word: object, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one, or None if none is."""
-    found = difflib.get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
-    return found[0] if found else None
+def near(word: object, words: Iterable[str]) -> str | None:
+    """Return the most similar of some words, or None if none is similar."""
+    matches = difflib.get_close_matches(word, list(words), n=1) if isinstance(word, str) else []
+    return matches[0] if matches else None
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    r"""Escape unprintable characters and line ends as Python does, such as `\x1b`.
+    r"""Escape unprintable characters and newlines in Python's syntax, such as `\x1b`.
 
     Args:
-        longest: most characters of the result, or None for no limit. A longer text loses its
-            middle: a message has its location at the start and its remedy at the end.
+        longest: the maximum length of the result, or None for no limit. The middle of a longer text
+            is cut, since messages start with a location and end with a remedy.
     """
-    escaped = UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+    escaped = UNPRINTABLE.sub(lambda match: ascii(match.group())[1:-1], text)
     if longest is None or len(escaped) <= longest:
         return escaped
     end = len(escaped) - min(TAIL, longest // 4)
@@ -91,7 +92,7 @@ def many_lines(text: str) -> str:
 
 
 def is_valid_unicode(text: str) -> bool:
-    """Whether UTF-8 can encode the text: a Python string may hold half a surrogate pair."""
+    """Return True if UTF-8 can encode the text, which fails for a lone surrogate."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -103,7 +104,7 @@ def parse_bytes(text: str, *, unit_required: bool = True) -> int:
     """Parse a size in bytes: 16GB is 16 * 1000**3, 16GiB is 16 * 1024**3.
 
     Args:
-        unit_required: if False, a plain whole number is a size in bytes.
+        unit_required: if False, accept an integer without a unit as a size in bytes.
 
     Raises:
         InputError: the number or the unit is invalid, or the size is 0.

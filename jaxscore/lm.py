@@ -1,10 +1,10 @@
-"""The contract of a language model: its methods for evaluation systems, and its limits.
+"""The interface of a language model: its methods for evaluation systems, and its limits.
 
-    LM         score, stream, label, generate, describe: every model, here or behind a server
-    LocalLM    also the tokenizer, the journal, counters, other layouts: models of this process
+    LM         score, stream, label, generate, describe: all models, local or on a server
+    LocalLM    also the tokenizer, the journal, counters, other layouts: models in this process
 
-A system reads `lm.capabilities` where its behaviour depends on the model, and calls the method
-otherwise. A method that the model does not have raises an `InputError`.
+A system reads `lm.capabilities` if its behaviour depends on the model, and otherwise just calls the
+method. A method that the model does not support raises an `InputError`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from jaxscore.errors import InputError
 from jaxscore.types.results import Generated, ScoredRequest
 
-if TYPE_CHECKING:  # importing them imports JAX
+if TYPE_CHECKING:  # these import JAX
     from jaxscore.engine.engine import Engine
     from jaxscore.engine.generation import Generator
     from jaxscore.engine.progress import RunStatistics
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # importing them imports JAX
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a model can do, and its limits. The defaults describe a model that can do nothing.
+    """Supported operations and limits of a model. By default nothing is supported.
 
     Attributes:
         scores: `score` and `stream` work.
@@ -39,13 +39,13 @@ class Capabilities:
             and `top`.
         has_other_layouts: the rounding-error audit works.
         has_distribution: scores have token ids, entropy and self-certainty. Otherwise the ids
-            are -1 and the numbers NaN.
+            are -1 and the other values NaN.
         shares_prefixes: text that requests share is computed once, unless the model is loaded as
             `reproducible`.
-        truncates: `score` takes `truncate="left"`.
-        boundaries: policies of `jaxscore.text.encoder` that `score` takes.
-        vocab_size: number of token ids, or None if unknown.
-        max_positions: tokens of the longest text, or None if unknown.
+        truncates: `score` accepts `truncate="left"`.
+        boundaries: the policies of `jaxscore.text.encoder` that `score` accepts.
+        vocab_size: the number of token ids, or None if unknown.
+        max_positions: the maximum number of tokens of a text, or None if unknown.
     """
 
     scores: bool = False
@@ -65,24 +65,24 @@ class Capabilities:
 
 @runtime_checkable
 class LM(Protocol):
-    """A language model. Results come in the order of the requests, and a request fails alone.
+    """A language model.
 
-    A result of a failed request has `error` set. Log-probabilities, entropies and self-certainties
-    are in nats.
+    Results have the order of the requests. A failed request has `error` set in its result and does
+    not affect others. Log-probabilities, entropies and self-certainties are in nats.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do."""
+        """Supported operations and limits of the model."""
         ...
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What a reader of the results should know about the model, once there are results."""
+        """Warnings about the model for readers of the results, available after a run."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Name the model and how it is computed, as JSON, for reports."""
+        """Describe the model and its computation as JSON, for reports."""
         ...
 
     def score(
@@ -100,19 +100,19 @@ class LM(Protocol):
         Args:
             requests: `Request`s in any order; a local model also takes the forms of
                 `jaxscore.types.requests`.
-            boundary: where the continuation starts, one of `capabilities.boundaries`.
-            truncate: "left" drops a context's oldest tokens from a request that is longer than
-                the model's positions; None fails that request.
-            special_tokens: whether the tokenizer's BOS precedes a text that has none.
-            measures: further numbers per token, see `jaxscore.device.lm_head.sums`.
-            top: number of most probable tokens to return per token.
+            boundary: the boundary policy, one of `capabilities.boundaries`.
+            truncate: "left" drops the oldest context tokens of a request that is longer than the
+                model's positions; with None such a request fails.
+            special_tokens: if True, add the tokenizer's BOS to texts without one.
+            measures: additional values per token; see `jaxscore.device.lm_head.sums`.
+            top: the number of most probable tokens to return per token.
 
         Returns:
             One `ScoredRequest` per request; its arrays have one entry per token of the
             continuation.
 
         Raises:
-            InputError: an argument that the model does not take.
+            InputError: the model does not support an argument.
         """
         ...
 
@@ -131,12 +131,12 @@ class LM(Protocol):
         """Score like `score`, for more requests than fit in memory.
 
         Args:
-            window: number of requests that are planned together and kept in memory, or None for
-                the model's own choice.
-            n_requests: number of requests if known, for the estimate of the time left.
+            window: the number of requests planned together and kept in memory, or None for the
+                model's default.
+            n_requests: the number of requests if known, to estimate the remaining time.
 
         Raises:
-            InputError: an argument that the model does not take.
+            InputError: the model does not support an argument.
         """
         ...
 
@@ -145,13 +145,13 @@ class LM(Protocol):
 
         Args:
             requests: `LabelRequest`s for a local model, `TextLabelRequest`s otherwise.
-            truncate: as in `score`, for the prompt.
+            truncate: see `score`; it applies to the prompt.
 
         Returns:
             One `LabelScores` per request, or one `ListedLabelScores` per `TextLabelRequest`.
 
         Raises:
-            InputError: the model has no labels, or an argument that it does not take.
+            InputError: the model does not support labels or an argument.
         """
         ...
 
@@ -162,7 +162,7 @@ class LM(Protocol):
             requests: `GenerationRequest`s, or `ChatRequest`s if the model takes messages.
 
         Raises:
-            InputError: the model does not generate, or does not take such requests.
+            InputError: the model does not support generation or requests of this type.
         """
         ...
 
@@ -171,11 +171,11 @@ class LocalLM(LM, Protocol):
     """A model that runs in this process.
 
     Attributes:
-        engine: runs token sequences.
-        encoder: text to token ids, with the tokenizer.
-        journal: results of earlier runs, or None.
-        statistics: counters of this process.
-        batch_tokens: tokens per batch, padding included.
+        engine: the engine that scores token sequences.
+        encoder: the encoder of text to token ids, with the tokenizer.
+        journal: the results of earlier runs, or None.
+        statistics: the counters of this process.
+        batch_tokens: the number of tokens per batch, including padding.
     """
 
     @property
@@ -195,11 +195,11 @@ class LocalLM(LM, Protocol):
 
     @property
     def reproducible(self) -> bool:
-        """Whether the bits of a request's scores depend on that request alone."""
+        """True if the bits of a request's scores do not depend on other requests."""
         ...
 
     def other_layouts(self) -> Mapping[str, "LocalLM"]:
-        """The same model with other batches and rows, by a readable name."""
+        """Return the same model with other layouts of batches and rows, by a readable name."""
         ...
 
     def uncounted(self) -> AbstractContextManager[None]:
@@ -207,7 +207,7 @@ class LocalLM(LM, Protocol):
         ...
 
     def generator(self) -> "Generator":
-        """A generator that yields each result as soon as it is finished."""
+        """Return a generator that yields each result as soon as it is complete."""
         ...
 
 
@@ -227,11 +227,11 @@ def require(system: str, lm: object, *needed: str) -> LM:
     """Check that `lm` is a model with the capabilities that a system needs.
 
     Args:
-        system: its name, for the message.
-        needed: fields of `Capabilities`, keys of `REMEDIES`.
+        system: the name of the system, for the message.
+        needed: the required fields of `Capabilities`, keys of `REMEDIES`.
 
     Raises:
-        InputError: `lm` is no model, or lacks a capability.
+        InputError: `lm` is not a model, or lacks a capability.
     """
     can = lm.capabilities if isinstance(lm, LM) else Capabilities()
     if missing := [name for name in needed if not getattr(can, name)]:
@@ -244,9 +244,9 @@ def require(system: str, lm: object, *needed: str) -> LM:
 
 
 def require_local(system: str, lm: object, *needed: str) -> LocalLM:
-    """Check like `require` that `lm` is a model of this process.
+    """Check that `lm` is a model in this process with some capabilities; see `require`.
 
     Raises:
-        InputError: it is not, or lacks a capability.
+        InputError: `lm` is not a local model, or lacks a capability.
     """
     return cast(LocalLM, require(system, lm, "is_local", *needed))

@@ -1,4 +1,4 @@
-"""Model pair: a `Scorer` of two models, whose results include their divergences."""
+"""A `Scorer` of a pair of models, whose results include their divergences."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -43,10 +43,10 @@ ALIKE = (
 
 
 class DivergenceScorer(Scorer):
-    """Scores text under a model p and its divergence from a reference q.
+    """A scorer of text under a model p that also measures its divergence from a reference q.
 
-    `score` and `stream` give results of p, whose `measures` are those of both models
-    (`jaxscore.device.lm_head.divergence.MEASURES`). It generates no text.
+    `score` and `stream` return results of p, whose `measures` compare both models
+    (`jaxscore.device.lm_head.divergence.MEASURES`). Generation is not supported.
 
     Example:
         >>> scorer = DivergenceScorer.from_pretrained("demo", "demo", reference_dtype="bfloat16")
@@ -54,7 +54,7 @@ class DivergenceScorer(Scorer):
         >>> scored.measures["kl"]
 
     Attributes:
-        is_identical: whether both models have the same weights and settings.
+        is_identical: True if both models have the same weights and settings.
     """
 
     is_identical: bool = False
@@ -63,8 +63,9 @@ class DivergenceScorer(Scorer):
 
     @property
     def capabilities(self) -> Capabilities:
-        own = super().capabilities
-        return dataclasses.replace(own, compares_models=True, generates=False, takes_messages=False)
+        return dataclasses.replace(
+            super().capabilities, compares_models=True, generates=False, takes_messages=False
+        )
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -73,11 +74,11 @@ class DivergenceScorer(Scorer):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """p and q; the pair if it was not loaded from checkpoints."""
+        """p and q, or the combined pair if it was not loaded from checkpoints."""
         return self._models or super().models
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]  # it takes two
+    def from_pretrained(  # type: ignore[override]  # two models
         cls,
         model: str,
         reference: str,
@@ -102,15 +103,15 @@ class DivergenceScorer(Scorer):
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
         reference_accept_config: Sequence[str] = (),
-    ) -> "DivergenceScorer":  # over 60 lines: most of them pass public parameters on
+    ) -> "DivergenceScorer":  # over 60 lines: mostly public parameters
         """Load two checkpoints onto the same devices.
 
         Args:
             model, reference: p and q: a local folder, a hub id, or "demo".
-            reference_dtype, reference_implementation: settings of q; None is the setting of p.
-            reference_revision, reference_lora, reference_quantize, reference_accept_config:
-                settings of q; None is no such setting.
-            mesh: as in `Scorer.from_pretrained`; "auto" gives half of the memory to each model, and
+            reference_dtype, reference_implementation: the settings of q; None means those of p.
+            reference_revision, reference_lora, reference_quantize, reference_accept_config: the
+                settings of q; None means unset.
+            mesh: see `Scorer.from_pretrained`. "auto" assigns half of the memory to each model, and
                 both models use the same mesh.
 
         Other arguments: see `Scorer.from_pretrained`.
@@ -120,16 +121,19 @@ class DivergenceScorer(Scorer):
                 or their tokenizers or numbers of columns differ.
         """
         use_device(device)
-        own = _settings(dtype, implementation, revision, lora, quantize)
-        other = _settings(
+        p_settings = _settings(dtype, implementation, revision, lora, quantize)
+        q_settings = _settings(
             reference_dtype or dtype,
             reference_implementation or implementation,
             reference_revision,
             reference_lora,
             reference_quantize,
         )
-        same_place = _place(model) == _place(reference) and own["revision"] == other["revision"]
-        if same_place and own == other:
+        same_checkpoint = (
+            _resolve(model) == _resolve(reference)
+            and p_settings["revision"] == q_settings["revision"]
+        )
+        if same_checkpoint and p_settings == q_settings:
             raise InputError(ALIKE)
         shared: dict[str, Any] = {
             "trust_remote_code": trust_remote_code,
@@ -138,22 +142,24 @@ class DivergenceScorer(Scorer):
             "n_models": 2,
             "generates": False,
         }
-        p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **own, **shared)
-        laid = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
+        p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **p_settings, **shared)
+        mesh_shape = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
         q = load_checkpoint(
             reference,
-            mesh=mesh and laid,
+            mesh=mesh and mesh_shape,
             accept_config=reference_accept_config,
-            **other,
+            **q_settings,
             **shared,
         )
         is_identical = p.about == q.about
-        if same_place and is_identical:
+        if same_checkpoint and is_identical:
             raise InputError(ALIKE)
-        if (found := tokenizer_difference(p.encoder.tokenizer, q.encoder.tokenizer)) is not None:
+        if (
+            difference := tokenizer_difference(p.encoder.tokenizer, q.encoder.tokenizer)
+        ) is not None:
             raise InputError(
-                f"--model {model} and --reference {reference} have other tokenizers: {found}; a "
-                "divergence compares probabilities of the same tokens"
+                f"--model {model} and --reference {reference} have different tokenizers: {difference}; "
+                "a divergence compares probabilities of the same tokens"
             )
         both = paired(p.model, q.model)
         about = _about(p, q)
@@ -168,23 +174,23 @@ class DivergenceScorer(Scorer):
             reproducible=reproducible,
         )
         scorer._models, scorer.is_identical, scorer.about = (p.model, q.model), is_identical, about
-        scorer._origin = model, revision, cache_dir, own["lora"]
-        scorer._origin_of_reference = reference, reference_revision, cache_dir, other["lora"]
+        scorer._origin = model, revision, cache_dir, p_settings["lora"]
+        scorer._origin_of_reference = reference, reference_revision, cache_dir, q_settings["lora"]
         return scorer
 
     def describe(self) -> dict[str, Any]:
-        """`Scorer.describe` of p, with the facts of q as `reference`, `reference_dtype`, …"""
+        """Describe p like `Scorer`, and q with the keys `reference`, `reference_dtype`, …"""
         if not self._models:
             return super().describe()
-        own, other = (
+        p_facts, q_facts = (
             provenance.of_model(name, model, *origin, reproducible=self.reproducible)
             for model, (name, *origin) in zip(
                 self._models, (self._origin, self._origin_of_reference), strict=True
             )
         )
-        return own | {
+        return p_facts | {
             "reference" if name == "model" else f"reference_{name}": value
-            for name, value in other.items()
+            for name, value in q_facts.items()
             if name not in RUN_FACTS
         }
 
@@ -205,7 +211,7 @@ class DivergenceScorer(Scorer):
 
     @classmethod
     def from_tensors(cls, *_: Any, **__: Any) -> NoReturn:
-        """Refused.
+        """Raise an error: not supported.
 
         Raises:
             InputError: a pair takes two checkpoints.
@@ -216,11 +222,11 @@ class DivergenceScorer(Scorer):
 
     @classmethod
     def from_function(cls, *_: Any, **__: Any) -> NoReturn:
-        """Refused, as `from_tensors`."""
+        """Refuse, like `from_tensors`."""
         cls.from_tensors()
 
     def update(self, values: Any) -> NoReturn:
-        """Refused.
+        """Raise an error: not supported.
 
         Raises:
             InputError: a pair has two models.
@@ -228,10 +234,10 @@ class DivergenceScorer(Scorer):
         raise InputError("a DivergenceScorer takes no other weights; update a Scorer of each model")
 
     def generate(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused.
+        """Raise an error: not supported.
 
         Raises:
-            InputError: two models write no text together.
+            InputError: two models cannot generate together.
         """
         raise InputError(
             "a DivergenceScorer generates no text; load one model with Scorer.from_pretrained"
@@ -245,7 +251,7 @@ def _settings(
     lora: str | Path | None,
     quantize: Quantize | None,
 ) -> dict[str, Any]:
-    """Settings of one model for `load_checkpoint`."""
+    """Return the settings of one model for `load_checkpoint`."""
     return {
         "dtype": dtype,
         "implementation": implementation,
@@ -255,13 +261,12 @@ def _settings(
     }
 
 
-def _place(name: str) -> str:
-    """Resolved path of a local folder, otherwise the name."""
+def _resolve(name: str) -> str:
+    """Return the resolved path of a local folder, or the name of another model."""
     path = Path(name)
     return str(path.resolve()) if path.exists() else name
 
 
 def _about(p: Loaded, q: Loaded) -> dict[str, Any]:
-    """Facts that determine the numbers of a pair, flat: the identity of its journal entries."""
-    own = {f"reference_{name}": q.about[name] for name in MODEL_FACTS if name in q.about}
-    return p.about | own
+    """Return the facts that determine a pair's numbers: the identity of its journal entries."""
+    return p.about | {f"reference_{name}": q.about[name] for name in MODEL_FACTS if name in q.about}

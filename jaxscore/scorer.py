@@ -1,4 +1,4 @@
-"""Scores text with one model: tokenizes requests, runs the engine, assembles results."""
+"""Scoring of text with one model: tokenization, the engine, and assembly of results."""
 
 import contextlib
 import dataclasses
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Scorer:
-    """Scores text under one model: tokenizes requests, runs the engine, assembles results.
+    """A scorer of text under one model.
 
     Example:
         >>> scorer = Scorer.from_pretrained("demo")
@@ -58,9 +58,9 @@ class Scorer:
         >>> scored.sum_logprob, scored.mean_entropy
 
     Attributes:
-        engine: runs the model.
-        encoder: text to token ids.
-        about: facts beside the requests that determine the numbers, for JSON; empty for a model
+        engine: the engine that runs the model.
+        encoder: the encoder of text to token ids.
+        about: the facts other than requests that determine the numbers, for JSON; empty for a model
             that was not loaded from a checkpoint.
     """
 
@@ -130,12 +130,12 @@ class Scorer:
 
     @property
     def reproducible(self) -> bool:
-        """Whether the bits of a request's scores depend on that request alone."""
+        """True if the bits of a request's scores do not depend on other requests."""
         return self.engine.planner.reproducible
 
     @property
     def progress(self) -> bool:
-        """Whether a bar is displayed on stderr; may be set between two runs."""
+        """True if a progress bar is displayed on stderr; can be set between runs."""
         return self.engine.progress
 
     @progress.setter
@@ -149,10 +149,10 @@ class Scorer:
 
     @property
     def journal(self) -> Journal | None:
-        """Results of earlier runs, which new results are added to; may be set between two runs.
+        """Results of earlier runs, to which new results are added; can be set between runs.
 
         Raises:
-            InputError: (when set) it was made for other facts than `about`.
+            InputError: (when set) the journal was created for facts other than `about`.
         """
         return self.engine.journal
 
@@ -160,8 +160,8 @@ class Scorer:
     def journal(self, journal: Journal | None) -> None:
         if journal is not None and self.about and not journal.has_scores_of(self.about):
             raise InputError(
-                f"journal {journal.path}: it is for another model or other options than this "
-                "scorer's; make one with Journal(path, scorer.about)"
+                f"journal {journal.path}: it belongs to another model or other options than this "
+                "scorer's; create one with Journal(path, scorer.about)"
             )
         self.engine.journal = journal
 
@@ -190,27 +190,27 @@ class Scorer:
 
         Args:
             model: a local folder, a hub id, or "demo".
-            device: "cpu", "gpu", "cuda" or "tpu"; None is the best one that JAX finds.
-            dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 always.
-            implementation: "native" is our decoder, "transformers" their Flax class, "auto" is
-                "native".
-            revision: of a hub id.
-            trust_remote_code: run code that the checkpoint brings for its tokenizer, and no other.
-            cache_dir: download folder of hub ids; None is the hub's own.
-            lora: a folder with an adapter in PEFT's format, merged into the weights.
+            device: "cpu", "gpu", "cuda" or "tpu"; None means the best one that JAX finds.
+            dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are always float32.
+            implementation: "native" is jaxscore's decoder, "transformers" the Flax class of
+                transformers, "auto" means "native".
+            revision: the revision of a hub id.
+            trust_remote_code: run the checkpoint's custom code, only for its tokenizer.
+            cache_dir: the download folder for hub ids; None means the hub's default.
+            lora: a folder with an adapter in PEFT's format, which is merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers, "stored" keeps them in
                 the blocks of their file.
-            batch_tokens: tokens in each batch, padding included; decides speed and memory. "auto"
-                is what fits in the device's memory, from 512 to 32,768; None is 4,096 on a CPU and
-                "auto" on an accelerator.
-            progress: a bar on stderr with tokens per second and the time left.
-            journal: a file of finished results, which the next run with it does not compute again;
-                locked until `close`.
-            mesh: devices, "auto", "data=N,model=M" or "fsdp=N,model=M"; None is the first device.
-            reproducible: the bits of a request's scores depend on that request alone; slower.
-            accept_config: unhandled keys of config.json that, as you vouch, change no number. They
-                are ignored and recorded.
-            generates: `mesh="auto"` leaves memory for KV caches of generated text.
+            batch_tokens: the number of tokens per batch, including padding, which affects speed and
+                memory. "auto" fits the device's memory, from 512 to 32,768; None means 4,096 on a
+                CPU and "auto" on an accelerator.
+            progress: display a bar on stderr with tokens per second and the remaining time.
+            journal: a file of results, which later runs with it reuse; locked until `close`.
+            mesh: the devices: "auto", "data=N,model=M" or "fsdp=N,model=M"; None means the first
+                device.
+            reproducible: the bits of a request's scores do not depend on other requests; slower.
+            accept_config: unhandled keys of config.json that, as the caller asserts, do not affect
+                results. They are ignored and recorded.
+            generates: `mesh="auto"` reserves memory for KV caches of generated text.
 
         Raises:
             InputError: the model or the journal cannot be used.
@@ -258,24 +258,24 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
     ) -> "Scorer":
-        """Score with weights that this program has in memory, such as a training run's.
+        """Create a scorer from weights in memory, such as those of a training run.
 
-        They are read as those of a checkpoint: every tensor is accounted for by its name, type
-        and shape. Device arrays are stacked and split over the mesh on the devices, and not
-        through the host; tensors on other devices are first copied whole to each device of the
-        mesh. Nothing shares memory with `tensors`, which may be donated afterwards.
+        The weights are read like those of a checkpoint: each tensor is checked by its name, type
+        and shape. Device arrays are stacked and split over the mesh on the devices, not through the
+        host; tensors on other devices are first copied to each device of the mesh. The scorer does
+        not share memory with `tensors`, which may be donated afterwards.
 
         Args:
-            config: what config.json contains, a config of transformers, or the folder or hub id
+            config: the content of config.json, a config of transformers, or the folder or hub id
                 of a checkpoint.
             tensors: NumPy or JAX arrays, in any sharding, by their Hugging Face name
-                (`model.embed_tokens.weight`). A tied model may leave out `lm_head.weight`.
+                (`model.embed_tokens.weight`). A tied model may omit `lm_head.weight`.
             tokenizer: a fast tokenizer of transformers, or the folder or hub id of a checkpoint.
-            dtype, batch_tokens, progress, mesh, reproducible: as in `from_pretrained`.
-            quantize: "int8" as in `from_pretrained`, of NumPy arrays alone.
+            dtype, batch_tokens, progress, mesh, reproducible: see `from_pretrained`.
+            quantize: "int8", only for NumPy arrays; see `from_pretrained`.
 
         Raises:
-            InputError: a model, config or tensor that is not handled, by its name.
+            InputError: the model, config or a tensor is not supported; the message names it.
         """
         loaded = load_tensors(
             config,
@@ -308,34 +308,34 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
     ) -> "Scorer":
-        """Score with any JAX model: Flax Linen, Flax NNX, Equinox, Haiku, or plain functions.
+        """Create a scorer from any JAX model: Flax Linen or NNX, Equinox, Haiku, plain functions.
 
-        Both functions are traced, so they are pure, and the parameters come as their argument.
-        Such a model has no KV cache, so each new token computes its whole text again. Generation
-        ends at the tokenizer's EOS.
+        Both functions are traced, so they must be pure and take the parameters as an argument.
+        Generation runs without a KV cache, so each new token recomputes the whole text, and ends at
+        the tokenizer's EOS.
 
         Args:
             hidden_states: (params, ids) -> hidden states [R, L, D] after the last norm, before
                 the LM head. `ids` is int32 [R, L]; each row is one text from position 0, padded
-                at its end. A state depends on earlier tokens of its row alone. With `takes_mask`:
-                (params, ids, positions, mask), see there.
-            unembed: params -> the LM head's weight [V, D], or that and a bias [V]. Its dtype,
-                float32 or bfloat16, of the products; sums are float32.
-            params: tree of NumPy or JAX arrays, which are copied whole to each device.
+                at its end. A state must depend only on its token and earlier tokens of its row.
+                With `takes_mask` the arguments are (params, ids, positions, mask).
+            unembed: params -> the LM head's weight [V, D], or the weight and a bias [V]. Products
+                use its dtype, float32 or bfloat16; sums are float32.
+            params: a tree of NumPy or JAX arrays, which are copied to each device.
             tokenizer: a fast tokenizer of transformers, or the folder or hub id of a checkpoint.
             vocab_size: V.
-            max_positions: tokens of the longest text.
-            takes_mask: a row holds several texts as packed tries, so that text that requests share
-                is computed once. `positions` is int32 [R, L], and `mask` bool [R, L, L]: whether
-                token i attends to token j, in place of the causal mask.
+            max_positions: the maximum number of tokens of a text.
+            takes_mask: if True, a row contains several texts as packed tries, so that text that
+                requests share is computed once. `positions` is int32 [R, L], and `mask` is bool
+                [R, L, L], True if token i attends to token j; it replaces the causal mask.
             scale, softcap: logits are softcap * tanh(scale * (h @ weight.T + bias) / softcap).
-            name: of the model, in reports.
-            mesh: "data=N", with all parameters on each device; None is the first device.
-            batch_tokens, progress, reproducible: as in `from_pretrained`.
+            name: the model's name in reports.
+            mesh: "data=N", with all parameters on each device; None means the first device.
+            batch_tokens, progress, reproducible: see `from_pretrained`.
 
         Raises:
-            InputError: parameters that are no arrays, results of other shapes, a mesh that splits
-                the model, or a tokenizer that cannot be used.
+            InputError: a parameter is not an array, a result has another shape, the mesh splits the
+                model, or the tokenizer cannot be used.
         """
         sizes: dict[str, Any] = {"vocab_size": vocab_size, "max_positions": max_positions}
         functions: dict[str, Any] = {"hidden_states": hidden_states, "unembed": unembed}
@@ -350,7 +350,7 @@ class Scorer:
     def _in_memory(
         cls, loaded: Loaded, batch_tokens: int | str | None, options: dict[str, Any]
     ) -> "Scorer":
-        """A scorer of weights without a name."""
+        """Create a scorer of weights in memory, which do not have a name."""
         size = BatchTokens(batch_tokens, reproducible=options["reproducible"])
         tokens = size.choose(loaded.model)
         scorer = cls(loaded.model, loaded.encoder, batch_tokens=tokens, **options)
@@ -358,34 +358,34 @@ class Scorer:
         return scorer
 
     def update(self, values: Any) -> None:
-        """Score with other weights of the same shapes from now on, without compiling.
+        """Replace the weights by others of the same shapes, without compiling.
 
         The journal, whose scores are of the old weights, is closed and detached, and `about` and
         `describe` name the new weights. The first update with device arrays compiles the program
-        that stacks them, unless `from_tensors` took arrays like them. Old and new weights are in
-        memory together until it returns.
+        that stacks them, unless `from_tensors` received such arrays. Old and new weights are both
+        in memory until the method returns.
 
         Args:
-            values: tensors as of `from_tensors`; of `from_function` all parameters, in their tree;
-                or, of our own decoder, all of `scorer.model.params`. They may be donated
-                afterwards.
+            values: tensors like those of `from_tensors`; for `from_function` the tree of all
+                parameters; or, for the native decoder, all of `scorer.model.params`. They may be
+                donated afterwards.
 
         Raises:
-            InputError: a value of another shape or dtype, missing or left over, by its name; a
-                model with a LoRA adapter or with weights in the blocks of a GGUF file; a stream
-                that has not ended. The old weights then stay.
+            InputError: a value has another shape or dtype, is missing or is unexpected; the model
+                has a LoRA adapter or weights in the blocks of a GGUF file; or a stream has not
+                ended. The old weights are then kept.
         """
         self.engine.replace_params(values)
         self.about = self.about | {"model": new_identity()}
 
     def describe(self) -> dict[str, Any]:
-        """Describe the model, its adapter, and how and where it is computed, for reports."""
+        """Describe the model, its adapter, and its computation, for reports."""
         name, revision, cache_dir, adapter = self._origin
-        found = provenance.of_model(
+        facts = provenance.of_model(
             name, self.model, revision, cache_dir, adapter, reproducible=self.reproducible
         )
         weights = self.about.get("model", "")
-        return found | ({"weights": weights} if weights.startswith(IN_MEMORY) else {})
+        return facts | ({"weights": weights} if weights.startswith(IN_MEMORY) else {})
 
     def close(self) -> None:
         """Release the journal to other runs. May be called twice."""
@@ -399,15 +399,15 @@ class Scorer:
 
     def __repr__(self) -> str:
         model, name = self.model, self._origin[0] or self.model.model_type
-        kind = "" if name == model.model_type else f"{model.model_type}, "
-        return f"<Scorer {name}: {kind}{model.implementation}, {model.dtype}>"
+        model_type = "" if name == model.model_type else f"{model.model_type}, "
+        return f"<Scorer {name}: {model_type}{model.implementation}, {model.dtype}>"
 
     def begin_output(self) -> None:
-        """Start the plan hash and the counts of another output, see `facts`."""
+        """Start the plan hash and the counts of another output; see `facts`."""
         self.engine.statistics.begin_output()
 
     def facts(self) -> dict[str, Any]:
-        """Plan, counts and programs of the current output, for its manifest."""
+        """Return the plan, counts and programs of the current output, for its manifest."""
         stored_as = self.model.stored_as
         return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
 
@@ -423,9 +423,9 @@ class Scorer:
             engine.statistics, engine.pauses_journal, engine.progress = before
 
     def other_layouts(self) -> dict[str, "Scorer"]:
-        """Scorers of the same model with other layouts of requests, by a name for the user.
+        """Return scorers of the same model with other layouts of requests, by a readable name.
 
-        They have no journal, and counters of their own.
+        They do not use the journal, and have separate counters.
         """
         tokens = self.batch_tokens
         other = tokens // 2 if tokens // 2 >= SHORTEST_ROW else 2 * tokens
@@ -450,15 +450,15 @@ class Scorer:
         """Score token ids instead of text.
 
         Args:
-            top: number of most probable tokens to return for each scored token, see
+            top: the number of most probable tokens to return for each scored token; see
                 `SequenceScores`.
-            measures: "deviation", "rank", "renyi2", "varentropy": further measures of each
-                scored token, see `jaxscore.device.lm_head.sums`.
+            measures: additional measures of each scored token: "deviation", "rank", "renyi2",
+                "varentropy"; see `jaxscore.device.lm_head.sums`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
-                or has an id that is no integer of the model's vocabulary; `top` is below 0 or
-                above the vocabulary; or a measure does not exist.
+                or has an id that is not in the model's vocabulary; `top` is below 0 or above the
+                size of the vocabulary; or a measure does not exist.
         """
         return self.engine.score_sequences(sequences, top=top, measures=measures)
 
@@ -480,12 +480,12 @@ class Scorer:
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
-                a DataFrame, see `jaxscore.types.requests`; shared text is computed once.
-            boundary: where the continuation starts, see `jaxscore.text.encoder`.
-            truncate: "left" drops the context's oldest tokens (after the BOS) from a request
-                that is longer than the model's positions; None fails that request.
-            special_tokens: whether to prepend the tokenizer's BOS to a text without one.
-            measures, top: as in `score_sequences`; see `ScoredRequest.measures` and `top`.
+                a DataFrame; see `jaxscore.types.requests`. Shared text is computed once.
+            boundary: the boundary policy; see `jaxscore.text.encoder`.
+            truncate: "left" drops the oldest context tokens (after the BOS) of a request that is
+                longer than the model's positions; with None such a request fails.
+            special_tokens: if True, prepend the tokenizer's BOS to texts without one.
+            measures, top: see `score_sequences`, `ScoredRequest.measures` and `ScoredRequest.top`.
 
         Returns:
             One result for each request, as a list that notebooks display (`Results`). A request
@@ -500,8 +500,8 @@ class Scorer:
         chunks = split_chunks((read[k] for k in order), sizes)
         stream = self._stream(chunks, windows, len(read), measures, top)
         results = Results([None] * len(read))
-        for place, scored in zip(order, stream, strict=True):
-            results[place] = scored
+        for index, scored in zip(order, stream, strict=True):
+            results[index] = scored
         return results
 
     def stream(
@@ -517,19 +517,19 @@ class Scorer:
         measures: Collection[str] = (),
         top: int = 0,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more requests than fit in memory.
+        """Score like `score`, for more requests than fit in memory.
 
-        When the results of a window are yielded, at most three further windows, and `window`
-        requests beyond them, have been read. Until the iterator ends or is closed, garbage is
-        collected seldom in the whole process.
+        When the results of a window are yielded, at most three further windows and `window`
+        additional requests have been read. Until the iterator ends or is closed, garbage collection
+        of the process is rare.
 
         Args:
-            requests, boundary, truncate, special_tokens, measures, top: as in `score`.
-            window: number of requests that are planned together, share prefixes and are in memory.
-                None is 4,096, and fewer at first, so that the device starts early.
-            window_tokens: most tokens of a window; the next one takes the remaining requests.
-                None is no limit.
-            n_requests: number of requests in all, if known: for the time left.
+            requests, boundary, truncate, special_tokens, measures, top: see `score`.
+            window: the number of requests that are planned together, share prefixes and are in
+                memory. None means 4,096, and fewer at first, so that the device starts early.
+            window_tokens: the maximum number of tokens of a window, or None for no limit; remaining
+                requests go to the next window.
+            n_requests: the total number of requests if known, to estimate the remaining time.
 
         Raises:
             ValueError: an option does not exist.
@@ -573,11 +573,11 @@ class Scorer:
         """Score the next-token distribution over a few ids after each prompt.
 
         Args:
-            requests: in any order; text that their prompts share is computed once.
-            truncate: as in `score`; it drops the prompt's oldest tokens.
+            requests: the requests, in any order; shared text of prompts is computed once.
+            truncate: see `score`; it drops the prompt's oldest tokens.
 
         Returns:
-            One result for each request, in order; one that cannot be scored has `error` set.
+            One result for each request, in order; a request that cannot be scored has `error` set.
         """
         check_choice("truncate", truncate, (None, *get_args(Truncate)))
         requests = list(requests)
@@ -605,13 +605,13 @@ class Scorer:
             >>> scorer.choose("Is Oslo in Norway? Answer Yes or No:", [" Yes", " No"]).best
 
         Args:
-            prompt: text; nothing is inserted between it and an option.
-            options: at least one text, each scored whole.
-            boundary, truncate: as in `score`.
+            prompt: the text before the options; nothing is inserted between it and an option.
+            options: at least one text; all of its tokens are scored.
+            boundary, truncate: see `score`.
 
         Raises:
-            TypeError: `options` is one string.
-            ValueError: there are no options.
+            TypeError: `options` is a string.
+            ValueError: `options` is empty.
         """
         if isinstance(options, str):
             raise TypeError("options is one string, expected a list of strings")
@@ -624,8 +624,8 @@ class Scorer:
         )
 
     def generator(self) -> "Generator":
-        """A generator that yields each result as soon as it is finished."""
-        from jaxscore.engine.generation import Generator  # deferred: scoring needs none
+        """Return a generator that yields each result as soon as it is complete."""
+        from jaxscore.engine.generation import Generator  # deferred: not needed for scoring
 
         if not self.capabilities.generates:
             raise InputError(f"{self!r} generates no text: it is a model pair")
@@ -645,25 +645,25 @@ class Scorer:
         eos_ids: Sequence[int] | None = None,
         **unknown: object,
     ) -> list[Generated]:
-        """Text after each prompt, see `Generator.generate`.
+        """Generate a text after each prompt; see `Generator.generate`.
 
         Args:
-            prompts: one text; or texts, `GenerationRequest`s and `ChatRequest`s. Requests have
-                settings of their own, and the tokenizer's chat template makes the text of a
-                conversation. The id of a text is its position.
-            max_new_tokens, temperature, top_p, stop, seed, top_k, repetition_penalty, eos_ids: of
-                the texts, as in `GenerationRequest`; the defaults are greedy. Equal texts with one
-                seed get the same continuation; for several samples of a prompt give
-                `GenerationRequest`s that differ in their seed.
+            prompts: one text; or texts, `GenerationRequest`s and `ChatRequest`s. Requests use their
+                own settings, and conversations are rendered by the tokenizer's chat template. The
+                id of a text is its position.
+            max_new_tokens, temperature, top_p, stop, seed, top_k, repetition_penalty, eos_ids: the
+                settings for texts, see `GenerationRequest`; greedy by default. Equal texts with the
+                same seed get the same continuation; for several samples of a prompt, pass
+                `GenerationRequest`s with different seeds.
 
         Raises:
-            InputError: the tokenizer has no chat template, or it refuses a conversation or leaves
-                out text of it.
+            InputError: the tokenizer lacks a chat template, or the template refuses a conversation
+                or leaves out text.
             TypeError: an unknown keyword; the message names the most similar one.
         """
         for name in unknown:
-            like = near(name, [field.name for field in dataclasses.fields(GenerationRequest)])
-            hint = "" if like is None else f"; is it {like}?"
+            similar = near(name, [field.name for field in dataclasses.fields(GenerationRequest)])
+            hint = "" if similar is None else f"; is it {similar}?"
             raise TypeError(f"generate() got an unexpected keyword argument {name!r}{hint}")
         settings = GenerationRequest(
             "",
@@ -686,7 +686,7 @@ class Scorer:
         return self.generator().generate(requests)
 
     def _as_text(self, request: GenerationRequest | ChatRequest) -> GenerationRequest:
-        """Render a conversation by the chat template; other requests stay."""
+        """Render a conversation by the chat template; return other requests unchanged."""
         if not isinstance(request, ChatRequest):
             return request
         return GenerationRequest(

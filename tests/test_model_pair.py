@@ -77,7 +77,7 @@ def with_a_bos(held):
 )
 def test_other_tokenizers_are_refused_by_name(tmp_path, change, what):
     folder = changed_tokenizer(tmp_path, change)
-    with pytest.raises(InputError, match=f"--reference {folder} have other tokenizers: {what}"):
+    with pytest.raises(InputError, match=f"--reference {folder} have different tokenizers: {what}"):
         DivergenceScorer.from_pretrained(QWEN, str(folder))
 
 

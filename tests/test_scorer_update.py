@@ -113,7 +113,7 @@ def test_no_result_of_old_weights_survives_an_update(tmp_path, monkeypatch):
     [before, _] = scorer.generate(prompts, max_new_tokens=8)
     scorer.update(second)
     assert scorer.journal is None
-    with pytest.raises(InputError, match="it is for another model or other options"):
+    with pytest.raises(InputError, match="it belongs to another model or other options"):
         scorer.journal = of_old
     restored = scorer.statistics.sequences_restored
     np.testing.assert_array_equal(logprobs(scorer, texts), logprobs(fresh, texts))

@@ -99,7 +99,7 @@ def test_answers(serve, kind, made):
     assert 'the answer has an unusable "message"' in errors[3]
     assert "HTTP 500 (6 attempts)" in errors[4]
     assert "the server's error: sick" in errors[5]
-    assert "HTTP 404; give the URL that" in errors[6]
+    assert "HTTP 404; give the URL before" in errors[6]
 
 
 @pytest.mark.parametrize("error", ["{}", {"message": "{}"}])
