@@ -158,8 +158,8 @@ class DivergenceScorer(Scorer):
             difference := tokenizer_difference(p.encoder.tokenizer, q.encoder.tokenizer)
         ) is not None:
             raise InputError(
-                f"--model {model} and --reference {reference} have different tokenizers: {difference}; "
-                "a divergence compares probabilities of the same tokens"
+                f"--model {model} and --reference {reference} have different tokenizers: "
+                f"{difference}; a divergence compares probabilities of the same tokens"
             )
         both = paired(p.model, q.model)
         about = _about(p, q)
