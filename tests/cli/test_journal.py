@@ -231,7 +231,7 @@ def test_no_file_of_a_folder_is_the_journal_of_judge(run, tmp_path, name):
     words = ("judge", "--folder", ours, "--llm", QWEN, "j", "--sample", 3)
     code, _, err = run(*words, "--journal", ours / name)
     assert code == 2
-    assert f"--journal {ours / name}: is a file of this run" in err
+    assert f"--journal {ours / name}: another file of this run has this name" in err
 
 
 def test_probsem_has_no_report_as_its_journal(run, tmp_path):
@@ -240,7 +240,7 @@ def test_probsem_has_no_report_as_its_journal(run, tmp_path):
     page = tmp_path / "demo_truth_demo_report.md"
     code, _, err = run("probsem", "--prompt", "demo", "--test", "truth", *where, "--journal", page)
     assert code == 2
-    assert f"--journal {page}: is a file of this run" in err
+    assert f"--journal {page}: another file of this run has this name" in err
 
 
 def test_a_command_that_starts_again_says_that_it_keeps_nothing(run, tmp_path, monkeypatch):
