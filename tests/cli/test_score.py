@@ -64,7 +64,7 @@ def test_mistral_first_pattern_is_warned_of_unless_it_is_replaced(run, place, mo
     assert "tokenizer.json: splits texts by a pattern that Mistral has replaced" in err
     [first] = records(folder)
     manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
-    assert sum("fix_mistral_regex true" in line for line in manifest["remarks"]) == 1
+    assert sum("set fix_mistral_regex to true" in line for line in manifest["remarks"]) == 1
     content["fix_mistral_regex"] = True
     (model / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
     code, _, err = run(*words)

@@ -58,6 +58,13 @@ def test_unknown_tests_are_no_kill(repository, monkeypatch):
         run(monkeypatch, "--results", repository / "results.json", "--tests", "tests/missing.py")
 
 
+def test_each_mutant_changes_one_place_of_its_folder():
+    for mutant in mutants.MUTANTS:
+        sources = (ROOT / "jaxscore" / mutant.folder).rglob("*.py")
+        count = sum(source.read_text("utf-8").count(mutant.text) for source in sources)
+        assert count == 1, mutant.name
+
+
 def test_table_names_folders_and_tests_that_exist():
     assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS) >= 40
     for mutant in mutants.MUTANTS:
