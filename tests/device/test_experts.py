@@ -115,7 +115,7 @@ def test_blocks_one_pair_at_a_time(monkeypatch, T, only):
     """Every pair of an expert of this shard is in one block, in order; -2 and 7 are elsewhere."""
     monkeypatch.setattr(device_experts, "BLOCK", 8)
     _, _, chosen = given(T, T, only)
-    blocks = device_experts._blocks(jnp.asarray(chosen), COUNT)
+    blocks = device_experts._lay_out_blocks(jnp.asarray(chosen), COUNT)
     of_expert = [np.flatnonzero(chosen.reshape(-1) == e).tolist() for e in range(COUNT)]
     assert blocks.rows.tolist() == [len(pairs) for pairs in of_expert]
     assert blocks.row_end.tolist() == np.cumsum(blocks.rows).tolist()
