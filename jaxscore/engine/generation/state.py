@@ -235,7 +235,7 @@ def check_request(request: GenerationRequest, ids: np.ndarray, model: Model) -> 
         ids: the prompt's token ids, all in the model's vocabulary.
     """
     if not len(ids):
-        return "its prompt is empty (0 tokens), expected at least one token"
+        return "its prompt contains no tokens, expected at least one"
     if n_free_positions(ids, model) < 1:
         return (
             f"its prompt has {len(ids)} tokens, the model takes {model.max_positions} "
