@@ -286,7 +286,7 @@ def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any], share: float) 
     is_valid = isinstance(section, list) and all(type(n) is int and n > 0 for n in section)
     if not is_valid or len(section) != 3 or 2 * sum(section) != width:
         raise InputError(
-            f"mrope_section is {str(section)[:60]}, expected three numbers with a sum of half "
+            f"mrope_section is {str(section)[:60]}, expected three numbers that sum to half of "
             f"the {'head width' if share == 1 else 'rotary channels'} {width}"
         )
 

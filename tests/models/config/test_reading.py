@@ -144,7 +144,7 @@ def test_derived_attributes():
     assert read(gemma4 | given, "").config.per_layer_config == {5: {"head_dim": 32}}
     with pytest.raises(InputError, match="head_dim is 7, expected hidden_size / num_att"):
         read({"model_type": "cohere2", "head_dim": 7}, "")
-    with pytest.raises(InputError, match="give layer_types"):
+    with pytest.raises(InputError, match="set layer_types"):
         read({"model_type": "gemma3_text", "_sliding_window_pattern": 3}, "")
 
 
