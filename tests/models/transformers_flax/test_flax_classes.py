@@ -390,7 +390,7 @@ WRONG = [
     ("xglm", {"add_cross_attention": True}, "add_cross_attention is True"),
     ("xglm", {"d_model": 33}, "d_model is 33"),
     ("gemma", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
-    ("gemma", {"hidden_act": "gelu"}, "'gelu_pytorch_tanh'; make config.json name the same"),
+    ("gemma", {"hidden_act": "gelu"}, "'gelu_pytorch_tanh'; set both to the same value"),
     ("gemma", {"hidden_activation": "relu"}, "hidden_activation is 'relu'"),
     ("gemma", {"rope_theta": 500000.0}, "rope_theta is 500000.0"),
     ("gemma", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling is"),
