@@ -288,7 +288,7 @@ def check_unicode(value: Any, where: str) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise InputError(
-            f"{where}: a string has half a surrogate pair, which is no character; "
+            f"{where}: a string has half a surrogate pair, which is invalid Unicode; "
             "write the character itself in UTF-8"
         ) from None
 

@@ -270,7 +270,7 @@ def test_a_template_that_refuses(served, monkeypatch):
 def test_a_tokenizer_without_a_template(served, monkeypatch):
     monkeypatch.setattr(served.scorer.encoder.tokenizer, "chat_template", None)
     error = refused(served.ask(PATH, BASE), 400, param="messages")
-    assert "no chat template" in error["message"]
+    assert "lacks a chat template" in error["message"]
 
 
 def test_too_long(served):

@@ -96,7 +96,7 @@ def test_many_requests_are_audited_by_a_sample(scorer, monkeypatch):
 
 
 def test_without_a_context_there_is_no_boundary_to_compare(scorer, monkeypatch):
-    def encode(requests, boundary, most):
+    def encode(requests, boundary, max_positions):
         assert not requests
         return []
 

@@ -115,7 +115,7 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
     with monkeypatch.context() as patched:
         patched.setattr(Programs, "run", short)
         with pytest.raises(
-            InputError, match=r"[0-9]+ x [0-9]+ tokens .* take [0-9.]+ k?B"
+            InputError, match=r"[0-9]+ x [0-9]+ tokens, .* take [0-9.]+ k?B"
         ) as reported:
             one.generate(asked())
     for remedy in ("--quantize int8", "--mesh model=N", "fewer new tokens", "longest prompts"):
