@@ -124,7 +124,7 @@ def test_a_shape_that_lies_takes_no_memory(tmp_path, shape):
     message = refused(lambda: opened(tmp_path), tmp_path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert f"tensor {MODULE}.weight_shape says " in message
+    assert f"tensor {MODULE}.weight_shape is " in message
     assert most < 4 << 20
 
 
