@@ -1,0 +1,216 @@
+"""The language of code, messages and pages: docstring openings, phrases and variable names.
+
+A folder that is written in the field's words has no entry in `BOUNDS`. The others have an upper
+bound for each rule, which only ever decreases. `python -m tests.test_language` prints the counts
+of today, and with a folder each occurrence in it.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# A docstring is an imperative, a noun phrase, or "Return True if ...".
+OPENINGS = re.compile(r"(What|Whether|Where|How|Of|As|That|If)\b")
+
+# The description of an argument or attribute is a noun phrase: "length: tokens of the longest row".
+DESCRIPTIONS = re.compile(
+    r"^ +\*{0,2}\w+(?:, \*{0,2}\w+)*: (what|whether|where|how|of|as|that)\b", re.MULTILINE
+)
+
+# Variables are named for what they hold.
+VAGUE_NAMES = frozenset(
+    "found one own place kind part given known ours theirs made most what some whole".split()
+)
+
+PHRASES = {
+    "negated noun": re.compile(
+        r"\b(?:is|are|was|were|has) no (?!longer\b|more\b|less\b|such\b|other\b|different\b|"
+        r"better\b|slower\b|faster\b|larger\b|smaller\b|shorter\b|worse\b)\w+",
+    ),
+    "verb of place": re.compile(
+        r"\b(?:stands?|stood|lies|lay) (?:in|at|beside|behind|before|on)\b"
+    ),
+    "beside": re.compile(r"\b(?:beside|behind) (?:it|them|the|each|an?|its|their|this|that)\b"),
+    "remark": re.compile(r"\bremarks?\b", re.IGNORECASE),
+    "own": re.compile(r"\bof (?:its|their|his|our|your|her) own\b"),
+    "as of": re.compile(r"\b[Aa]s of `|\bthe same as of\b"),
+    "turned channels": re.compile(r"\bun?turned (?:channels?|part)\b|\bunturned\b"),
+    "old words": re.compile(
+        r"\b(?:worth telling|dear(?:er)?|the house|half-finished|made alike|likewise bears?|"
+        r"no character|line ends?|all the same)\b"
+    ),
+    "see that": re.compile(r"(?:^|[.\"] )See that\b"),
+}
+
+# Occurrences that say what they mean in these words: (file, phrase) -> reason.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+# (folder, rule) -> number of occurrences. The shell is rewritten folder by folder.
+BOUNDS = {
+    (".", "phrases"): 2,
+    (".github", "phrases"): 4,
+    ("configs", "phrases"): 1,
+    ("jaxscore", "descriptions"): 6,
+    ("jaxscore", "names"): 20,
+    ("jaxscore", "openings"): 3,
+    ("jaxscore", "phrases"): 8,
+    ("jaxscore/adapters", "descriptions"): 12,
+    ("jaxscore/adapters", "names"): 37,
+    ("jaxscore/adapters", "openings"): 3,
+    ("jaxscore/adapters", "phrases"): 21,
+    ("jaxscore/analysis", "names"): 3,
+    ("jaxscore/cli", "descriptions"): 32,
+    ("jaxscore/cli", "names"): 207,
+    ("jaxscore/cli", "openings"): 25,
+    ("jaxscore/cli", "phrases"): 83,
+    ("jaxscore/device", "names"): 3,
+    ("jaxscore/io", "descriptions"): 34,
+    ("jaxscore/io", "names"): 124,
+    ("jaxscore/io", "openings"): 17,
+    ("jaxscore/io", "phrases"): 78,
+    ("jaxscore/models", "names"): 3,
+    ("jaxscore/report", "descriptions"): 42,
+    ("jaxscore/report", "names"): 124,
+    ("jaxscore/report", "openings"): 12,
+    ("jaxscore/report", "phrases"): 29,
+    ("jaxscore/server", "descriptions"): 24,
+    ("jaxscore/server", "names"): 33,
+    ("jaxscore/server", "openings"): 11,
+    ("jaxscore/server", "phrases"): 12,
+    ("jaxscore/systems", "descriptions"): 161,
+    ("jaxscore/systems", "names"): 607,
+    ("jaxscore/systems", "openings"): 140,
+    ("jaxscore/systems", "phrases"): 235,
+    ("tests", "phrases"): 2,
+    ("tests/cases", "phrases"): 1,
+    ("tools", "descriptions"): 5,
+    ("tools", "names"): 68,
+    ("tools", "openings"): 6,
+    ("tools", "phrases"): 20,
+    ("tools/benchmarks", "descriptions"): 1,
+    ("tools/benchmarks", "names"): 120,
+    ("tools/benchmarks", "openings"): 8,
+    ("tools/benchmarks", "phrases"): 10,
+    ("tools/demo_world", "descriptions"): 5,
+    ("tools/demo_world", "names"): 26,
+    ("tools/demo_world", "openings"): 14,
+    ("tools/demo_world", "phrases"): 8,
+    ("tools/device_check", "descriptions"): 1,
+    ("tools/device_check", "names"): 26,
+    ("tools/device_check", "phrases"): 7,
+}
+
+
+def sources():
+    """Return the Python files and pages that the rules hold for, by folder."""
+    for top in ("jaxscore", "tools", "configs", "tests"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix == ".md" or (path.suffix == ".py" and top in ("jaxscore", "tools")):
+                yield path
+    yield from (ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md")))
+
+
+def folder_of(path):
+    """Return the folder with whose bounds a file is counted: two levels at most."""
+    return "/".join(path.relative_to(ROOT).parts[:-1][:2]) or "."
+
+
+def prose_of(text):
+    """Return (line, text) of each comment and string of a Python file."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (
+            tokenize.COMMENT,
+            tokenize.STRING,
+            getattr(tokenize, "FSTRING_MIDDLE", -1),  # since 3.12,
+        ):
+            yield token.start[0], token.string
+
+
+def occurrences(path):
+    """Return (rule, line, text) of everything in a file that the style page replaces."""
+    text = path.read_text(encoding="utf-8")
+    prose = [(1, text)]
+    if path.suffix == ".py":
+        prose = list(prose_of(text))
+        yield from _in_code(ast.parse(text))
+    name = str(path.relative_to(ROOT))
+    for first_line, passage in prose:
+        for phrase, pattern in PHRASES.items():
+            if (name, phrase) in EXCEPTIONS:
+                continue
+            for match in pattern.finditer(passage):
+                line = first_line + passage.count("\n", 0, match.start())
+                yield "phrases", line, f"{phrase}: {match.group()!r}"
+
+
+def _in_code(tree):
+    for node in ast.walk(tree):
+        documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        docstring = ast.get_docstring(node) if isinstance(node, documented) else None
+        if docstring is not None:
+            line = getattr(node, "lineno", 1)
+            if OPENINGS.match(docstring):
+                yield "openings", line, docstring.splitlines()[0]
+            for match in DESCRIPTIONS.finditer(docstring):
+                yield "descriptions", line, match.group().strip()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        else:
+            continue
+        if name in VAGUE_NAMES:
+            yield "names", node.lineno, name
+
+
+def counts():
+    """Return the number of occurrences by folder and rule."""
+    out = Counter()
+    for path in sources():
+        for rule, _, _ in occurrences(path):
+            out[folder_of(path), rule] += 1
+    return out
+
+
+def test_no_folder_has_more_occurrences_than_its_bound():
+    exceeded = {key: count for key, count in counts().items() if count > BOUNDS.get(key, 0)}
+    assert not exceeded, "python -m tests.test_language FOLDER lists the occurrences"
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ('"""What a plan may cut."""', ["openings"]),
+        (
+            '"""Return the plan.\n\n    Args:\n        size: whether it is large.\n"""',
+            ["descriptions"],
+        ),
+        ("found = 1", ["names"]),
+        ("# x is no method\n", ["phrases"]),
+        ('"""Return True if the plan fits."""', []),
+    ],
+)
+def test_rules_find_what_the_style_page_replaces(tmp_path, monkeypatch, text, rules):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "module.py").write_text(text, encoding="utf-8")
+    assert [rule for rule, _, _ in occurrences(tmp_path / "module.py")] == rules
+
+
+if __name__ == "__main__":
+    folders = sys.argv[1:]
+    if not folders:
+        for (folder, rule), count in sorted(counts().items()):
+            print(f'    ("{folder}", "{rule}"): {count},')
+    for path in sources():
+        if folder_of(path) in folders:
+            for rule, line, text in occurrences(path):
+                print(f"{path.relative_to(ROOT)}:{line}: {rule}: {text}")
