@@ -138,7 +138,9 @@ def _nope(raw: Mapping[str, Any], both: Mapping[str, Any]) -> dict[str, Any] | N
         _object(name, value).get("rope_type", "default") != "default"
         for name, value in both.items()
     ):
-        raise InputError("rope_theta is null, but another base or rope_type is set; leave one out")
+        raise InputError(
+            "rope_theta is null, but rope_parameters set another base or rope_type; leave one out"
+        )
     return {"rope_type": "default", "rope_theta": None}
 
 
