@@ -98,9 +98,7 @@ def test_flops_against_xla():
         + costs.unembedding_flops(config)
     )
     assert 64 * each < found.xla_flops < 1.1 * 64 * each
-    deeper = llamalike(
-        **{**vars(config), "n_layers": 3, "windows": (0,) * 3, "rotary_of": (0,) * 3}
-    )
+    deeper = config.replace(n_layers=3, windows=(0,) * 3, rotary_of=(0,) * 3)
     assert measure(model(deeper), 1, 64).xla_flops == pytest.approx(found.xla_flops, rel=0.01)
 
 
