@@ -173,7 +173,13 @@ def torch_logits(model: torch.nn.Module, sequence: TokenSequence) -> torch.Tenso
     The last token of a text is only scored. Torch must not read it either: rotary frequencies may
     depend on the number of tokens.
     """
-    return model(torch.from_numpy(sequence.input_ids.astype(np.int64))[None]).logits[0]
+    ids = torch.from_numpy(sequence.input_ids.astype(np.int64))[None]
+    if model.config.model_type == "recurrent_gemma" and ids.shape[1] == 1:
+        # transformers takes a lone token for a step of decoding, whose empty state of the
+        # convolution has hidden_size columns, not lru_width. The model is causal: a token that
+        # follows changes no logits of the first.
+        return model(torch.cat([ids, ids], dim=1)).logits[0, :1]
+    return model(ids).logits[0]
 
 
 def torch_scores(model: torch.nn.Module, sequences: list[TokenSequence]) -> list[SequenceScores]:
