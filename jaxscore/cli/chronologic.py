@@ -183,18 +183,18 @@ def _run_file(args: argparse.Namespace) -> int:
         return system_command.run(SYSTEM, args)
     if args.output_dir is not None:
         streams.refuse_stream(args.output_dir, "--output-dir")
+    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
+    files_read = InputFiles(read)
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
     endpoint = system_command.api_endpoint(args, args.api_base, settings)
-    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
-    files_read = InputFiles(read)
     entries = read_file(SYSTEM, args.input, args.limit, columns, settings)
     folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)
     pages = [] if args.html is None else outputs.page_paths(args, folder, *read)
-    about = settings_flags.about_files(args, SYSTEM.settings)
+    about = settings_flags.about_files(args, SYSTEM.settings, files_read)
     with outputs.open_page(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
         report = run_declared(

@@ -140,13 +140,13 @@ def _run_published(args: argparse.Namespace) -> int:
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings).values())
     files_read = InputFiles(read)
-    about = settings_flags.about_files(args, SYSTEM.settings)
     pages = outputs.page_paths(args, paths[2], *read)
     paths += pages
     outputs.check_outputs(paths, *read, flag="--output-dir")
     settings = with_examples(
         SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
     )
+    about = settings_flags.about_files(args, SYSTEM.settings, files_read)
     endpoint = system_command.api_endpoint(args, args.api_base, settings)
     suite = load(args.input_dir, args.prompt, args.test, args.limit)
     entries = read_objects(SYSTEM, suite, settings)

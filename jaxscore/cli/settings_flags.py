@@ -10,7 +10,7 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError, near
 from jaxscore.io import records
 from jaxscore.io.config_file import TAKES_ONE
-from jaxscore.io.run_files import file_digest
+from jaxscore.io.input_files import InputFiles
 from jaxscore.io.streams import form_of
 from jaxscore.systems.settings import MODEL_GROUP, FileFlag, SettingField, fields_of
 
@@ -103,20 +103,22 @@ def input_files(args: argparse.Namespace, settings: type) -> dict[str, Path]:
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def file_digests(args: argparse.Namespace, settings: type) -> dict[str, Any]:
-    """Digests of the files that `values` reads, by the names of their flags, for the manifest."""
+def file_digests(
+    args: argparse.Namespace, settings: type, files_read: InputFiles
+) -> dict[str, Any]:
+    """Return the digests of the files that `values` reads, by the names of their flags."""
     files = input_files(args, settings)
-    return {f"{name}_sha256": file_digest(path) for name, path in files.items()}
+    return {f"{name}_sha256": files_read.digest(path) for name, path in files.items()}
 
 
-def about_files(args: argparse.Namespace, settings: type) -> dict[str, Any]:
-    """Name and digest of the files whose settings have no other flag, for report and manifest."""
+def about_files(args: argparse.Namespace, settings: type, files_read: InputFiles) -> dict[str, Any]:
+    """Return name and digest of the files whose settings have no other flag."""
     out: dict[str, Any] = {}
     for field in fields_of(settings):
         if not field.flag.is_flag and (file := field.flag.file) is not None:
             name = _dest(file.name)
             if (path := getattr(args, name)) is not None:
-                out |= {name: str(path), f"{name}_sha256": file_digest(path)}
+                out |= {name: str(path), f"{name}_sha256": files_read.digest(path)}
     return out
 
 

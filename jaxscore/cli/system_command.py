@@ -134,7 +134,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     settings = with_examples(
         system, system.settings(**settings_flags.values(args, system.settings))
     )
-    about = settings_flags.about_files(args, system.settings)
+    about = settings_flags.about_files(args, system.settings, files_read)
     endpoint = work = None
     model_name: str = args.model if system.needs else ""
     if isinstance(settings, PromptSettings):
@@ -152,7 +152,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     is_done = work is not None and work.is_done
     was_done = work is not None and is_done and bool(work.output.records)
     before = file_digest(output) if was_done else None
-    digests = settings_flags.file_digests(args, system.settings)
+    digests = settings_flags.file_digests(args, system.settings, files_read)
     scorer = None
 
     def metadata() -> dict[str, str]:
@@ -258,7 +258,7 @@ def _finish_empty(
     outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
     remarks = [Remark(outputs.EMPTY, n=1)]
     found = Evaluation(summary={}, n_items=0, headline="", failures=[], remarks=remarks)
-    digests = settings_flags.file_digests(args, system.settings)
+    digests = settings_flags.file_digests(args, system.settings, files_read)
     report = Report(system.name, found, {})
     more = {outputs.IS_EMPTY: True, **digests}
     outputs.write_manifest(

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from jaxscore.cli import model_flags
+from jaxscore.cli import chronologic, model_flags
 from tests.cli.conftest import QWEN
 from tests.conftest import CASES
 from tests.io.test_remote import Faulty
@@ -157,6 +157,20 @@ def test_dated_report_of_changed_questions_is_not_written(run, tmp_path, while_s
               tmp_path / "out", "--quiet")  # fmt: skip
     assert (ran.code, f"{source}: changed while" in ran.err) == (2, True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".jaxscore"]
+
+
+def test_dated_report_of_a_system_prompt_that_changes_after_it_is_read_is_not_written(
+    run, tmp_path, monkeypatch
+):
+    source, system = tmp_path / "questions.jsonl", tmp_path / "system.txt"
+    source.write_bytes((CASES / "chronologic/questions.jsonl").read_bytes())
+    system.write_text("Some words.")
+    monkeypatch.setattr(
+        chronologic, "with_examples", lambda _, settings: replace(system) or settings
+    )
+    ran = run("chronologic", QWEN, source, "--full-eval", "--limit", 2, "--output-dir",
+              tmp_path / "out", "--quiet", "--system-file", system)  # fmt: skip
+    assert (ran.code, f"{system}: changed while" in ran.err) == (2, True)
 
 
 def test_examples_that_change_are_refused(run, tmp_path, while_scoring):
