@@ -188,7 +188,8 @@ class Check:
             log.seek(0)
             tail = log.read().splitlines()[-TAIL_LINES:]
         if late.is_set():
-            # No time is no fault of the section, unless it alone took all of it.
+            # A section that is cut short as the time of all is over has not failed. One that is
+            # still running GRACE_SECONDS after its own share has.
             is_over = time.monotonic() >= self.ends
             verdict = SKIPPED if is_over else FAIL
             self.add(verdict, f"{step}: ended after {limit:.0f} s; the rest has not run")

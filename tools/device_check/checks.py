@@ -77,11 +77,11 @@ def largest_difference(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 def compare_devices(expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]) -> None:
-    """Report a device's float32 numbers against the CPU's, by decoder, each to 1e-4."""
-    for name in got:
-        if name not in expected:
-            record(SKIPPED, f"random decoder, {name}: no time left on the CPU")
-            continue
+    """Report a device's float32 numbers against the CPU's, by decoder, each to 1e-4.
+
+    A decoder that the CPU did not score is left out: the CPU's process has recorded the reason.
+    """
+    for name in [name for name in got if name in expected]:
         worst = float(np.abs(got[name] - expected[name]).max())
         report(worst < 1e-4, f"random decoder against the CPU, {name}: {worst:.1e}")
 

@@ -9,17 +9,19 @@ import dataclasses
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import random_model, shapes
-from tools.device_check.checks import Options, compare_devices, guarded, report
+from tools.device_check.checks import FAIL, Options, compare_devices, guarded, record
 
 FILE = "cpu.npz"  # numbers of the CPU
 LLAMALIKE = {
@@ -121,10 +123,16 @@ def run(options: Options) -> None:
     command += ["--seconds", f"{options.ends - time.monotonic():.0f}"]
     command += ["--small"] if options.small else []
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as on_cpu:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as log,
+        subprocess.Popen(command, stdout=log, env=environment) as process,
+    ):
         got = numbers(options)
-        code = on_cpu.wait()
-    report(code == 0, f"the process on the CPU ended with exit code {code}")
+        code = process.wait()
+        log.seek(0)
+        print(log.read(), end="", flush=True)  # its records: failures, and what it had no time for
+    if code:
+        record(FAIL, f"the process on the CPU ended with exit code {code}")
     if (options.folder / FILE).exists():
         with np.load(options.folder / FILE) as expected:
             compare_devices(expected, got)
@@ -144,9 +152,11 @@ def numbers(options: Options) -> dict[str, np.ndarray]:
         scores = engine.score_sequences(texts(config.vocab_size))
         out[name] = np.concatenate([np.stack(columns[:3]) for columns in scores], axis=1)
 
+    backend = jax.default_backend()
     for name, config, scale in decoders(options.small):
-        if options.has_time(f"random decoder, {name}"):
-            guarded(f"random decoder, {name}", score, name, config, scale)
+        text = f"random decoder on {backend}, {name}"
+        if options.has_time(text):
+            guarded(text, score, name, config, scale)
     return out
 
 
