@@ -48,6 +48,7 @@ from jaxscore.io.manifest import (
 )
 from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
+from jaxscore.io.typed_json import COUNT
 from jaxscore.io.upload import Upload
 from jaxscore.systems.audits import (
     boundary_line,
@@ -490,11 +491,7 @@ def _added_counts(shards: Sequence[Finished]) -> dict[str, int]:
 
 def _counts(manifest: Mapping[str, Any]) -> dict[str, int]:
     """Select the counts of a system from its manifest."""
-    return {
-        name: n
-        for name, n in manifest.items()
-        if name.startswith("n_") or name.endswith("_from_before")
-    }
+    return {name: n for name, n in manifest.items() if COUNT.fullmatch(name)}
 
 
 def _of_all(shard: Finished, remark: str) -> str:

@@ -9,7 +9,6 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
     if origin is typing.Literal:
         return None if value in arguments else _problem(value, hint, keys)
     kind = origin or hint
-    expected = {Mapping: dict, tuple: list}.get(kind, kind)
+    expected = list if kind is tuple else kind
     if not _is_of(value, expected):
         return _problem(value, hint, keys)
     parts: list[tuple[str | int, Any, Any]] = []
@@ -159,7 +158,7 @@ def _is_plain(values: list[Any], hint: Any) -> bool:
 def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
     parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kinds = [typing.get_origin(part) or part for part in parts]
-    kinds = [dict if kind is Mapping or typing.is_typeddict(kind) else kind for kind in kinds]
+    kinds = [dict if typing.is_typeddict(kind) else kind for kind in kinds]
     kinds = [{tuple: list, typing.Literal: str}.get(kind, kind) for kind in kinds]
     expected = " or ".join(NAMES.get(kind, str(kind)) for kind in dict.fromkeys(kinds))
     found = json_kind(value)
