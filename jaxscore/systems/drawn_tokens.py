@@ -75,17 +75,19 @@ class DrawnTokens:
         """
         if not is_valid_unicode(item[PROMPT]):
             return None  # the request fails with the reason, here and below
-        encoded = []
-        for special_tokens in (False, True):
-            try:
-                ids = self._encoder.prompt_ids([item[PROMPT]], special_tokens=special_tokens)
-            except TextError:
-                return None
-            encoded.append(tuple(ids[0].tolist()))
-        if item.get(PROMPT_TOKEN_IDS) is None:
-            return encoded[0]
-        drawn_from = self._checked(item[PROMPT_TOKEN_IDS])
-        return drawn_from if drawn_from in encoded else None
+
+        def encoded(*, special_tokens: bool) -> Ids:
+            [ids] = self._encoder.prompt_ids([item[PROMPT]], special_tokens=special_tokens)
+            return tuple(ids.tolist())
+
+        try:
+            if item.get(PROMPT_TOKEN_IDS) is None:
+                return encoded(special_tokens=False)
+            drawn_from = self._checked(item[PROMPT_TOKEN_IDS])
+            is_same = any(encoded(special_tokens=flag) == drawn_from for flag in (False, True))
+        except TextError:
+            return None
+        return drawn_from if is_same else None
 
     def request_ids(
         self, item: Mapping[str, Any], output: int, context: Ids | None
