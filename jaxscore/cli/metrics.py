@@ -107,7 +107,8 @@ class _MetricsRun:
         if ranked is None:
             return
         files_read = InputFiles([ranked.path])
-        path, made_of = ranked.metrics_path, _digests(output, files_read.digest(ranked.path))
+        path = ranked.metrics_path
+        made_of = {**_digests(output), "run_sha256": files_read.digest(ranked.path)}
         if not self._missing(path, ranked.names, made_of, path):
             return
         found = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
@@ -183,11 +184,10 @@ class _MetricsRun:
         )
 
 
-def _digests(output: Experiment, *run: str | None) -> dict[str, str | None]:
-    """Digests of the fields of all rows, whatever columns they have, and of a ranking's run."""
+def _digests(output: Experiment) -> dict[str, str | None]:
+    """Return the digest of the fields of all rows, whatever columns they have."""
     rows = json.dumps(experiment_folder.fields_of(output.rows)).encode()
-    found: dict[str, str | None] = {"records_sha256": hashlib.sha256(rows).hexdigest()}
-    return {**found, "run_sha256": run[0]} if run else found
+    return {"records_sha256": hashlib.sha256(rows).hexdigest()}
 
 
 def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:
