@@ -209,7 +209,7 @@ def output_difference(
 
     Args:
         path: of a local or remote file.
-        copy: a local copy of the file, or the file itself, whose bytes are read in any case.
+        copy: a local copy of the file, or the file itself, which is always read.
         name: name of the file in the manifest, if it was renamed.
 
     Returns:
@@ -232,7 +232,7 @@ def output_difference(
         if identity["size"] not in (None, facts["size"]):
             return f"found {identity['size']} bytes, {expected}"
         with remote.fetched(path) as fetched:
-            return output_difference(path, manifest, copy=fetched)
+            return output_difference(path, manifest, copy=fetched, name=name)
     if (size := copy.stat().st_size) != facts["size"]:
         return f"found {size} bytes, {expected}"
     if file_digest(copy) != facts["sha256"]:

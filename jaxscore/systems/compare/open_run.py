@@ -270,7 +270,7 @@ def read_manifest(path: Path) -> Mapping[str, Any] | None:
     name = path.name
     if place == manifest_path(path) and name not in manifest.get(OUTPUTS, {}):
         name = Path(manifest.get("output", name)).name
-    why = output_difference(path, manifest, copy=path, name=name)
+    why = output_difference(path, manifest, name=name)
     if why is not None:
         raise changed_output(path, why)
     return manifest
