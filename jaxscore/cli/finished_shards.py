@@ -1,4 +1,4 @@
-"""Whether a shard is finished: what its manifest says it was made with, against this run."""
+"""Check whether a shard is finished: compare its manifest with this run."""
 
 import argparse
 import os
@@ -28,12 +28,11 @@ def is_finished(
     """Return True if this run has finished a shard, as its manifest describes.
 
     Args:
-        changed: how the output differs from the one that the manifest describes; None if it does
-            not.
+        changed: difference between the output and its manifest, or None, see `output_difference`.
 
     Raises:
-        InputError: it is finished by another run: with other flags, another model, or another
-            input than this one at an earlier time.
+        InputError: another run has finished it: with other flags, another model or another input
+            file.
     """
     output = shard.output
     if args.force or output is None or is_stream(output):
@@ -81,7 +80,7 @@ def _facts(identity: Mapping[str, Any] | None) -> str:
 
 
 def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: Path) -> str | None:
-    """What a finished run was made with that this one is not, or None if nothing."""
+    """Describe the first difference between a finished run and this one, or return None."""
     flags = run_files.manifest_flags(vars(args))
     before = manifest.get("flags")
     if manifest.get("command") != args.command or not isinstance(before, dict):
@@ -102,7 +101,7 @@ def _difference(args: argparse.Namespace, manifest: Mapping[str, Any], output: P
 
 
 def _model_difference(args: argparse.Namespace, manifest: Mapping[str, Any]) -> str | None:
-    """What differs between the models of a finished run and of this one, or None if nothing."""
+    """Describe the first difference between the models of both runs, or return None."""
     made = manifest.get("model")
     if not isinstance(made, dict):  # of an endpoint
         return None

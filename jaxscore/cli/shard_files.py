@@ -347,7 +347,7 @@ def manifests(
 
 
 def changed_outputs(found: Sequence[tuple[Shard, Mapping[str, Any] | None]]) -> list[str | None]:
-    """How each shard's output differs from its manifest, see `output_difference`."""
+    """Describe how each shard's output differs from its manifest, see `output_difference`."""
 
     def change(pair: tuple[Shard, Mapping[str, Any] | None]) -> str | None:
         shard, manifest = pair

@@ -1,7 +1,7 @@
-"""Manifests of finished outputs: their fields, and whether an output is still as described.
+"""Manifests of finished outputs: their fields, and a check of an output against its manifest.
 
-A manifest lies beside its output. Every command that reads one reads it here, so that a damaged one
-is one message.
+A manifest is in the folder of its output. Every command reads manifests with these functions, so a
+damaged one gives the same message everywhere. `run_files.write_manifest` writes them.
 """
 
 from collections.abc import Mapping
@@ -124,7 +124,7 @@ class ModelFacts(TypedDict, total=False):
 
 
 class Manifest(TypedDict, total=False):
-    """Fields of a manifest that commands read; it has others, and those of a system."""
+    """Fields of a manifest that commands read. It has further fields, which are not checked."""
 
     command: Required[str]
     flags: Required[dict[str, Any]]
@@ -164,17 +164,13 @@ def read_manifest(output: Path) -> dict[str, Any] | None:
 
 
 def read_manifest_file(path: Path) -> dict[str, Any] | None:
-    """Read a manifest by its own path, as `read_manifest` does.
-
-    Raises:
-        InputError: it is not a manifest.
-    """
-    found: dict[str, Any] | None = read_typed(path, Manifest, "a manifest", REMEDY)
-    return found
+    """Read a manifest by its own path, see `read_manifest`."""
+    manifest: dict[str, Any] | None = read_typed(path, Manifest, "a manifest", REMEDY)
+    return manifest
 
 
 def file_identity(path: Path) -> dict[str, Any] | None:
-    """Size and version of a local or remote file; None if it is missing.
+    """Return the size and version of a local or remote file, or None if it is missing.
 
     Writing to a local file changes its ctime, also if its mtime is set back.
     """
@@ -188,11 +184,11 @@ def file_identity(path: Path) -> dict[str, Any] | None:
 
 
 def output_facts(path: Path, n_records: int | None = None) -> dict[str, Any]:
-    """Return what a manifest says of a finished file.
+    """Return the facts of a finished file for its manifest.
 
     Args:
-        path: local, also of a file that will be uploaded.
-        n_records: None if it is not known.
+        path: a local path, also of a file that will be uploaded.
+        n_records: number of records, or None if the file has no records.
     """
     facts: dict[str, Any] = {"sha256": file_digest(path), "size": path.stat().st_size}
     if n_records is not None:
@@ -203,17 +199,17 @@ def output_facts(path: Path, n_records: int | None = None) -> dict[str, Any]:
 def output_difference(
     path: Path, manifest: Mapping[str, Any], *, copy: Path | None = None, name: str | None = None
 ) -> str | None:
-    """Describe how a finished file differs from what its manifest says of it.
+    """Describe how a finished file differs from the facts in its manifest.
 
     Without a copy, a file whose identity has not changed is not read.
 
     Args:
-        path: of a local or remote file.
+        path: path of a local or remote file.
         copy: a local copy of the file, or the file itself, which is always read.
         name: name of the file in the manifest, if it was renamed.
 
     Returns:
-        None if nothing differs, or if the manifest has no digest of any file.
+        A part of a message, or None if nothing differs or the manifest has no digest of any file.
     """
     outputs = manifest.get(OUTPUTS)
     if not outputs:
@@ -241,10 +237,10 @@ def output_difference(
 
 
 def changed_output(path: Path, why: str) -> InputError:
-    """The error of a finished file that differs from its manifest.
+    """Return the error for a finished file that differs from its manifest.
 
     Args:
-        why: as of `output_difference`.
+        why: the difference, see `output_difference`.
     """
     return InputError(
         f"{displayed(path)}: not as its manifest describes it ({why}); run the command that wrote "
@@ -254,10 +250,10 @@ def changed_output(path: Path, why: str) -> InputError:
 
 def add_identities(manifest: Path) -> None:
     """Replace the identities of uploaded files in a local manifest by those in their store."""
-    found = read_json(manifest, "a manifest")
-    outputs = found.get(OUTPUTS, {}) if isinstance(found, dict) else {}
+    fields = read_json(manifest, "a manifest")
+    outputs = fields.get(OUTPUTS, {}) if isinstance(fields, dict) else {}
     for name, facts in outputs.items():
         facts["identity"] = remote.identity(manifest.with_name(name))
     if outputs:
         with atomic(manifest) as file:
-            file.write(json_text(found))
+            file.write(json_text(fields))

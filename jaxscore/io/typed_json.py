@@ -26,17 +26,18 @@ from jaxscore.io.json_input import (
     unreadable_file,
 )
 
-Keys = tuple[str | int, ...]  # of a value: names of fields and places in lists, from the outside
+# Path of a value in a file: names of fields and indices of lists, outermost first.
+Keys = tuple[str | int, ...]
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]|:')
 COUNT = re.compile(r"n_.*|.*_from_before", re.DOTALL)  # names of counts, which `merge` adds up
-MOST = 1 << 64  # a whole number beyond it is not one of ours, and may have thousands of digits
+MOST = 1 << 64  # bound of whole numbers; a longer one may have thousands of digits
 
 
 def read_bytes(path: Path) -> bytes | None:
     """Return the bytes of a small local or remote file, or None if it is missing.
 
     Raises:
-        InputError: it cannot be read, or is too large to be in memory whole.
+        InputError: it cannot be read, or a local file has more than MOST_BYTES.
     """
     if remote.address_of(path) is not None:
         return remote.read_bytes(path)
@@ -52,7 +53,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_typed(path: Path, hint: Any, what: str, remedy: str) -> Any:
-    """Read a local or remote JSON file; None if it is missing.
+    """Read a local or remote JSON file, or return None if it is missing.
 
     Args:
         hint: the type of its value.
@@ -85,10 +86,10 @@ def read_typed(path: Path, hint: Any, what: str, remedy: str) -> Any:
 
 
 def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | None:
-    """Return the place in a JSON value that has another type and a message, or None.
+    """Return the path of the first part of a JSON value with a wrong type, and a message, or None.
 
     Args:
-        keys: of the value, if it is a part of another one.
+        keys: path of the value itself, if it is a part of another one.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -97,27 +98,26 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
         problems = [type_problem(value, part, keys) for part in arguments]
         if None in problems:
             return None
-        # The part of the value's own kind says the most, such as which field of an object.
+        # The deepest problem is the most specific one, such as a field of an object.
         deepest = max(filter(None, problems), key=lambda problem: len(problem[0]))
         return deepest if len(deepest[0]) > len(keys) else _problem(value, hint, keys)
     if typing.is_typeddict(hint):
         return _object_problem(value, hint, keys)
     if origin is typing.Literal:
         return None if value in arguments else _problem(value, hint, keys)
-    kind = origin or hint
-    expected = list if kind is tuple else kind
+    container = origin or hint
+    expected = list if container is tuple else container
     if not _is_of(value, expected):
         return _problem(value, hint, keys)
     parts: list[tuple[str | int, Any, Any]] = []
-    if kind is list:
+    if container is list:
         if _is_plain(value, arguments[0]):
             return None
-        parts = [(place, part, arguments[0]) for place, part in enumerate(value)]
-    elif kind is tuple:
+        parts = [(index, entry, arguments[0]) for index, entry in enumerate(value)]
+    elif container is tuple:
         if len(value) != len(arguments):
-            found = f"{_name(keys)} has {len(value)} entries, expected {len(arguments)}"
-            return keys, found
-        parts = [(place, *pair) for place, pair in enumerate(zip(value, arguments, strict=True))]
+            return keys, f"{_name(keys)} has {len(value)} entries, expected {len(arguments)}"
+        parts = [(index, *pair) for index, pair in enumerate(zip(value, arguments, strict=True))]
     elif expected is dict:
         parts = [(name, part, arguments[1]) for name, part in value.items()]
     of_parts = (type_problem(part, hint, (*keys, key)) for key, part, hint in parts)
@@ -125,7 +125,10 @@ def type_problem(value: Any, hint: Any, keys: Keys = ()) -> tuple[Keys, str] | N
 
 
 def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | None:
-    """See `type_problem`, of a `TypedDict`; an undeclared field may have any value but a count."""
+    """Check an object against a `TypedDict`, see `type_problem`.
+
+    A field that is not declared may have any value, except that a count is a whole number.
+    """
     if not isinstance(value, dict):
         return _problem(value, dict, keys)
     for name in sorted(hint.__required_keys__ - value.keys()):
@@ -139,20 +142,21 @@ def _object_problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str] | Non
     return next(filter(None, problems), None)
 
 
-def _is_of(value: Any, kind: Any) -> bool:
-    if kind is float:
-        kind = int | float
+def _is_of(value: Any, expected: Any) -> bool:
+    if expected is float:
+        expected = int | float
     if isinstance(value, bool):
-        return kind is bool
+        return expected is bool
     if isinstance(value, int) and not -MOST < value < MOST:
         return False
-    return isinstance(value, kind)
+    return isinstance(value, expected)
 
 
 def _is_plain(values: list[Any], hint: Any) -> bool:
     """Return True if all values have the types of single values that a hint names; fast."""
-    found = {*map(type, values)}
-    return int not in found and found <= {*(typing.get_args(hint) or (hint,))}
+    types_of_values = {*map(type, values)}
+    expected = {*(typing.get_args(hint) or (hint,))}
+    return int not in types_of_values and types_of_values <= expected
 
 
 def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
@@ -168,7 +172,7 @@ def _problem(value: Any, hint: Any, keys: Keys) -> tuple[Keys, str]:
 
 
 def _name(keys: Keys) -> str:
-    """The name of a value in a message."""
+    """Return the name of a value for a message."""
     text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return f"field {text.removeprefix('.')!a}" if text else "the file"
 
@@ -194,10 +198,10 @@ def line_of(text: str, keys: Keys) -> int:
 
 
 class _Refused(ValueError):
-    """A number that no file of ours has.
+    """A number that no command writes.
 
     Attributes:
-        token: as the file has it.
+        token: its text in the file.
     """
 
     def __init__(self, token: str, why: str) -> None:
