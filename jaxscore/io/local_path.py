@@ -178,7 +178,7 @@ def check_local(text: str, expected: str = "a local path") -> None:
         if found[1].lower() in ("http", "https", "hf"):
             remedy = "download it and give the local path"
         raise InputError(
-            f"{mask(text)}: found an address of scheme {found[1]}://, which is not handled, "
+            f"{mask(text, text)}: found an address of scheme {found[1]}://, which is not handled, "
             f"expected {expected}; {remedy}"
         )
 

@@ -439,7 +439,8 @@ def _download(address: str, copy: Path, expected: Mapping[str, Any] | None = Non
         known = before.keys() & (expected or {}).keys() & {"size", *VERSIONS[0]}
         if any(before[name] != (expected or {})[name] for name in known):
             raise InputError(
-                f"{mask(address)}: changed while this run read it; run the same command again"
+                f"{mask_address(address)}: changed while this run read it; run the same command "
+                "again"
             )
         store.get_file(place, str(copy))
         if _identity(_facts(store, address)) != before:

@@ -40,6 +40,8 @@ def test_an_address_is_refused_by_its_scheme(scheme):
         ("ftp://u:pw@host/x.jsonl", "ftp://host/x.jsonl"),
         ("ftp://u:p/w@host/x.jsonl", "ftp://host/x.jsonl"),
         ("https://host?sig=SECRET", "https://host?..."),
+        ("ftp://host/a b.jsonl#SECRET", "ftp://host/a b.jsonl#..."),
+        ("ftp://u:SECRET word@host/x.jsonl", "ftp://host/x.jsonl"),
     ],
 )
 def test_a_refused_address_shows_no_secret(address, shown, capsys):
