@@ -78,13 +78,14 @@ class InputFiles:
             if before is None:
                 continue
             now = _version(path)
-            if now == before[:2]:
-                # A write within the resolution of the clock leaves the times as they were.
-                is_recent = self._started - before.ctime_ns < COARSEST_TIME
-                is_same = not is_recent or before.digest in (None, _digest(path))
-            else:  # a new link or mode alone changes no content
-                is_same = now is not None and now[0] == before.version
-                is_same = is_same and _digest(path) == before.digest is not None
+            # A write within the resolution of the clock leaves the times as they were.
+            is_recent = self._started - before.ctime_ns < COARSEST_TIME
+            if now is None or now[0] != before.version:
+                is_same = False
+            elif before.digest is None:
+                is_same = now == before[:2]
+            else:  # a new link or mode changes the ctime alone, and no content
+                is_same = (now == before[:2] and not is_recent) or _digest(path) == before.digest
             if not is_same:
                 raise InputError(
                     f"{displayed(path)}: changed while this run read it; its results would be of "
