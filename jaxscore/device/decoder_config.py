@@ -1,6 +1,7 @@
 """`DecoderConfig`: the differences between decoders, as data."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import (
     Any,
     ClassVar,
@@ -386,21 +387,7 @@ class Group:
         Raises:
             TypeError: a field does not exist, or a required field is missing.
         """
-        config = cls._take(fields)
-        if fields:
-            raise TypeError(f"{cls.__name__}: no such field: {', '.join(sorted(fields))}")
-        return config
-
-    @classmethod
-    def _take(cls: type[G], fields: dict[str, Any]) -> G:
-        """Remove the fields of this group from `fields`, and return a config with them."""
-        values: dict[str, Any] = {}
-        for name, group_type in _groups(cls).items():
-            if group_type is not None and name not in fields:
-                values[name] = group_type._take(fields)
-            elif cls.prefix + name in fields:
-                values[name] = fields.pop(cls.prefix + name)
-        return cls(**values)
+        return _build(cls, {}, fields)
 
     def replace(self: G, **fields: Any) -> G:
         """Return a copy with some fields replaced.
@@ -408,30 +395,26 @@ class Group:
         Raises:
             TypeError: a field does not exist.
         """
-        config = self._replace_group(fields)
-        if fields:
-            raise TypeError(f"{type(self).__name__}: no such field: {', '.join(sorted(fields))}")
-        return config
-
-    def _replace_group(self: G, fields: dict[str, Any]) -> G:
-        """Remove the fields of this group from `fields`, and return a copy with them replaced."""
-        values: dict[str, Any] = {}
-        for name, group_type in _groups(type(self)).items():
-            if self.prefix + name in fields:
-                values[name] = fields.pop(self.prefix + name)
-            elif group_type is not None:
-                values[name] = getattr(self, name)._replace_group(fields)
-        return dataclasses.replace(self, **values)  # type: ignore[type-var]
+        return _build(type(self), vars(self), fields)
 
 
-def _groups(config_type: type[Group]) -> dict[str, type[Group] | None]:
-    """Return the field names of a config class, each with its type if that is a `Group`."""
-    out: dict[str, type[Group] | None] = {}
+def _build(config_type: type[G], values: Mapping[str, Any], fields: dict[str, Any]) -> G:
+    """Build a config of these values; flat `fields` take precedence over them."""
+    config = _take(config_type, values, fields)
+    if fields:
+        raise TypeError(f"{config_type.__name__}: no such field: {', '.join(sorted(fields))}")
+    return config
+
+
+def _take(config_type: type[G], values: Mapping[str, Any], fields: dict[str, Any]) -> G:
+    """Remove the fields of a group from `fields`, and build the group with them."""
+    values = dict(values)
     for name, hint in get_type_hints(config_type).items():
-        if name != "prefix":
-            is_group = isinstance(hint, type) and issubclass(hint, Group)
-            out[name] = hint if is_group else None
-    return out
+        if config_type.prefix + name in fields:
+            values[name] = fields.pop(config_type.prefix + name)
+        elif isinstance(hint, type) and issubclass(hint, Group):
+            values[name] = _take(hint, vars(values[name]) if name in values else {}, fields)
+    return config_type(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -860,17 +843,15 @@ class DecoderConfig(Group):
         if self.shared_blocks is not None:
             blocks = None if layer_type == RECURRENT else SharedBlocks((0,), 1)
             config = config.replace(shared_blocks=blocks)
-        if (
-            self.attention.other_heads is not None
-        ):  # rotary tables are padded to the largest head width
+        if self.attention.other_heads is not None:
+            # Rotary tables are padded to the largest head width.
             pairs = config.attention.head_width // 2
             tables = (Rotary(t.frequencies[:pairs], t.factor) for t in self.positions.rotary)
             config = config.replace(rotary=tuple(tables))
         if (other := self.mlp.other) is not None and layer in other.layers:
             config = config.replace(experts=None, mlp_width=other.width)
-        elif (
-            config.experts is not None and config.experts.late
-        ):  # a late mixture needs a next layer
+        elif config.experts is not None and config.experts.late:
+            # A late mixture needs a next layer.
             config = config.replace(experts=config.experts.replace(late=False))
         if (ngrams := self.ngrams) is not None:
             table_of = dict(zip(ngrams.layers, ngrams.tables, strict=True))
