@@ -158,7 +158,7 @@ def decode(
         eos: ids that finish each request, padded with -1; the output includes the drawn id.
         steps: T, the maximum number of steps.
         greedy: True if all requests are greedy; without penalties this saves the [B, V] logits.
-        cut: see `sampling.draw`.
+        cut: see `sampling.sample_tokens`.
 
     Returns:
         The state, and the tokens, with `NO_TOKEN` after a request's last token. A request whose

@@ -440,7 +440,7 @@ class DeviceMesh:
         )
 
     def placement(self, config: DecoderConfig) -> Callable[..., NamedSharding]:
-        """Return the function that gives a parameter's sharding, see `models.params.Placement`.
+        """Return the function that gives a parameter's sharding, see `weights.params.Placement`.
 
         Raises:
             ValueError: `model` does not split this decoder evenly.

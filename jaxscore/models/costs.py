@@ -165,7 +165,8 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
         shapes: the tree of `init_params`, with arrays or their shapes.
 
     Raises:
-        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
+        ValueError: the mesh does not split this decoder, see
+            `device.sharding.check_divisible`.
     """
     return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
 

@@ -242,5 +242,5 @@ QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)
 
 
 def resolve_implementation(requested: ImplementationOption) -> Implementation:
-    """Return the implementation for an option: "auto" is "native", which covers every family."""
+    """Return the implementation for an option: "auto" is "native", which loads all families."""
     return "native" if requested == "auto" else requested

@@ -159,7 +159,7 @@ def _join_parts(parts: Array, axis: int) -> Array:
 
 
 def block_sizes(length: int, heads: int, width: int) -> Sizes:
-    """Choose the sizes with the max_rows rows in a product, and then with the larger query block.
+    """Choose the sizes with the most rows in a product, and then with the larger query block.
 
     Args:
         length: number of tokens in a row.
@@ -221,9 +221,8 @@ def _visible_pairs(
     is_listed, all_visible = block_pairs(end_T, position_T, window, i_block, keys)
     i = jnp.arange(T // i_block, dtype=jnp.int32)[:, None]
     j = jnp.arange(T // keys, dtype=jnp.int32)[None, :]
-    is_listed |= (
-        j == i * i_block // keys
-    )  # always the diagonal, so that all_visible query block is written
+    # List the diagonal in any case, so that every query block is written.
+    is_listed |= j == i * i_block // keys
     rank = jnp.cumsum(is_listed, axis=1)
     flags = (rank == 1) * FIRST + (rank == rank[:, -1:]) * LAST + (~all_visible) * PARTIAL
     packed = (flags << (2 * BITS)) + (i % parts.blocks << BITS) + j

@@ -57,7 +57,7 @@ from jaxscore.device.recurrence.rules import (
 )
 from jaxscore.device.rows import Chunks, Paths
 
-LARGEST_RATE = 8.0  # upper bound of -log decay in the RG-LRU, times softplus
+LARGEST_RATE = 8.0  # in the RG-LRU, -log decay is at most this times softplus(decay_rate)
 SELECTED = "selected_step", "selected_b", "selected_c"  # projections of a selective scan
 UNIT_EPS = 1e-6  # added to the squared norm of a query or key
 

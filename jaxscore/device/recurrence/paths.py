@@ -129,9 +129,8 @@ def path_index(
     slot_parent = jnp.append(parent, T + n_starts * n_ancestors)[token.reshape(-1)]
     slot_parent = jnp.where(slot_parent < T, slot_of[slot_parent], slot_parent - T + n_slots)
     subtree_end_of_slot = (subtree_end + L * jnp.arange(R, dtype=jnp.int32)[:, None]).reshape(-1)
-    subtree_end_of_slot = jnp.append(subtree_end_of_slot, 0)[
-        token
-    ]  # empty slots see no slots and are not seen
+    # Empty slots see no slots and are not seen.
+    subtree_end_of_slot = jnp.append(subtree_end_of_slot, 0)[token]
     i, j = token[:, :, None], token[:, None, :]
     seen = (j <= i) & (i < subtree_end_of_slot[:, None, :])
     index = ChunkIndex(

@@ -379,7 +379,7 @@ def block_rows(
     """Return the rows of matrices in blocks.
 
     Args:
-        value_type: see `Form.kind`.
+        value_type: see `Form.quant_type`.
         shape: the shape of a matrix, [out, in].
         block: (rows, columns) that share a scale.
         values: reader of the values [out, in]: one per byte (also INT4), or two E2M1 per byte, low
