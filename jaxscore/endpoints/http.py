@@ -237,7 +237,7 @@ class Client:
         try:
             data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except UnicodeEncodeError:
-            raise Failed("its text has half a surrogate pair, which is invalid Unicode") from None
+            raise Failed("its text contains a lone surrogate (invalid Unicode)") from None
         url = self.base_url + path
         max_bytes = ANSWER_BYTES + BYTES_PER_TOKEN * (len(data) + n_generated)
         for attempt in itertools.count():

@@ -200,8 +200,8 @@ def unreadable_file(path: Path, problem: Exception, expected: str) -> InputError
     """The error for a file that cannot be read; names a missing folder.
 
     Args:
-        problem: an `OSError`, or a `ValueError` for a name with a zero byte or half a surrogate
-            pair.
+        problem: an `OSError`, or a `ValueError` for a name with a zero byte or a lone
+            surrogate.
         expected: what should have been there.
     """
     reason = getattr(problem, "strerror", None) or problem
@@ -288,7 +288,7 @@ def check_unicode(value: Any, where: str) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise InputError(
-            f"{where}: a string has half a surrogate pair, which is invalid Unicode; "
+            f"{where}: a string contains a lone surrogate (invalid Unicode); "
             "write the character itself in UTF-8"
         ) from None
 

@@ -22,7 +22,7 @@ from jaxscore.io.streams import is_stream
 
 # Lists of token ids: an id on a line of its own takes five times the space of the text.
 TOKEN_IDS = re.compile(r'("(?:prompt_)?token_ids": )(\[(?:[\s\d,\[\]]|null)*\])')
-HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which UTF-8 cannot encode
+HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate, which UTF-8 cannot encode
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 PLAIN_TYPES = {str, int, bool, type(None)}  # types whose every value is valid JSON
 PAUSE = 20.0  # least seconds between two writes of a growing array

@@ -81,7 +81,7 @@ def check_name(name: object, where: str) -> str:
         (any("\\" in part for part in parts), "has a backslash"),
         (any(map(DRIVE.match, parts)), "has a drive"),
         (any("\0" in part for part in parts), "has a zero byte"),
-        (not _is_encodable(name), "has a lone surrogate (invalid Unicode)"),
+        (not _is_encodable(name), "contains a lone surrogate (invalid Unicode)"),
     ):
         if is_wrong:
             raise InputError(

@@ -46,7 +46,7 @@ def parse_object(raw: bytes, subject: str = "the body") -> dict[str, Any]:
 
     Raises:
         ApiError: 400 for anything else: NaN, numbers beyond a double, text after the object,
-            nesting beyond 1,024, half a surrogate pair.
+            nesting beyond 1,024, a lone surrogate.
     """
     try:
         value = orjson.loads(raw)

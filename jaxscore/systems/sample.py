@@ -379,7 +379,7 @@ def _message(given: Any, number: int) -> Message:
 
 def _readable(text: str, field: str) -> str:
     if not is_valid_unicode(text):
-        raise InputError(f'field "{field}" has half a surrogate pair, which is invalid Unicode')
+        raise InputError(f'field "{field}" contains a lone surrogate (invalid Unicode)')
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxscore.errors import InputError, check_choice, is_valid_unicode, near
 
-HALF_PAIR = "has half a surrogate pair, which is invalid Unicode"
+HALF_PAIR = "contains a lone surrogate (invalid Unicode)"
 _FLAG = "flag"  # key of a field's metadata
 
 

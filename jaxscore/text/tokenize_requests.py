@@ -33,7 +33,7 @@ CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
 FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
 MOST_SHARED = 32  # maximum length of a prefix that two windows share and compute twice
 SEARCHED = 256  # number of neighbours compared at a time to find the shortest shared prefix
-INVALID_UNICODE = "its text has half a surrogate pair, which is invalid Unicode"
+INVALID_UNICODE = "its text contains a lone surrogate (invalid Unicode)"
 
 Truncate = Literal["left"]
 FindErrors = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
@@ -113,7 +113,9 @@ class RequestTokenizer:
             elif isinstance(ids := next(encoded), TextError):
                 item = TokenizedRequest(error=_explain(ids, request.prompt))
             elif not len(ids):
-                item = TokenizedRequest(error="no tokens in its prompt, expected at least one")
+                item = TokenizedRequest(
+                    error="its prompt contains no tokens, expected at least one"
+                )
             else:
                 sequence = TokenSequence(ids, len(ids), np.array(request.label_ids))
                 item = self._truncate((sequence,), truncate)

@@ -155,7 +155,7 @@ def test_other_commands(run, place, local, command):
         (("--fewshot", "FIELD"), 'field.jsonl:2: no field "continuation"'),
         (("--fewshot", "EMPTY"), "empty.jsonl: the file is empty"),
         (("--system-file", "EMPTY"), "empty.jsonl: the file is empty, expected a system prompt"),
-        (("--fewshot", "HALF"), "half.jsonl:1: a string has half a surrogate pair"),
+        (("--fewshot", "HALF"), "half.jsonl:1: a string contains a lone surrogate"),
         (("--fewshot", "OUT"), "out.jsonl is an input of this run; give another name"),
         (("--apply-chat-template", "--api-base", "http://localhost:9/v1"),
          "apply_chat_template: the template is part of a tokenizer, and an endpoint shows none"),

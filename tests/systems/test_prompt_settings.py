@@ -120,7 +120,7 @@ def test_a_template_that_writes_a_blank_before_an_answer(scorers, monkeypatch):
             "apply_chat_template is 1.5, expected True or False",
         ),
         ({"system_prompt": 3}, "setting system_prompt is 3, expected a text"),
-        ({"system_prompt": "\ud83d"}, "setting system_prompt has half a surrogate pair"),
+        ({"system_prompt": "\ud83d"}, "setting system_prompt contains a lone surrogate"),
         ({"fewshot": "abc"}, "setting fewshot is a string, expected a list of examples"),
         ({"fewshot": {"a": 1}}, "setting fewshot is of type dict, expected a list of examples"),
         ({"fewshot": None}, "setting fewshot is None, expected a list of examples"),
@@ -162,7 +162,9 @@ def test_an_example_that_is_not_drawn_is_read_too():
 
 
 def test_an_example_that_is_no_text(scorers):
-    with pytest.raises(InputError, match="few-shot example 2 of those that were drawn has half"):
+    with pytest.raises(
+        InputError, match="few-shot example 2 of those that were drawn contains a lone"
+    ):
         PromptSettings().prompting(None, [EXAMPLES[0], Example("a\ud83d", "b", "c")])
 
 

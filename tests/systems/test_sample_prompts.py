@@ -82,7 +82,7 @@ def test_half_a_surrogate_pair_given_in_python():
     half = "\ud800"
     for bad in ({"prompt": half}, {"messages": [{"role": "user", "content": half}]}):
         errors = begin("sample", [{"prompt": "a"}, bad], n=1).errors
-        assert "has half a surrogate pair, which is invalid Unicode" in errors[1]
+        assert "contains a lone surrogate (invalid Unicode)" in errors[1]
     with pytest.raises(InputError, match="item 2 is a string, expected an object"):
         begin("sample", [{"prompt": "a"}, "b"], n=1)
 
@@ -92,7 +92,7 @@ def test_half_a_surrogate_pair_given_in_python():
     [
         (("[1]",), "in.jsonl:1: found a JSON array, expected JSONL"),
         (('{"prompt": "a"}', "no"), "in.jsonl:2: not JSON at column 1"),
-        (('{"prompt": "\\ud800"}',), "in.jsonl:1: a string has half a surrogate pair"),
+        (('{"prompt": "\\ud800"}',), "in.jsonl:1: a string contains a lone surrogate"),
         (('{"prompt": ' + "[" * 200 + "]" * 200 + "}",), "in.jsonl:1: not usable JSON (nested"),
         (("",), "in.jsonl: the file is empty"),
     ],

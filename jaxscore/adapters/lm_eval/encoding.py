@@ -72,8 +72,8 @@ class Encoder:
             name_of: name of the request at a place, for messages.
 
         Raises:
-            InputError: a continuation without tokens after an empty context, or half a surrogate
-                pair.
+            InputError: a continuation without tokens after an empty context, or a lone
+                surrogate.
         """
         check_unicode((context + continuation for context, continuation in pairs), name_of)
         questions: list[Question] = []
@@ -140,11 +140,13 @@ def check_unicode(texts: Iterable[str], name_of: Callable[[int], str]) -> None:
         name_of: name of the request at a place, for messages.
 
     Raises:
-        InputError: a text with half a surrogate pair.
+        InputError: a text with a lone surrogate.
     """
     for place, text in enumerate(texts):
         if not is_valid_unicode(text):
-            raise InputError(f"{name_of(place)}: half a surrogate pair is no character")
+            raise InputError(
+                f"{name_of(place)}: a text contains a lone surrogate (invalid Unicode)"
+            )
 
 
 def _move_blanks(context: str, continuation: str) -> tuple[str, str]:
@@ -232,7 +234,7 @@ class ChatTemplate:
         """
         if not self._tokenizer.chat_template:
             raise InputError(
-                "the tokenizer has no chat template; leave out --apply_chat_template, or give a "
+                "the tokenizer lacks a chat template; leave out --apply_chat_template, or give a "
                 "tokenizer that has one: tokenizer=NAME in model_args"
             )
 

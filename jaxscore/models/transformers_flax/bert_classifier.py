@@ -159,7 +159,7 @@ def _params(folder: Path, model: Any, dtype: Any) -> dict[str, Any]:
             unused.append(name)
         elif value.shape != expected[key]:
             raise InputError(
-                f"{folder}: tensor {name} gives shape {list(value.shape)}, "
+                f"{folder}: tensor {name} has shape {list(value.shape)}, "
                 f"expected {list(expected[key])}"
             )
         else:

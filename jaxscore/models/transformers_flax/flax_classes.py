@@ -264,7 +264,7 @@ def _params(
             unused += [name] if name not in tensors.idle else []
         elif value.shape != expected[key]:
             raise InputError(
-                f"{folder}: tensor {name} gives shape {list(value.shape)}, "
+                f"{folder}: tensor {name} has shape {list(value.shape)}, "
                 f"expected {list(expected[key])}"
             )
         elif key in flat:

@@ -256,7 +256,7 @@ KEPT = "\n\t"
 def visible(text: str) -> str:
     """The text with each character that does not print by its number, as the Markdown has it.
 
-    Line feeds and tabs stay. What UTF-8 does not have, half a surrogate pair, does not print.
+    Line feeds and tabs stay. What UTF-8 does not have, a lone surrogate, does not print.
     """
     return UNPRINTABLE.sub(
         lambda found: found.group() if found.group() in KEPT else f"⟨{ord(found.group()):04X}⟩",

@@ -268,7 +268,7 @@ def record_of(
     }
     if written.error:
         return {**record, "error": written.error}
-    # A server may send half a surrogate pair, which no file in UTF-8 can hold.
+    # A server may send a lone surrogate, which no file in UTF-8 can hold.
     response = written.text.encode("utf-8", "replace").decode()
     match = CHOICE.search(response)
     chosen = match.group() if match else None

@@ -74,7 +74,7 @@ class Item:
     def __post_init__(self) -> None:
         """Check that the text can be encoded."""
         if not is_valid_unicode(self.text):
-            raise InputError("its text has half a surrogate pair, which is invalid Unicode")
+            raise InputError("its text contains a lone surrogate (invalid Unicode)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,7 @@ def _item(row: Any, question: bool, name: str) -> Item:
         for text in (response, row.get("question"), *label):
             str(text).encode("utf-8")
     except UnicodeEncodeError:
-        raise InputError("a string has half a surrogate pair, which is invalid Unicode") from None
+        raise InputError("a string contains a lone surrogate (invalid Unicode)") from None
     asked = row.get("question")
     return Item(
         q_id, response, label, asked if isinstance(asked, str) else "", row.get("ranking_label")

@@ -55,7 +55,7 @@ KEYS = (
     "prompt_pairwise",
 )  # fmt: skip
 TURNS = ("system", "user", "user_without_system", "assistant")
-HALF = "has half a surrogate pair, which is invalid Unicode; write the character itself"
+HALF = "contains a lone surrogate (invalid Unicode); write the character itself"
 F_STRING = re.compile(r"""\s*([fF][rR]?|[rR][fF])["']""")
 
 

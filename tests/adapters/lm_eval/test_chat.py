@@ -49,7 +49,7 @@ def test_a_template_that_expects_parts_gets_parts():
 @pytest.mark.parametrize(
     ("template", "messages", "why"),
     [
-        (None, [USER], "no chat template; leave out --apply_chat_template"),
+        (None, [USER], "lacks a chat template; leave out --apply_chat_template"),
         ("{{ raise_exception('no') }}", [USER], r"refuses messages of user \(no\)"),
         ("{{ raise_exception('no') }}", [SYSTEM, USER], r"refuses messages of user \(no\)"),
         ("{% if %}", [USER], r"refuses messages of user \(Expected an expression"),

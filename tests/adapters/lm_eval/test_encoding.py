@@ -105,7 +105,7 @@ def test_equal_contexts_share_their_ids(scorers):
     [
         (("", ""), 0, "request 0: neither its context nor its continuation has a token"),
         (("", "x"), None, "request 0: it has no context, and the tokenizer has neither"),
-        (("a\ud800", "b"), 0, "request 0: half a surrogate pair"),
+        (("a\ud800", "b"), 0, "request 0: a text contains a lone surrogate"),
     ],
 )
 def test_requests_that_hf_ends_on(pair, prefix, why, scorers):

@@ -124,7 +124,7 @@ def test_half_a_surrogate_pair_is_refused_by_name(method, model):
     asked = [request(text, {"until": []}) for text in ("ok", "a\ud800")]
     if method != "generate_until":
         asked = [type("I", (), {**vars(one), "args": (one.args[0], "x")}) for one in asked]
-    with pytest.raises(InputError, match=r"task, document 0, choice 0 .*half a surrogate pair"):
+    with pytest.raises(InputError, match=r"task, document 0, choice 0 .*a lone surrogate"):
         getattr(model, method)(asked, disable_tqdm=True)
 
 

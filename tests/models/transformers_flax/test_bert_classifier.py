@@ -152,7 +152,7 @@ def test_names_and_buffers_of_old_checkpoints(copy, saved):
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"surprise": 3}, "surprise=3"),
-        ({"vocab_size": 96}, "gives shape"),
+        ({"vocab_size": 96}, "has shape"),
         ({"num_hidden_layers": 3}, "missing"),
         ({"num_hidden_layers": 1}, "not used"),
     ],

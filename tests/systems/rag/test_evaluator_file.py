@@ -188,7 +188,7 @@ def test_nothing_is_evaluated(tmp_path):
         (("'Yes': 1", "'Yes': 1" + "0" * 400), "expected a number up to 1000000000"),
         (("'Yes': 1", "'Yes': -1.0e+10"), "Yes is worth -10000000000.0"),
         (("'Yes': 1", "'Yes': .inf"), "Yes is worth inf"),
-        (("'Yes': 1", '"Y\\uD800": 1'), "label 'Y\\ud800' has half a surrogate pair"),
+        (("'Yes': 1", '"Y\\uD800": 1'), "label 'Y\\ud800' contains a lone surrogate"),
         (('  assistant: f"Response', '  assistant: "\\uD800'), "prompt.assistant: the template"),
         (("'Yes': 1", "'Yes': -100"), "which marks an answer without a label"),
         (("'Yes': 1", "'': 1"), "an empty label"),

@@ -47,7 +47,7 @@ def test_the_shared_cases():
         ({**GOOD, "label": []}, 'field "label" is empty'),
         ({**GOOD, "label": ["Oslo", None]}, 'field "label", entry 2: found null'),
         ({**GOOD, "label": [["Oslo"]]}, 'field "label", entry 1: found a list'),
-        ({**GOOD, "response": "\ud83d"}, "half a surrogate pair"),
+        ({**GOOD, "response": "\ud83d"}, "a lone surrogate"),
         ({**GOOD, "question": 3}, 'field "question" is a whole number'),
     ],
 )
