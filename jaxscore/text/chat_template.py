@@ -82,8 +82,9 @@ def render(
             with contextlib.suppress(InputError):
                 _render_checked(template, others, values)
                 advice = f"; {NO_SYSTEM}"
+        verb = "refuses" if isinstance(problem, RefusedError) else "fails on"
         raise type(problem)(
-            f"{_name(tokenizer)}: its chat template refuses messages of {roles} ({problem}){advice}"
+            f"{_name(tokenizer)}: its chat template {verb} messages of {roles} ({problem}){advice}"
         ) from None
     except InputError as problem:
         raise InputError(f"{_name(tokenizer)}: {problem}") from None
