@@ -534,7 +534,7 @@ class _Files:
         return []
 
     def _replaces_pattern(self, config: dict[str, Any]) -> tuple[bool, bool]:
-        """Return whether transformers 4.57.6 and 5.x may replace the pattern."""
+        """Return for transformers 4.57.6 and for 5.x: True if it may replace the pattern."""
         if not config:
             return False, False
         version = _release(config.get("transformers_version"), self.folder / "config.json")

@@ -31,8 +31,8 @@ from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 READ = frozenset(
     "quant_method activation_scheme weight_block_size fmt scale_fmt expert_dtype".split()
 )
-# Unquantized modules are recognised by their tensors' types; `dequantize` and `kv_cache_scheme`
-# only affect inference.
+# Unquantized modules are recognised by their tensors' types. `dequantize` selects how transformers
+# runs the model, and `kv_cache_scheme` how servers store keys and values.
 INERT = frozenset(
     "modules_to_not_convert modules_to_convert ignored_layers dequantize kv_cache_scheme".split()
 )

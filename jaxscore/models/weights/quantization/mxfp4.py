@@ -27,7 +27,8 @@ from jaxscore.models.weights.quantization.settings import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset({"quant_method"})
-# Unquantized modules are recognised by their tensors' names; `dequantize` only affects inference.
+# Unquantized modules are recognised by their tensors' names; `dequantize` selects how transformers
+# runs the model.
 INERT = frozenset({"modules_to_not_convert", "dequantize"})
 BLOCKS, SCALES = "_blocks", "_scales"
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
