@@ -13,6 +13,7 @@ from jaxscore.io.json_output import json_parts, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
+from jaxscore.shell.system import System as NewSystem
 from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
 from jaxscore.systems.evaluation import (
     Evaluation,
@@ -197,11 +198,15 @@ def evaluate(
         raise InputError(f"no system {system!r}; {hint}")
     declared = declaration(system)
     chosen = settings_from(declared.settings, settings)
-    if on_item is not None and not declared.streams:
+    if on_item is not None and not isinstance(declared, NewSystem) and not declared.streams:
         raise InputError(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"
         )
+    if isinstance(declared, NewSystem):
+        from jaxscore.shell import evaluate as shell
+
+        return shell.evaluate(declared, scorer, items, chosen, about=about, on_item=on_item)
     chosen = with_examples(declared, chosen)
     read = iterate_objects if declared.is_lazy else read_objects
     entries: Any = read(declared, items, chosen)

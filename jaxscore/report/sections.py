@@ -38,7 +38,7 @@ NOISE = {
 
 def answer_blank(record: Mapping[str, Any]) -> list[str]:
     """What a blank before the answers would do, unless the findings say it."""
-    found = record.get("answer_blank", {})
+    found = record.get("answer_blank") or {}
     if not found.get("results") or found["finding"] is not None:
         return []
     moved = " and the ".join(
@@ -75,7 +75,7 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
         left_out = f" {n} longer {what} are not audited."
     if n := audit.get("n_passed_over"):
         left_out += f" They are a sample; {n} others are not audited."
-    n_audited = audit[f"n_{what}"]
+    n_audited = audit.get("n_requests", audit.get(f"n_{what}"))
     out = [
         f"Boundary `{chosen}` says where {what} start. Of {n_audited} {what} {others}.{left_out}"
     ]

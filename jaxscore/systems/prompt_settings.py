@@ -16,7 +16,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
@@ -30,6 +30,9 @@ from jaxscore.text.encoder import Boundary
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 GROUP = "prompts"
 SEPARATOR = "\n\n"
+OWN_EXAMPLES = (
+    "fewshot: items that are one of the examples, and are scored after the others alone: {n}"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +152,9 @@ class PromptSettings(ScoringSettings):
     Its model may be an endpoint.
 
     Attributes:
-        boundaries: name of each value of the setting `boundary` -> policy of the encoder.
         fewshot: examples as the system's items are, each with its right answer.
     """
 
-    boundaries: ClassVar[Mapping[str, Boundary]]
     apply_chat_template: bool = setting(
         False,
         help="make each prompt a conversation by the tokenizer's chat template; the continuation "
@@ -208,6 +209,27 @@ class PromptSettings(ScoringSettings):
         """The settings as a report has them, without those that `facts` has."""
         values = super().record()
         return {k: v for k, v in values.items() if k not in PromptSettings.__annotations__}
+
+    def policies(self) -> dict[str, str]:
+        """As of `ScoringSettings`; in a conversation `joint` is `exact`, see `Prompting`."""
+        found = super().policies()
+        if not self.apply_chat_template:
+            return found
+        return {name: "exact" if one == "joint" else one for name, one in found.items()}
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `LM.score` and `LM.stream`; a template writes its own special tokens."""
+        return {**super().options(), "special_tokens": not self.apply_chat_template}
+
+    def note(self, lm: Any, prompting: Prompting, keys: Iterable[Hashable]) -> None:
+        """Note in an audited model what the prompts are made of.
+
+        Args:
+            keys: of the items, see `Example`.
+        """
+        lm.about.update(self.facts(prompting, None))
+        if n := prompting.n_left_out(keys):
+            lm.warnings[OWN_EXAMPLES] += n
 
     def check_model(self, can: Capabilities) -> None:
         """Refuse settings that a model cannot do.
@@ -284,11 +306,11 @@ class PromptSettings(ScoringSettings):
         prompting.context_of("probe", key=object())  # fails before the first item, and for all
         return prompting
 
-    def facts(self, prompting: Prompting, n_left_out: int) -> dict[str, Any]:
+    def facts(self, prompting: Prompting, n_left_out: int | None) -> dict[str, Any]:
         """What a report says of the prompts: only what was requested.
 
         Args:
-            n_left_out: items that are one of the examples.
+            n_left_out: items that are one of the examples; None leaves it out.
 
         Returns:
             `apply_chat_template` and `chat_template_sha256`; `system_prompt`; `num_fewshot`,
@@ -302,7 +324,9 @@ class PromptSettings(ScoringSettings):
             out["system_prompt"] = self.system_prompt
         if prompting.examples:
             out["num_fewshot"] = len(prompting.examples)
-            out |= {"fewshot_drawn": self._places(), "fewshot_left_out": n_left_out}
+            out["fewshot_drawn"] = self._places()
+            if n_left_out is not None:
+                out["fewshot_left_out"] = n_left_out
         return out
 
     def _places(self) -> list[int]:
@@ -337,6 +361,13 @@ class AnswerSettings(PromptSettings):
                 "what stands between a prompt and its answer; give one of the two"
             )
 
+    def variants(self) -> dict[str, dict[str, Self]]:
+        """Also with a space before the answers, unless something else stands there."""
+        if self.why_no_blanks():
+            return super().variants()
+        with_blank = {"with_blank": dataclasses.replace(self, answer_separator=" ")}
+        return {**super().variants(), "blank": with_blank}
+
     def why_no_blanks(self) -> str:
         """Why no sample of answers is scored with a blank before them; empty if one is."""
         if self.answer_separator is not None:
@@ -350,10 +381,4 @@ def remarks(n_left_out: int) -> list[str]:
     """That some items are examples themselves."""
     if not n_left_out:
         return []
-    return [
-        Remark(
-            "fewshot: items that are one of the examples, and are scored after the others alone: "
-            "{n}",
-            n=n_left_out,
-        )
-    ]
+    return [Remark(OWN_EXAMPLES, n=n_left_out)]

@@ -5,7 +5,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from jaxscore.errors import InputError, check_choice, is_valid_unicode, near
 
@@ -177,6 +177,14 @@ class Settings:
         """Declared fields that no record of a run with these settings has."""
         return frozenset()
 
+    def policies(self) -> dict[str, str]:
+        """Boundary -> policy of the encoder, the run's own first; empty without a boundary."""
+        return {}
+
+    def variants(self) -> dict[str, dict[str, Self]]:
+        """Other ways to score a sample, by kind and name; see `ScoringSettings.variants`."""
+        return {}
+
     @property
     def list_fields(self) -> tuple[str, ...]:
         """Fields of the input that hold lists, beside those of the item's type."""
@@ -188,8 +196,18 @@ MODEL_GROUP = "model and device"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringSettings(Settings):
-    """Settings of every system that scores text."""
+    """Settings of every system that scores text.
 
+    Attributes:
+        boundaries: value of the setting `boundary`, if there is one -> policy of the encoder.
+        advice: which of them to believe, by name first, and what the others are for.
+    """
+
+    boundaries: ClassVar[Mapping[str, str]] = {"joint": "joint", "separate": "separate"}
+    advice: ClassVar[str] = (
+        "joint, the text as the model reads it; take separate to compare with programs that "
+        "encode context and continuation apart"
+    )
     truncate: Literal["left"] | None = setting(
         None,
         help="drop the oldest context tokens of a request that is longer than the model's "
@@ -212,6 +230,32 @@ class ScoringSettings(Settings):
         group=MODEL_GROUP,
         advanced=True,
     )
+
+    def policies(self) -> dict[str, str]:
+        """See `Settings.policies`; `boundaries` has the names."""
+        own = getattr(self, "boundary", None)
+        names = () if own is None else (own, *(name for name in self.boundaries if name != own))
+        return {name: self.boundaries[name] for name in names}
+
+    def variants(self) -> dict[str, dict[str, Self]]:
+        """Other ways to score a sample, by kind and name: with each other boundary.
+
+        Another kind is "blank", with a space before each answer.
+        """
+        others = list(self.policies())[1:]
+        if not others:
+            return {}
+        return {
+            "boundary": {
+                name: dataclasses.replace(self, **{"boundary": name})  # type: ignore[arg-type]
+                for name in others
+            }
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `LM.score` and `LM.stream`."""
+        policy = next(iter(self.policies().values()), "joint")
+        return {"boundary": policy, "truncate": self.truncate}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,56 +18,19 @@ import numpy as np
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
-from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
-from jaxscore.lm import LM
+from jaxscore.report.document import Document
+from jaxscore.shell.items import SHOWN
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import Aside, Summary, System, failed
 from jaxscore.systems.choose.report import report
-from jaxscore.systems.entries import SHOWN, Entry
-from jaxscore.systems.evaluation import Evaluation, failed_records, failures_of, flat, mark_noise
-from jaxscore.systems.remarks import Remark
-from jaxscore.systems.rounding_audit import Noise
-from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric, System
+from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
-HELP = """\
-Which of several texts does a model find the most probable after a context, and
-is it the right one?
-
-input, one object per line:
-  {"id": "q1", "context": "Q: Where is Oslo?\\nA:",
-   "options": [" Norway", " Spain"], "gold": 0, "category": "places"}
-  `gold` is the index of the right option from 0, or its text; it may be left
-  out, and so may `id` and `category`. A blank between the context and an option
-  belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
-  .parquet or a folder of datasets' save_to_disk holds the same; --column
-  options=choices reads a field from the column `choices`.
-
-chosen is the first option with the highest
-  acc       sum of log-probability of its tokens
-  acc_norm  sum per UTF-8 byte, blanks before the option not counted
-            (lm-evaluation-harness' acc_bytes; its acc_norm counts characters)
-  acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315)
-
-output, one line per item, in order:
-  id, context, options, category, sum_logprob[], n_tokens[], n_bytes[], pmi[],
-  probability[] (softmax of the sums), choice, choice_norm, choice_pmi; with
-  gold also gold, acc, acc_norm, acc_pmi, chance, skill, skill_norm, skill_pmi,
-  brier; other fields of the input line. An OUT that ends in .csv, .tsv or
-  .parquet is a table with these columns.
-  Beside OUT lie OUT.report.md, OUT.report.json (accuracy, skill, calibration,
-  by category, wrong items first), OUT.report.html, which shows them in a
-  browser, and OUT.run.json. With --audit-noise an item has `within_noise` and
-  `acc_within_noise`: whether rounding could change the choice by the sum, and
-  whether it is right.
-
-exit code: 0 all scored, 1 some items failed (their lines hold `error`),
-           2 unusable input.
-"""
 RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
 NO_CATEGORY = "(none)"
 INDEX = re.compile(r"[0-9]{1,9}")
@@ -248,10 +211,6 @@ class Record(TypedDict, total=False):
     truncated: list[int]
 
 
-MARKS = {
-    "within_noise": "option with the highest sum",
-    "acc_within_noise": "whether it is the right one",
-}
 SHARES = tuple(f"acc{rule}" for rule in RULES)
 MEANS = {
     name: Column(name, share=name in SHARES)
@@ -259,80 +218,10 @@ MEANS = {
 }
 
 
-def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
-    """Score each option of each item whole, after the context and after the premise."""
-    run = ScoringRun(lm, settings, policies={"joint": "joint", "separate": "separate"})
-    items = [entry.item for entry in entries if entry.item is not None]
-    texts = list(dict.fromkeys(option for item in items for option in item.options))
-    scored = run.stream(
-        _requests(items, texts, settings.pmi_context),
-        n_requests=len(texts) + sum(len(item.options) for item in items),
-        n_unaudited=len(texts),
-    )
-    premises = {
-        text: result.sum_logprob if _problem(result) is None else None
-        for text, result in zip(texts, itertools.islice(scored, len(texts)), strict=True)
-    }
-    records = [
-        {
-            "id": entry.id,
-            **_record(item, list(itertools.islice(scored, len(item.options))), premises),
-            **entry.extra,
-        }
-        for entry, item in zip(entries, items, strict=True)
-    ]
-    next(scored, None)  # ends the measured time
-    decisions = mark(records, run.noise, settings)
-    found = merge(records, settings)
-    return dataclasses.replace(
-        found,
-        rows=[flat(record) for record in records],
-        details={**found.details, "boundary_audit": run.boundaries.counts("options")},
-        failures=failures_of(entries, records),
-        decisions=decisions,
-        **run.measured(),
-    )
-
-
-def mark(
-    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
-) -> list[Decisions]:
-    """Mark the choices that rounding could change; see `System.mark`."""
-    return mark_noise(records, Record, noise, "sum_logprob", MARKS)
-
-
-def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the items of all records as one run would; see `System.merge`."""
-    good = where(records, lambda record: "error" not in record)
-    with_gold = where(good, lambda record: record.get("gold") is not None)
-    summary = {
-        "n_scored": len(good),
-        "n_with_gold": len(with_gold),
-        "ties": _count_ties(good),
-        **summarise(with_gold, MEANS, settings.n_bootstrap, settings.seed, "category"),
-    }
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(records),
-        details={
-            "summary": summary,
-            "calibration": calibration(
-                (record["probability"] for record in with_gold),
-                (truth(record["options"], record["gold"]) for record in with_gold),
-            ),
-        },
-        long={"items": records},
-        headline=headline(summary),
-        failures=failed_records(records),
-        remarks=_remarks(good),
-    )
-
-
 def _requests(items: Sequence[Item], texts: Sequence[str], premise: str) -> Iterator[Request]:
     """Each distinct option after the premise, then the options of each item."""
     for k, text in enumerate(texts, start=1):
-        yield Request(f"premise.{k}", premise, text)
+        yield Aside(f"premise.{k}", premise, text)
     for number, item in enumerate(items, start=1):
         for k, option in enumerate(item.options, start=1):
             yield Request(f"{number}.{k}", item.context, option)
@@ -436,8 +325,8 @@ def _count_ties(good: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return ties
 
 
-def _remarks(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Remarks on the records of scored items; which fields others have depends on the file."""
+def _warnings(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Warnings about the records of scored items; which fields others have depends on the file."""
     n_items = n_without_gold = n_without_pmi = n_repeated = 0
     ids = array("q")  # digests, which are smaller
     for record in records:
@@ -454,11 +343,7 @@ def _remarks(records: Iterable[Mapping[str, Any]]) -> list[str]:
         "the gold option is right": n_repeated,
         "share their id with another item": int(n_of_id[n_of_id > 1].sum()),
     }
-    return [
-        Remark("{n} of {n_items} scored items " + what, n=n, n_items=n_items)
-        for what, n in counts.items()
-        if n
-    ]
+    return [f"{n} of {n_items} scored items {what}" for what, n in counts.items() if n]
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -478,18 +363,88 @@ def headline(summary: Mapping[str, Any]) -> str:
     return f"acc {acc.mean:.4f}{span}{others}, chance {chance.mean:.4f}, {acc.n} items"
 
 
-SYSTEM = System(
-    name="choose",
-    what="items",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    evaluate=evaluate,
-    report=report,
-    merge=merge,
-    merge_rereads=True,
-    mark=mark,
-    needs=("scores",),
-    compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),
-)
+class Choose(System):
+    """Which of several texts does a model find the most probable after a context, and
+    is it the right one?
+
+    input, one object per line:
+      {"id": "q1", "context": "Q: Where is Oslo?\\nA:",
+       "options": [" Norway", " Spain"], "gold": 0, "category": "places"}
+      `gold` is the index of the right option from 0, or its text; it may be left
+      out, and so may `id` and `category`. A space between the context and an option
+      belongs to the option. A JSON array, .csv, .tsv (`options` as JSON text),
+      .parquet or a folder of datasets' save_to_disk holds the same; --column
+      options=choices reads a field from the column `choices`.
+
+    chosen is the first option with the highest
+      acc       sum of log-probability of its tokens
+      acc_norm  sum per UTF-8 byte, spaces before the option not counted
+                (lm-evaluation-harness' acc_bytes; its acc_norm counts characters)
+      acc_pmi   sum, less the sum after --pmi-context (arXiv 2104.08315)
+
+    output, one line per item, in order:
+      id, context, options, category, sum_logprob[], n_tokens[], n_bytes[], pmi[],
+      probability[] (softmax of the sums), choice, choice_norm, choice_pmi; with
+      gold also gold, acc, acc_norm, acc_pmi, chance, skill, skill_norm, skill_pmi,
+      brier; other fields of the input line. An OUT that ends in .csv, .tsv or
+      .parquet is a table with these columns.
+      Beside OUT lie OUT.report.md, OUT.report.json (accuracy, skill, calibration,
+      by category, wrong items first), OUT.report.html, which shows them in a
+      browser, and OUT.run.json. With --audit-noise an item has `within_noise` and
+      `acc_within_noise`: whether rounding could change the choice by the sum, and
+      whether it is right.
+
+    exit code: 0 all scored, 1 some items failed (their lines hold `error`),
+               2 unusable input.
+    """
+
+    name = "choose"
+    item, settings, record = Item, Settings, Record
+    result, result_title = "acc", "accuracy"
+    compared = (
+        Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),
+    )
+
+    def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+        """Score each option of each item whole, after the context and after the premise."""
+        texts = list(dict.fromkeys(option for item in items for option in item.options))
+        n = len(texts) + sum(len(item.options) for item in items)
+        results = lm.stream(
+            _requests(items, texts, settings.pmi_context), n_requests=n, **settings.options()
+        )
+        premises = {
+            text: result.sum_logprob if _problem(result) is None else None
+            for text, result in zip(texts, itertools.islice(results, len(texts)), strict=True)
+        }
+        for item in items:
+            yield _record(item, list(itertools.islice(results, len(item.options))), premises)
+        next(results, None)  # ends the measured time
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Accuracies, skill and calibration, over the items with a gold option."""
+        good = where(records, lambda record: "error" not in record)
+        with_gold = where(good, lambda record: record.get("gold") is not None)
+        numbers = {
+            "n_scored": len(good),
+            "n_with_gold": len(with_gold),
+            "ties": _count_ties(good),
+            **summarise(with_gold, MEANS, settings.n_bootstrap, settings.seed, "category"),
+        }
+        found = calibration(
+            (record["probability"] for record in with_gold),
+            (truth(record["options"], record["gold"]) for record in with_gold),
+        )
+        return Summary(
+            headline=headline(numbers),
+            numbers=numbers,
+            details={"calibration": found},
+            failures=failed(records),
+            warnings=_warnings(good),
+        )
+
+    def report(self, run: Report) -> Document:
+        """Wrong items first; see `choose.report`."""
+        return report(run.source(items=run.records))
+
+
+SYSTEM = Choose()

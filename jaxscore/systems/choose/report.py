@@ -129,7 +129,7 @@ def _tables(record: Mapping[str, Any]) -> list[Section]:
 
 
 def _items(source: Source) -> Items:
-    every = source.record["items"]
+    every = source.items
     places = worst_first(every, _surety)
     items = [every[place] for place in places[: n_listed(len(places))]]
     best = [item["probability"][item["choice"]] for item in items]

@@ -1,0 +1,349 @@
+"""Audits: a model that notes what passes, and what a run knows that its records do not say.
+
+    AuditedLM    an `LM` around the model: time, boundaries, a draw of requests, warnings
+    effects_of   the system run again on a sample, with another boundary or answer separator
+    Facts        the result of both; facts of shards add up
+
+A system is not aware of audits: it scores with the model that it gets.
+"""
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Self, cast
+
+from jaxscore.errors import InputError
+from jaxscore.io import interrupts
+from jaxscore.io.json_output import to_json_value
+from jaxscore.lm import LM, LocalLM
+from jaxscore.shell.items import Items
+from jaxscore.shell.system import Aside, System, units
+from jaxscore.systems.prompt_settings import NO_LAYOUTS
+from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
+from jaxscore.text.bounded_tokenizer import PIECE
+from jaxscore.text.encoder import audit_boundaries
+from jaxscore.types.requests import Request
+
+TOGETHER = 1024  # requests that are encoded again at a time
+ALL, EVERY = 4096, 16  # audit so many first requests, and then one in so many
+LONGEST = 1000  # characters of a continuation that is encoded again for each of its tokens
+SAMPLED, SAMPLED_CHARACTERS = 32, 100_000  # items of a sample, and of their texts
+NO_SHARING = (
+    "not tried with a space before the answers: the model would compute whole prompts again; see "
+    "--answer-separator"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """What other ways of scoring do to a sample.
+
+    Attributes:
+        n_items: numbers of the sample that all ways have.
+        means: of the system's result, by the name of each way; the run's own first.
+        n_answers: requests that the first and the last way score.
+        n_raised: those that are more probable in the last way.
+    """
+
+    n_items: int = 0
+    means: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    n_answers: int = 0
+    n_raised: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        if not self.n_items or not other.n_items:
+            return self if self.n_items else other
+        n = self.n_items + other.n_items
+        means = {
+            way: (self.n_items * mean + other.n_items * other.means[way]) / n
+            for way, mean in self.means.items()
+        }
+        n_answers, n_raised = self.n_answers + other.n_answers, self.n_raised + other.n_raised
+        return dataclasses.replace(
+            self, n_items=n, means=means, n_answers=n_answers, n_raised=n_raised
+        )
+
+    @property
+    def raises_most(self) -> bool:
+        """Whether most answers are more probable in the last way."""
+        return 2 * self.n_raised > self.n_answers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a run knows and its records do not say. `a + b` are the facts of both runs as one.
+
+    Attributes:
+        seconds: wall time of the model.
+        warnings: sentence with {n} -> how often.
+        counts: numbers that a system adds up beside its records, by name.
+        boundaries: `audited`, `too_long`, `passed_over`, and for each other boundary the audited
+            requests that it would change; empty without an audit.
+        boundary, blank: effects on a sample, None if not scored.
+        noise: the rounding-error audit; None without one, or where nothing was scored.
+        n_runs: of which these are the facts.
+    """
+
+    seconds: float = 0.0
+    warnings: Counter[str] = dataclasses.field(default_factory=Counter)
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    boundaries: Counter[str] = dataclasses.field(default_factory=Counter)
+    boundary: Effect | None = None
+    blank: Effect | None = None
+    noise: Noise | None = None
+    n_runs: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        def plus(a: Any, b: Any) -> Any:
+            return b if a is None else a if b is None else a + b
+
+        noises = [one.noise.record() for one in (self, other) if one.noise is not None]
+        return type(self)(
+            seconds=self.seconds + other.seconds,
+            warnings=_sum(self.warnings, other.warnings),
+            counts=_sum(self.counts, other.counts),
+            boundaries=_sum(self.boundaries, other.boundaries),
+            boundary=plus(self.boundary, other.boundary),
+            blank=plus(self.blank, other.blank),
+            noise=united_noise(noises),
+            n_runs=self.n_runs + other.n_runs,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest has them."""
+        found: dict[str, Any] = to_json_value(self)
+        return found
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """From a manifest."""
+        counters: Any = {
+            name: Counter(found[name]) for name in ("warnings", "counts", "boundaries")
+        }
+        effects: Any = {
+            name: found[name] and Effect(**found[name]) for name in ("boundary", "blank")
+        }
+        noise = found["noise"]
+        if noise is not None:
+            spread = {
+                k: Spread(float(v["largest"]), float(v["mean"])) for k, v in noise["spread"].items()
+            }
+            noise = Noise(**{**noise, "layouts": tuple(noise["layouts"]), "spread": spread})
+        return cls(
+            seconds=found["seconds"], n_runs=found["n_runs"], noise=noise, **counters, **effects
+        )
+
+
+def _sum(a: Counter[str], b: Counter[str]) -> Counter[str]:
+    """Counts of both; a count of 0 stays, unlike with Counter's own sum."""
+    return Counter({name: a[name] + b[name] for name in {**a, **b}})
+
+
+class AuditedLM:
+    """A model that notes what passes; what is not watched is the model's own.
+
+    Attributes:
+        warnings: a system counts here what a reader of its numbers should know: sentence with {n}
+            -> how often.
+        counts: numbers that a system adds up beside its records.
+        about: what a system notes for the report's settings, such as the digest of a template.
+        results: of all requests, if they are retained.
+    """
+
+    def __init__(self, lm: LM, settings: Any, *, retains: bool = False) -> None:
+        """Nothing has passed yet.
+
+        Args:
+            retains: keep all results, and audit nothing.
+
+        Raises:
+            InputError: an audit of rounding errors for a model that has no other layouts.
+        """
+        self.warnings: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.about: dict[str, Any] = {}
+        self.results: list[Any] | None = [] if retains else None
+        self._lm, self._settings = cast(LocalLM, lm), settings  # local methods need a capability
+        n_drawn = 0 if retains else getattr(settings, "audit_noise", 0)
+        if n_drawn and not lm.capabilities.has_other_layouts:
+            raise InputError(NO_LAYOUTS)
+        self._draw = Draw(n_drawn, getattr(settings, "seed", 0))
+        is_audited = lm.capabilities.is_local and not retains
+        self._policies = settings.policies() if is_audited else {}
+        self._boundaries = Counter(dict.fromkeys(["audited", *list(self._policies)[1:]], 0))
+        self._n_requests = 0
+        self._seconds, self._has_labels = 0.0, False
+        self._options: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lm, name)
+
+    def score(self, requests: Iterable[Any], **options: Any) -> list[Any]:
+        """Score as `LM.score` does."""
+        return list(self._watched(self._lm.score, requests, options))
+
+    def stream(self, requests: Iterable[Any], **options: Any) -> Iterator[Any]:
+        """Score as `LM.stream` does."""
+        return self._watched(self._lm.stream, requests, options)
+
+    def label(self, requests: Iterable[Any], **options: Any) -> list[Any]:
+        """Label as `LM.label` does."""
+        self._has_labels = True
+        return list(self._watched(self._lm.label, requests, options, is_text=False))
+
+    def generate(self, requests: Iterable[Any]) -> list[Any]:
+        """Generate as `LM.generate` does."""
+        with self.timed():
+            return self._lm.generate(requests)
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the time of a block as the model's."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - started
+
+    def facts(self) -> Facts:
+        """What was noted so far; scores the drawn requests again in other layouts."""
+        warnings = self.warnings.copy()
+        warnings.update(dict.fromkeys(self._lm.remarks, 1))  # known after the results
+        return Facts(
+            seconds=self._seconds,
+            warnings=warnings,
+            counts=self.counts,
+            boundaries=self._boundaries if len(self._policies) > 1 else Counter(),
+            noise=self._noise(),
+            n_runs=1,
+        )
+
+    def _watched(
+        self,
+        call: Callable[..., Iterable[Any]],
+        requests: Iterable[Any],
+        options: dict[str, Any],
+        *,
+        is_text: bool = True,
+    ) -> Iterator[Any]:
+        waiting: deque[Any] = deque()
+        kept = ("boundary", "truncate", "special_tokens")
+        self._options = {name: options[name] for name in kept if name in options}
+
+        def passing() -> Iterator[Any]:
+            left = iter(interrupts.until_interrupt(requests))
+            while batch := list(islice(left, TOGETHER)):
+                if is_text and not interrupts.interrupt_requested():
+                    self._count([each for each in batch if not isinstance(each, Aside)])
+                waiting.extend(batch)
+                yield from batch
+
+        with self.timed():
+            for result in call(passing(), **options):
+                request = waiting.popleft()
+                if not isinstance(request, Aside):
+                    self._draw.add(request, result)
+                if self.results is not None:
+                    self.results.append(result)
+                yield result
+
+    def _count(self, requests: Sequence[Request]) -> None:
+        """Count the requests that other boundaries would change."""
+        own, *others = self._policies.values() or [None]
+        if not others:
+            return
+        first, self._n_requests = self._n_requests, self._n_requests + len(requests)
+        chosen = [r for k, r in enumerate(requests, first) if k < ALL or k % EVERY == 0]
+        audited = [request for request in chosen if self._is_short(request)]
+        found = audit_boundaries(self._lm.encoder, audited, own, others, self._most_positions)
+        names = {policy: name for name, policy in self._policies.items()}
+        counts = {"audited": len(audited), "too_long": len(chosen) - len(audited),
+                  "passed_over": len(requests) - len(chosen)}  # fmt: skip
+        self._boundaries.update(counts | {names[policy]: n for policy, n in found.items()})
+
+    @property
+    def _most_positions(self) -> int | None:
+        is_cut = self._settings.truncate is not None
+        return None if is_cut else self._lm.capabilities.max_positions
+
+    def _is_short(self, request: Request) -> bool:
+        """Whether other boundaries can encode a request in bounded time."""
+        if "reencoded" not in self._policies.values():
+            return True
+        return len(request.continuation) <= LONGEST and len(request.context) <= PIECE
+
+    def _noise(self) -> Noise | None:
+        pairs = self._draw.pairs
+        if not pairs:
+            return None
+        if self._has_labels:
+            return OtherLayouts(self._lm).labels(pairs, truncate=self._settings.truncate)
+        return OtherLayouts(self._lm).scores(pairs, **self._options)
+
+
+def effects_of(
+    system: System, lm: Any, items: Items, settings: Any, changed: Mapping[str, int]
+) -> dict[str, Effect]:
+    """Score a sample of the items in other ways, in no counter and no journal.
+
+    A model that would compute whole prompts again scores no sample.
+
+    Args:
+        changed: other boundary -> requests that it would change; if none, its way is the run's.
+
+    Returns:
+        `boundary` and `blank`, each if it has another way.
+    """
+    kinds = {
+        kind: ways
+        for kind, ways in settings.variants().items()
+        if any(changed.get(name, 1) for name in ways)
+    }
+    if not kinds or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
+        return {}
+    sample, left = [], SAMPLED_CHARACTERS
+    n = min(len(items), SAMPLED)
+    places = {k * len(items) // n for k in range(n)}
+    for place, item in enumerate(items):
+        if place in places and (size := len(str(item))) <= left:
+            sample.append(item)
+            left -= size
+    own = _way(system, lm, sample, settings)
+    out = {}
+    for kind, ways in kinds.items():
+        other = {
+            name: _way(system, lm, sample, variant) if changed.get(name, 1) else own
+            for name, variant in ways.items()
+        }
+        name = "as_published" if kind == "blank" else next(iter(settings.policies()))
+        out[kind] = _effect({name: own, **other})
+    return out
+
+
+Way = tuple[list[float | None], list[Any]]  # the result of each unit, and all scored requests
+
+
+def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
+    watched = AuditedLM(lm, settings, retains=True)
+    with lm.uncounted():
+        records = list(system.score(watched, sample, settings))
+    numbers = [unit.get(system.result) for record in records for unit in units(system, record)]
+    return numbers, watched.results or []
+
+
+def _effect(ways: Mapping[str, Way]) -> Effect:
+    rows = [
+        row for row in zip(*(numbers for numbers, _ in ways.values()), strict=True)
+        if all(value is not None and math.isfinite(value) for value in row)
+    ]  # fmt: skip
+    means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else []
+    (_, first), *_, (_, last) = ways.values()
+    pairs = [(a.mean_logprob, b.mean_logprob) for a, b in zip(first, last, strict=True)]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return Effect(
+        len(rows), dict(zip(ways, means, strict=False)), len(known), sum(b > a for a, b in known)
+    )

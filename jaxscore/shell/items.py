@@ -1,0 +1,258 @@
+"""The input of a run: typed items, each with its place; an unusable one fails alone."""
+
+import copy
+import dataclasses
+import functools
+import itertools
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.errors import InputError, NoItems, one_line
+from jaxscore.io.items import Row, named
+from jaxscore.io.json_input import json_kind, require_field
+from jaxscore.io.json_output import to_json_value
+from jaxscore.shell.system import SHOWN, Record, System
+from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.systems.settings import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One object of the input.
+
+    Attributes:
+        name: what messages call it: file, line and id.
+        id: its own, else its line or place from 1.
+        item: None if the object cannot be used.
+        error: why not.
+        extra: its other fields, which its record repeats.
+        given: all fields of an object that cannot be used, without `id` and those that have the
+            name of a result.
+    """
+
+    name: str
+    id: str | int
+    item: Any = None
+    error: str | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class Items(Sequence[Any]):
+    """The usable items of an input. Each iteration reads it anew, so that memory stays bounded.
+
+    Attributes:
+        n_all, n_usable: number of objects, and of those with an item.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        rows: Callable[[], Iterable[Row]],
+        settings: Settings,
+        *,
+        prefix: str = "",
+        limit: int | None = None,
+    ) -> None:
+        """Read all objects once.
+
+        Args:
+            rows: reads them.
+            prefix: of the ids of items without one, which are then text.
+            limit: use only so many first objects; None uses all.
+
+        Raises:
+            InputError: as `rows` does.
+        """
+        self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
+        self._reserved = system.result_fields(settings)
+        self._left_out: Collection[int] = ()
+        self._first: Entry | None = None
+        self.n_all = self.n_usable = 0
+        for entry in self.entries():
+            self.n_all, self.n_usable = self.n_all + 1, self.n_usable + (entry.error is None)
+            if self._first is None or (self._first.error is None and entry.error is not None):
+                self._first = entry
+
+    def entries(self) -> Iterator[Entry]:
+        """All objects, unusable ones included."""
+        for row in itertools.islice(self._rows(), self._limit):
+            number = f"{self._prefix}{row.number}" if self._prefix else row.number
+            yield read_entry(self._system, row.item, number, row.where, self._reserved)
+
+    def require_usable(self, *, all_of_them: bool = False) -> None:
+        """Refuse an input without a usable item, or with an unusable one.
+
+        Raises:
+            InputError: names the first unusable item.
+        """
+        what = self._system.what
+        if self._first is None:
+            raise NoItems(f"found no {what}, expected at least one")
+        if all_of_them and self.n_usable < self.n_all:
+            raise InputError(f"{self._first.name}: {self._first.error}")
+        if not self.n_usable:
+            raise InputError(
+                f"no {what.removesuffix('s')} is usable; the first, {self._first.name}: "
+                f"{self._first.error}"
+            )
+
+    def without(self, places: Collection[int]) -> "Items":
+        """The same items without those of some entries, by their place from 0."""
+        out = copy.copy(self)
+        out._left_out = frozenset(places)
+        return out
+
+    def __len__(self) -> int:
+        return self.n_usable - len(self._left_out)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place, entry in enumerate(self.entries()):
+            if entry.error is None and place not in self._left_out:
+                yield entry.item
+
+    def __getitem__(self, place: Any) -> Any:
+        raise TypeError("items are read in order")
+
+
+def scored(
+    system: System, lm: Any, items: Items, settings: Settings, earlier: Sequence[Record] = ()
+) -> Iterator[Record]:
+    """The records of all objects of the input, with their ids and other fields.
+
+    Args:
+        earlier: records of the output, if an earlier run made it; see `System.recall`.
+    """
+    recalled = {
+        place
+        for place, (entry, record) in enumerate(zip(items.entries(), earlier, strict=False))
+        if entry.error is None and system.recall(entry.item, record, settings) is not None
+    }
+    records = iter(system.score(lm, items.without(recalled), settings))
+    for place, entry in enumerate(items.entries()):
+        if place in recalled:
+            yield system.recall(entry.item, earlier[place], settings) or {}
+        elif entry.error is not None:
+            yield {"id": entry.id, "error": entry.error}
+        elif system.has_ids:
+            yield {"id": entry.id, **next(records), **entry.extra}
+        else:
+            yield next(records)
+    if next(records, None) is not None:
+        raise AssertionError(f"{system.name}: more records than items")
+
+
+def read_entry(
+    system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
+) -> Entry:
+    """One item from an object.
+
+    Args:
+        number: the id of an item without `id`, such as its line or place from 1.
+        where: file and line, for messages.
+        reserved: names that its other fields may not have.
+    """
+    if typing.is_typeddict(system.item):
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+        return Entry(named(where, value), number, to_json_value(value))
+    name = where
+    id: str | int = number
+    extra: dict[str, Any] = {}
+    try:
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+        if system.has_ids and "id" in value:
+            id = require_field(value, "id", (str, int), where)
+            if Path(where).name != str(id):  # a file that is one item is called by its path
+                name = f"{where} (id {one_line(str(id), SHOWN)})"
+        if system.has_ids:
+            extra = {field: v for field, v in value.items() if field not in system.item_fields}
+        if clashing := sorted(extra.keys() & reserved):
+            raise InputError(f"{where}: {taken_field(clashing[0])}")
+        if system.layout is not None and not system.layout.repeats:
+            extra = {}
+        return Entry(name, id, item_of(system.item, value, where), None, extra)
+    except InputError as problem:
+        given = {}
+        if system.has_ids and isinstance(value, dict):
+            given = {field: v for field, v in value.items() if field not in {"id", *reserved}}
+        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=given)
+
+
+def taken_field(name: str) -> str:
+    """Message about a field of the input with the name of a field of the record."""
+    return (
+        f'field "{name}" is one of the results that the output line has; rename it, or leave it out'
+    )
+
+
+def item_of(kind: type, value: dict[str, Any], where: str) -> Any:
+    """An item from an object; `kind` checks what its types do not say.
+
+    Raises:
+        InputError: the object cannot be used, with its place.
+    """
+    arguments: dict[str, Any] = {}
+    for name, is_required, kinds in _fields(kind):
+        if is_required or name in value:
+            found: Any = (
+                value.get(name) if kinds is None else require_field(value, name, kinds, where)
+            )
+            arguments[name] = tuple(found) if kinds == (list,) else found
+    try:
+        return kind(**arguments)
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
+
+
+def with_examples(system: System, settings: Any) -> Any:
+    """The settings with their few-shot examples read as items of the system, if they have any.
+
+    Raises:
+        InputError: an example cannot be used.
+    """
+
+    def read(value: Any, position: int, where: str) -> Any:
+        if isinstance(value, system.item):
+            return system.example(value, where)
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+        return system.example(item_of(system.item, value, where), where)
+
+    return settings.with_examples(read) if isinstance(settings, PromptSettings) else settings
+
+
+@functools.cache
+def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
+    """Of each field of an item the name, whether it is required, and the types of `_json_types`."""
+    hints = typing.get_type_hints(kind)
+    return [
+        (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def _json_types(hint: Any) -> tuple[type, ...] | None:
+    """Python types that JSON gives for a declared type; None for any."""
+    if hint is Any:
+        return None
+    if isinstance(hint, types.UnionType):
+        parts = [_json_types(part) for part in typing.get_args(hint)]
+        return None if None in parts else tuple(t for part in parts if part for t in part)
+    origin = typing.get_origin(hint) or hint
+    return {tuple: (list,), Sequence: (list,), Mapping: (dict,)}.get(origin, (origin,))
+
+
+def list_fields(system: System, settings: Settings) -> tuple[str, ...]:
+    """Fields that hold a list, which a table may have as JSON text."""
+    hints = typing.get_type_hints(system.item)
+    own = (
+        name
+        for name, hint in hints.items()
+        if any(typing.get_origin(part) in (tuple, list) for part in (hint, *typing.get_args(hint)))
+    )
+    return (*own, *settings.list_fields)

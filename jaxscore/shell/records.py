@@ -1,0 +1,106 @@
+"""Records on disk: the only copy. A run, `merge`, `report` and `compare` read the same."""
+
+import copy
+import io
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, BinaryIO
+
+from jaxscore.io.json_output import LazySequence, json_line
+from jaxscore.shell.system import Record
+
+TOGETHER = 1024  # records that are read at a time
+
+
+class Records(LazySequence[Record]):
+    """Records in order, as JSON has them. Memory: 16 bytes a record.
+
+    A record may have an extra: what the page displays and no file has.
+    """
+
+    def __init__(self, file: BinaryIO, extras: BinaryIO) -> None:
+        """Nothing is written yet.
+
+        Args:
+            file, extras: empty, open for writing and reading as long as records are read.
+        """
+        self._files = file, extras
+        self._change: Callable[[Record], Record] = lambda record: record
+        self._ends = array("q", [0]), array("q", [0])
+        self._at_end = True
+
+    def append(self, record: Mapping[str, Any], extra: Any = None) -> bytes:
+        """Add a record, and return its line of JSONL."""
+        line = json_line(record)
+        self.append_line(line, b"" if extra is None else json_line(extra))
+        return line
+
+    def append_line(self, line: bytes, extra: bytes = b"") -> None:
+        """Add a record from its line of JSONL."""
+        for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
+            if not self._at_end:
+                file.seek(0, io.SEEK_END)
+            ends.append(ends[-1] + len(text))
+            file.write(text)
+        self._at_end = True
+
+    def extend(self, records: Iterable[Record]) -> None:
+        """Add records."""
+        for record in records:
+            self.append(record)
+
+    def changed_by(self, change: Callable[[Record], Record]) -> "Records":
+        """The same records, each changed as it is read."""
+        out, before = copy.copy(self), self._change
+        out._change = lambda record: change(before(record))
+        return out
+
+    def __len__(self) -> int:
+        return len(self._ends[0]) - 1
+
+    def element(self, place: int) -> Record:
+        """See `LazySequence.element`."""
+        return self._change(json.loads(self._read(0, place)))
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, len(self), TOGETHER):
+            ends = self._ends[0][start : start + TOGETHER + 1]
+            text = self._bytes(0, ends[0], ends[-1])
+            for a, b in pairwise(ends):
+                yield self._change(json.loads(text[a - ends[0] : b - ends[0]]))
+
+    def extra(self, place: int) -> Any:
+        """The extra of a record, or None."""
+        text = self._read(1, place)
+        return json.loads(text) if text else None
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether any record has an extra; those that are read from a file have none."""
+        return self._ends[1][-1] > 0
+
+    def _read(self, which: int, place: int) -> bytes:
+        place = range(len(self))[place]
+        return self._bytes(which, self._ends[which][place], self._ends[which][place + 1])
+
+    def _bytes(self, which: int, start: int, end: int) -> bytes:
+        file, self._at_end = self._files[which], False
+        file.flush()
+        file.seek(start)
+        return file.read(end - start)
+
+
+class View(LazySequence[Any]):
+    """Elements that are computed when they are read: of some places of a sequence, in an order."""
+
+    def __init__(self, places: Sequence[int], element: Callable[[int], Any]) -> None:
+        self._places, self._element = places, element
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def element(self, place: int) -> Any:
+        """See `LazySequence.element`."""
+        return self._element(int(self._places[place]))

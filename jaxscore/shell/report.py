@@ -1,0 +1,325 @@
+"""A finished run, however it was made: by scoring, by `merge`, or read from its output."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxscore.analysis import margins
+from jaxscore.errors import InputError
+from jaxscore.io.json_output import json_parts, to_json_value
+from jaxscore.report import markdown
+from jaxscore.report.document import Document, Source
+from jaxscore.shell.audits import NO_SHARING, Effect, Facts
+from jaxscore.shell.records import Records
+from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.systems.rounding_audit import Noise
+from jaxscore.systems.settings import Settings
+from jaxscore.systems.system import Decision
+from jaxscore.types.results import data_frame
+
+SKIPPED = ("too_long", "passed_over")
+AUDITED_PER_FILE = (
+    "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
+    "one run would draw one sample"
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report:
+    """What an evaluation found, for files, notebooks and people.
+
+    Attributes:
+        declared: the system.
+        chosen: its settings.
+        records: one per item, as the output has it.
+        facts: what the run knows beside its records.
+        about: model, versions, date and input, for people.
+        vocabulary: columns of the model's distribution; None if it is not known.
+    """
+
+    declared: System
+    chosen: Settings
+    records: Records
+    facts: Facts
+    about: Mapping[str, Any]
+    vocabulary: int | None = None
+
+    @property
+    def system(self) -> str:
+        """The name in `SYSTEMS`."""
+        return self.declared.name
+
+    @functools.cached_property
+    def found(self) -> Summary:
+        """What the records say together."""
+        return self.declared.summarize(self.records, self.chosen)
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """What is said of all items together: name -> number or `Estimate`."""
+        return self.found.numbers
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        return self.found.headline
+
+    @property
+    def items(self) -> list[Record]:
+        """One record per item, as the system's output file has it."""
+        return list(self.records)
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """(name, why) of items that could not be evaluated; they are in no mean."""
+        return list(self.found.failures)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What made the result: model, settings, versions, date."""
+        return {**self.about, **self.chosen.record()}
+
+    @functools.cached_property
+    def remarks(self) -> list[str]:
+        """What a reader of the numbers should know."""
+        counted = [text.replace("{n}", str(n)) for text, n in self.facts.warnings.items()]
+        counted += self.found.warnings
+        is_audited = self.facts.noise is not None or any(self.facts.boundaries.values())
+        if is_audited and self.facts.n_runs > 1:
+            counted.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
+        return counted
+
+    @functools.cached_property
+    def findings(self) -> list[str]:
+        """Sentences that say how the headline is to be read."""
+        own = list(self.declared.findings(self))
+        effect, title = self.facts.blank, self.declared.result_title
+        if effect is None or not effect.n_items or not effect.raises_most:
+            return own
+        published, with_blank = effect.means.values()
+        sampled = f"a sample of {effect.n_items} {self.declared.what}"
+        return [
+            *own,
+            f"With a space before the answer the {title} is {with_blank:.4g} instead of "
+            f"{published:.4g}; see --answer-separator ({sampled}; the space raises the "
+            f"probability of {effect.n_raised} of {effect.n_answers} answers)",
+        ]
+
+    @functools.cached_property
+    def decisions(self) -> list[margins.Decisions]:
+        """Marked decisions by kind; none without a noise audit."""
+        noise, kinds = self.facts.noise, marked_decisions(self.declared)
+        if noise is None or not kinds:
+            return []
+        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one in kinds}
+        for record in self.records:
+            for unit in units(self.declared, record):
+                for mark, found in marks.items():
+                    found.append(unit.get(mark))
+        return [
+            margins.count(
+                one.title,
+                str(one.statistic),
+                noise.spread[one.spread].largest,
+                marks[str(one.within)],
+            )
+            for _, one in kinds
+        ]
+
+    def boundary_audit(self) -> dict[str, Any] | None:
+        """The audit of boundaries as a JSON object; None without one.
+
+        Returns:
+            `n_requests`, audited; `changed`, other boundary -> requests that it would change;
+            `n_too_long` and `n_passed_over` if some were left out; `effect`, on the system's
+            result over a sample, if another boundary changes some.
+        """
+        counts = self.facts.boundaries
+        if not counts["audited"]:
+            return None
+        changed = {k: n for k, n in counts.items() if k not in ("audited", *SKIPPED)}
+        out: dict[str, Any] = {"n_requests": counts["audited"], "changed": changed}
+        out |= {f"n_{name}": counts[name] for name in SKIPPED if counts[name]}
+        if self.facts.boundary is not None and any(changed.values()):
+            advice = getattr(self.chosen, "advice", "")
+            out["effect"] = {**self._effect(self.facts.boundary), "advice": advice}
+        return out
+
+    def boundary_lines(self) -> list[str]:
+        """The audit of boundaries, and its effect, for the closing block."""
+        audit = self.boundary_audit()
+        if audit is None:
+            return []
+        changes = ", ".join(f"{name} would change {n}" for name, n in audit["changed"].items())
+        left_out = ""
+        if n := audit.get("n_too_long"):
+            left_out = f"; {n} are too long to be audited"
+        if n := audit.get("n_passed_over"):
+            left_out += f"; a sample, {n} others are not audited"
+        own = next(iter(self.chosen.policies()))
+        lines = [f"{own}: of {audit['n_requests']} requests {changes}{left_out}"]
+        effect = self.facts.boundary
+        if "effect" in audit and effect is not None and effect.n_items:
+            moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
+            sampled = f"{self.declared.result_title} over {effect.n_items} {self._unit_name}"
+            lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")
+        return lines
+
+    def answer_blank(self) -> dict[str, Any] | None:
+        """The effect of a space before answers as a JSON object; None if it was not scored."""
+        effect = self.facts.blank
+        if effect is None or not effect.n_items:
+            return None
+        counts = {name: getattr(effect, name) for name in ("n_items", "n_answers", "n_raised")}
+        return {
+            **counts,
+            **self._effect(effect),
+            "raises_most": effect.raises_most,
+            "finding": self.findings[-1] if effect.raises_most else None,
+        }
+
+    @property
+    def _unit_name(self) -> str:
+        return self.declared.what
+
+    def _effect(self, effect: Effect) -> dict[str, Any]:
+        numbers = {"n": effect.n_items, **effect.means}
+        return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
+
+    def data(self) -> dict[str, Any]:
+        """The report's JSON file, `Estimate`s still whole."""
+        found, noise = self.found, self.facts.noise
+        is_audited = getattr(self.chosen, "audit_noise", 0) or noise is not None
+        audited = {"noise": noise and noise.record(self.decisions)} if is_audited else {}
+        blank = self.answer_blank()
+        return {
+            "summary": found.numbers,
+            **found.details,
+            **({} if blank is None else {"answer_blank": blank}),
+            "boundary_audit": self.boundary_audit(),
+            **({"findings": self.findings} if self.findings else {}),
+            "remarks": self.remarks,
+            "failures": [{"name": name, "error": why} for name, why in found.failures],
+            **audited,
+            "settings": self.settings,
+        }
+
+    def source(self, *, items: Any = None, strips: Sequence[Any] = (), **listed: Any) -> Source:
+        """What the report of a system is made of.
+
+        Args:
+            items: what collected the page's items.
+            strips: scored texts of each listed item.
+            listed: sequences of the page by name, which no file has.
+        """
+        return Source(
+            system=self.system,
+            record=self.data() | listed,
+            headline=self.headline,
+            n_items=len(self.records),
+            strips=strips,
+            vocabulary=self.vocabulary,
+            results=self.records,
+            items=items,
+        )
+
+    @functools.cached_property
+    def document(self) -> Document | None:
+        """Numbers, charts, tables and items of the report, or None if the system has no report."""
+        return self.declared.report(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values, as its JSON file has it."""
+        found: dict[str, Any] = to_json_value(self.data())
+        return found
+
+    def json(self) -> str:
+        """`to_dict` as strict JSON."""
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """`json` in parts."""
+        return json_parts(self.data())
+
+    def markdown(self) -> str:
+        """The Markdown report.
+
+        Raises:
+            InputError: the system has none.
+        """
+        return markdown.render(self._known_document())
+
+    def html(self) -> str:
+        """The page for a browser: one file that loads nothing.
+
+        Raises:
+            InputError: the system has none.
+        """
+        from jaxscore.report.html.frame import render
+
+        return render(self._known_document())
+
+    def _known_document(self) -> Document:
+        if self.document is None:
+            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
+        return self.document
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per record, or per part of one, without its lists.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        parts = self.declared.parts
+        rows = [
+            {**{k: v for k, v in record.items() if k != parts}, **unit} if parts else record
+            for record in self.records
+            for unit in (record.get(parts, ()) if parts else (record,))
+        ]
+        return data_frame(
+            [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
+        )
+
+    def __repr__(self) -> str:
+        n = len(self.found.failures)
+        failed = f", {n} failed" if n else ""
+        return f"<Report {self.system}: {len(self.records)} items{failed}; {self.headline}>"
+
+    def _repr_markdown_(self) -> str:
+        return repr(self) if self.document is None else self.markdown()
+
+
+def marked_decisions(system: System) -> list[tuple[str, Decision]]:
+    """Fields of a unit with the decisions that a noise audit marks."""
+    return [
+        (field, decision)
+        for field, decision in unit_fields(system, Decision)
+        if isinstance(decision.within, str) and decision.margin is not None
+    ]
+
+
+def marked(system: System, records: Records, noise: Noise | None) -> Records:
+    """Records that say of each decision whether rounding could change it."""
+    kinds = marked_decisions(system)
+    if noise is None or not kinds:
+        return records
+    spread = {name: one.largest for name, one in noise.spread.items()}
+
+    def mark(record: Record) -> Record:
+        for unit in units(system, record):
+            for field, decision in kinds:
+                if field in unit:
+                    unit[str(decision.within)] = _mark(unit, field, decision, spread)
+        return record
+
+    return records.changed_by(mark)
+
+
+def _mark(unit: Record, field: str, decision: Decision, spread: Mapping[str, float]) -> bool | None:
+    margin_of: Callable[[Record], float | None] | None = decision.margin
+    margin = None if unit[field] is None or margin_of is None else margin_of(unit)
+    return None if margin is None else margins.within(margin, spread[decision.spread])
+
+
+__all__ = ["NO_SHARING", "Report", "marked"]

@@ -1,0 +1,235 @@
+"""What a system declares: items in, records out, and what the records say together.
+
+    items ── score(lm, items, settings) ──> records ── summarize ──> Summary ── report ──> Document
+             streams, resumes, shards       on disk     pure, streaming
+
+The end of a run, `merge`, `report` and `compare` read the records with the same two functions.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from jaxscore.errors import one_line
+from jaxscore.io.items import NOTHING, Row, read_rows
+from jaxscore.systems.settings import Settings
+from jaxscore.systems.system import Compared, arrow_type, metadata_of, per_token_fields
+from jaxscore.types.requests import Request
+
+if TYPE_CHECKING:
+    from jaxscore.report.document import Document
+    from jaxscore.shell.items import Items
+    from jaxscore.shell.report import Report
+
+Record = dict[str, Any]
+T = typing.TypeVar("T")
+SHOWN = 60  # characters of an id in a message
+PAGE = "_page"  # field of a record that the page displays, and that no file has
+FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")
+FILES = frozenset({"markdown", "json", "page"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aside(Request):
+    """A request of no item, such as an option after a premise: no audit counts or draws it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What the records say together.
+
+    Attributes:
+        headline: the result in one line.
+        numbers: `Estimate`s and counts by name.
+        details: further fields of the report's JSON file.
+        failures: (name, why) of what has an error.
+        warnings: about valid but suspicious input.
+        lines: what the command prints before its closing block.
+        is_complete: False if something other than an item is missing; the exit code is then 1.
+    """
+
+    headline: str
+    numbers: Mapping[str, Any]
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    failures: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    is_complete: bool = True
+
+
+class Layout(NamedTuple):
+    """An output that is one JSON array, as published scripts write it.
+
+    Attributes:
+        is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
+        repeats: records have the other fields of the input.
+        ending: of the default name beside the input, without `.json`; empty if --output is
+            required.
+    """
+
+    is_ascii: bool
+    repeats: bool = True
+    ending: str = ""
+
+
+class System:
+    """One evaluation. A subclass declares three types and two functions; the rest has defaults.
+
+    Attributes:
+        name: the command, and the name in `evaluate`. The docstring is the help.
+        what: its items, in the plural.
+        item, settings, record: types of an input object (a frozen dataclass that checks itself, or
+            a TypedDict to get the object as it is), of the settings, and of an output line.
+        version: of the record; raised when a field changes its meaning.
+        parts: field of the record with a list of objects, each with numbers of its own.
+        result: the number that the system is about, a field of a record or of a part, for audits.
+        result_title: what the audits call it.
+        layout: of an output that is one JSON array; None if the output's name decides.
+        forms: endings of the files that are taken from a folder.
+        compared: how `compare` pairs two runs; empty if they are not compared.
+    """
+
+    name: ClassVar[str]
+    what: ClassVar[str] = "items"
+    item: ClassVar[type]
+    settings: ClassVar[type[Settings]]
+    record: ClassVar[type]
+    version: ClassVar[int] = 1
+    parts: ClassVar[str] = ""
+    result: ClassVar[str] = ""
+    result_title: ClassVar[str] = ""
+    layout: ClassVar[Layout | None] = None
+    forms: ClassVar[tuple[str, ...]] = FORMS
+    compared: ClassVar[tuple[Compared, ...]] = ()
+
+    def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
+        """Yield one record per item, in order, without `id` and the item's other fields.
+
+        `items` may be iterated several times, and is read anew each time. A record may have
+        `PAGE`. An item that cannot be scored has a record with `error`.
+        """
+        raise NotImplementedError
+
+    def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
+        """What finished records say together. Pure; reads them as often as it needs.
+
+        Records are as JSON has them: NaN is null, infinities are "Infinity" and "-Infinity".
+        """
+        raise NotImplementedError
+
+    def report(self, run: "Report") -> "Document | None":
+        """The Markdown report and the page, or None."""
+        return None
+
+    def files(self, settings: Any) -> frozenset[str]:
+        """Files of the report that a run with these settings writes, of `FILES`."""
+        return FILES if type(self).report is not System.report else frozenset()
+
+    def findings(self, run: "Report") -> Sequence[str]:
+        """Sentences without a full stop that say how the headline is to be read."""
+        return ()
+
+    def needs(self, settings: Any) -> tuple[str, ...]:
+        """Capabilities of the model, see `lm.Capabilities`; none if no model is used."""
+        return ("scores",)
+
+    def read(
+        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """The objects of an input file.
+
+        Args:
+            columns, lists: as of `io.items.read_rows`.
+        """
+        return read_rows(path, columns, lists)
+
+    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
+        """The objects that Python gives, as the input file has them."""
+        for place, value in enumerate(objects, start=1):
+            yield Row(place, f"item {place}", value)
+
+    def example(self, item: Any, where: str) -> Any:
+        """Check an item that is a few-shot example; by default each can be one.
+
+        Raises:
+            InputError: it cannot, with its place.
+        """
+        return item
+
+    def companions(self, name: str) -> Sequence[str]:
+        """Names that a file may have that is read with an input of a name, from its folder."""
+        return ()
+
+    def check(self, items: "Items", settings: Any) -> None:
+        """Refuse items before a model is loaded; by default if none is usable."""
+        items.require_usable()
+
+    def recall(self, item: Any, record: Record, settings: Any) -> Record | None:
+        """The record of an item from the output of an earlier run, if it may stay as it is.
+
+        `record` has the item's place in that output. By default outputs are made anew; finished
+        requests come from the journal in any case.
+        """
+        return None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether records have the item's id and its other fields."""
+        return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
+
+    @functools.cached_property
+    def item_fields(self) -> tuple[str, ...]:
+        """Names of the input's fields."""
+        ids = ("id",) if self.has_ids else ()
+        return tuple(dict.fromkeys((*ids, *typing.get_type_hints(self.item))))
+
+    def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
+        """Names that an input object may not use, since the record has them.
+
+        Args:
+            settings: of the run; None for any run.
+        """
+        if self.layout is not None and not self.layout.repeats:
+            return frozenset()
+        names = frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
+        return names if settings is None else names - settings.omitted_fields()
+
+    def columns(self, settings: Settings) -> dict[str, str]:
+        """Column -> Arrow type of the record as a table, see `io.records`; none of an array."""
+        if self.layout is not None:
+            return {}
+        omitted = settings.omitted_fields()
+        if getattr(settings, "summary_only", False):
+            omitted |= per_token_fields(self.record)
+        return {
+            name: arrow_type(hint)
+            for name, hint in typing.get_type_hints(self.record).items()
+            if name != "id" and name not in omitted
+        }
+
+
+def units(system: System, record: Record) -> Iterable[Record]:
+    """What one number stands for: the record, or each of its parts; none of a failed record."""
+    if "error" in record:
+        return ()
+    return record[system.parts] if system.parts else (record,)
+
+
+def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
+    """Fields of a unit with their metadata of a type, such as `Decision`."""
+    record = system.record
+    if system.parts:
+        (record,) = typing.get_args(typing.get_type_hints(record)[system.parts])
+    return metadata_of(record, kind)
+
+
+def failed(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(id, why) of the records that have an `error`."""
+    return [
+        (one_line(str(record["id"]), SHOWN), record["error"])
+        for record in records
+        if "error" in record
+    ]
