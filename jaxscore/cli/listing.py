@@ -42,6 +42,7 @@ GROUPS = {
     },
     "after the runs": {
         "merge": "the outputs of many shards as one, with one report",
+        "report": "the report and the page of a finished output, made again",
         "compare": "differences of two finished runs of one system, with tests",
     },
     "models and files": {
@@ -103,6 +104,12 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
         "--model": f"{_NO_MODEL}; the shards have their numbers",
         "--input": "the folder is given as it is: merge FOLDER --output FILE",
         "--limit": "shards are merged whole; leave it out",
+    },
+    "report": {
+        "--model": f"{_NO_MODEL}; the output has its numbers",
+        "--input": "the output is given as it is: report OUT",
+        "--output": "the report lies beside the output; --html names the page",
+        "--limit": "all records are in the report; leave it out",
     },
     "compare": {
         "--model": f"{_NO_MODEL}; give two finished runs, A and B",

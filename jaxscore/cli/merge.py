@@ -50,6 +50,7 @@ from jaxscore.io.run_files import OF_THE_DEVICE, OF_THE_RUN, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.io.typed_json import COUNT
 from jaxscore.io.upload import Upload
+from jaxscore.shell.system import System as NewSystem
 from jaxscore.systems.audits import (
     boundary_line,
     merge_window_bos,
@@ -112,13 +113,18 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     """Read all shards, write them as one, and report what is missing."""
-    listed = _listed(args.folder)
-    shards, empty, missing = _finished(args.folder, listed)
-    system = _system(shards[0])
+    system = system_of(finished_shards(args.folder, listed_shards(args.folder))[0][0])
+    if isinstance(system, NewSystem):
+        from jaxscore.cli import merge_shards
+
+        return merge_shards.run(args, system)
+    listed = listed_shards(args.folder)
+    shards, empty, missing = finished_shards(args.folder, listed)
+    system = system_of(shards[0])
     settings = _settings(shards[0], system)
     upload = None
     if remote.address_of(args.output) is not None:
-        _check_replaced(args)
+        check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
     reports = _report_files(args, listed, system, settings)
     marks = Marks(shards, system, settings)
@@ -186,7 +192,7 @@ def _merge(
             own.append(Remark(EMPTY, n=len(empty)))
         found = dataclasses.replace(found, remarks=own, prompting=_prompting(shards))
         n_files = len(shards) + len(empty)
-        made = {**_models(_with_model(shards), system), **settings.record(), **found.prompting}
+        made = {**_models(with_model(shards), system), **settings.record(), **found.prompting}
         made["shards"] = n_files
         report = Report(system.name, found, provenance.of_run(made))
         write_reports(report)
@@ -241,13 +247,13 @@ def _merge_alone(
         return
     found = _with_audits(system.merge([record], settings), shards, settings)
     if system.report is not None:
-        made = {**_models(_with_model(shards), system), **settings.record()}
+        made = {**_models(with_model(shards), system), **settings.record()}
         report = Report(system.name, found, provenance.of_run(made))
         report.markdown()
         report.html()
 
 
-def _check_replaced(args: argparse.Namespace) -> None:
+def check_replaced(args: argparse.Namespace) -> None:
     """Refuse to replace the finished output of another run in a store.
 
     Raises:
@@ -294,7 +300,7 @@ def _is_set(settings: Any, condition: str | bool) -> bool:
     return getattr(settings, condition) is not None
 
 
-def _listed(folder: Path) -> list[Shard]:
+def listed_shards(folder: Path) -> list[Shard]:
     """All shards that the folder lists, by name; the source of each is its output.
 
     Raises:
@@ -319,7 +325,7 @@ def _listed(folder: Path) -> list[Shard]:
     return [Shard(output, name, output, None) for name, output in outputs_of.items()]
 
 
-def _finished(
+def finished_shards(
     folder: Path, listed: Sequence[Shard]
 ) -> tuple[list[Finished], list[Finished], list[str]]:
     """Finished shards with items, finished ones without, and the names of the unfinished, sorted.
@@ -342,7 +348,7 @@ def _finished(
             f"{remote.displayed(folder)}: found {len(empty)} empty and {len(missing)} unfinished "
             "shards, expected one with an item; finish the run first"
         )
-    known = _with_model(shards)
+    known = with_model(shards)
     for other in (*shards, *empty):
         _check_same(known, other)
     return shards, empty, missing
@@ -363,7 +369,7 @@ def _check_described(shard: Shard, manifest: Mapping[str, Any]) -> None:
         )
 
 
-def _with_model(shards: Sequence[Finished]) -> Finished:
+def with_model(shards: Sequence[Finished]) -> Finished:
     """The first shard whose manifest describes its model, or the first one if none does.
 
     A run that found all results in its output has loaded no model and describes none.
@@ -405,7 +411,7 @@ def _digests(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: manifest[name] for name in sorted(names - {"input_sha256", run_files.MADE})}
 
 
-def _system(shard: Finished) -> System:
+def system_of(shard: Finished) -> System:
     """The system that wrote a shard.
 
     Raises:
@@ -481,7 +487,7 @@ def _with_remarks_and_counts(found: Evaluation, shards: Sequence[Finished]) -> E
     )
 
 
-def _added_counts(shards: Sequence[Finished]) -> dict[str, int]:
+def added_counts(shards: Sequence[Finished]) -> dict[str, int]:
     """The texts and tokens of all shards: what was computed, which one run might share more."""
     counts = Counter[str]()
     for shard in shards:
@@ -618,6 +624,13 @@ def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:
     return {**found[0], **n_left_out}
 
 
+def shared_facts(shards: Sequence[Finished]) -> dict[str, Any]:
+    """Facts in which all shards agree."""
+    first = with_model(shards).manifest
+    names = [run_files.RECORD_VERSION, *([run_files.MADE] if are_made_alike(shards) else [])]
+    return {**{name: first[name] for name in names if name in first}, **_digests(first)}
+
+
 def _write_manifest(
     args: argparse.Namespace,
     shards: Sequence[Finished],
@@ -628,7 +641,7 @@ def _write_manifest(
 ) -> Path:
     if is_stream(args.output):
         return NOWHERE
-    first = _with_model(shards).manifest
+    first = with_model(shards).manifest
     flags = {**first["flags"], "input": args.folder, "output": args.output}
     facts = {
         **{name: first[name] for name in ("versions", "machine", "model") if name in first},
@@ -639,7 +652,7 @@ def _write_manifest(
         },
         **_digests(first),
         "remarks": remark_records(found.remarks),
-        "counts": _added_counts(shards),
+        "counts": added_counts(shards),
         "seconds": round(sum(shard.manifest.get("seconds", 0) for shard in shards), 3),
         "shards": {
             shard.name: shard.manifest.get("input_identity")

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +109,7 @@ def merged(
         yield from _merged_rows(shards, file, DELIMITERS[kind], system.columns(settings), marks)
     else:
         for shard in shards:
-            with _verified(shard) as path, open_binary(path) as lines:
+            with verified(shard) as path, open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
                     record = _parse_line(line, f"{remote.displayed(shard.output)}:{number}")
                     marks.add(record)
@@ -118,7 +118,7 @@ def merged(
 
 
 @contextlib.contextmanager
-def _verified(shard: Finished) -> Iterator[Path]:
+def verified(shard: Finished) -> Iterator[Path]:
     """Open a local copy of a shard's output, or the local output itself.
 
     Raises:
@@ -141,14 +141,14 @@ def verify_empty(shards: Sequence[Finished]) -> None:
         InputError: one is not the output that its manifest describes.
     """
     for shard in shards:
-        with _verified(shard):
+        with verified(shard):
             pass
 
 
 def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
     """The records of arrays, one file at a time."""
     for shard in shards:
-        with _verified(shard) as path:
+        with verified(shard) as path:
             yield from read_array(path)
 
 
@@ -204,7 +204,7 @@ def _merged_rows(
     """
     names: list[str] | None = None
     for shard in shards:
-        with _verified(shard) as path:
+        with verified(shard) as path:
             for _, row in read_csv(path):
                 if names is None:
                     names = list(row)
@@ -216,6 +216,53 @@ def _merged_rows(
                 cells = {name: cell_of(record[name]) for name in marks.fields if name in record}
                 file.write(csv_line({**row, **cells}.values(), delimiter))
                 yield record
+
+
+@contextlib.contextmanager
+def opened_table(
+    file: Any, shards: Sequence[Finished], without: str | None
+) -> Iterator[tuple[Iterator[Any], Callable[[Any], None]]]:
+    """Open the tables of all shards and one to write: batches of rows, and a function that writes.
+
+    Args:
+        without: key of the schema's metadata to leave out; None keeps all.
+
+    Raises:
+        InputError: a shard has other columns, or other types of them, than the first one.
+    """
+    from pyarrow import concat_tables, parquet
+
+    state: dict[str, Any] = {"writer": None}
+
+    def batches() -> Iterator[Any]:
+        for shard in shards:
+            with verified(shard) as path, open_batches(path) as (schema, own):
+                if state["writer"] is None:
+                    if without is not None:
+                        metadata = dict(schema.metadata or {})
+                        metadata.pop(without.encode(), None)
+                        schema = schema.with_metadata(metadata or None)
+                    state.update(schema=schema, waiting=schema.empty_table())
+                    state["writer"] = parquet.ParquetWriter(file, schema)
+                elif not schema.equals(state["schema"]):
+                    found, expected = _difference(schema, state["schema"])
+                    raise _other_columns(shard, found, shards[0], expected)
+                yield from own
+
+    def write(table: Any) -> None:
+        waiting = concat_tables([state["waiting"], table.cast(state["waiting"].schema)])
+        while waiting.num_rows >= TOGETHER:
+            state["writer"].write_table(waiting.slice(0, TOGETHER).combine_chunks())
+            waiting = waiting.slice(TOGETHER)
+        state["waiting"] = waiting
+
+    try:
+        yield batches(), write
+        if state["writer"] is not None and state["waiting"].num_rows:
+            state["writer"].write_table(state["waiting"].combine_chunks())
+    finally:
+        if state["writer"] is not None:
+            state["writer"].close()
 
 
 def _merged_tables(
@@ -235,7 +282,7 @@ def _merged_tables(
     writer = waiting = first = None
     try:
         for shard in shards:
-            with _verified(shard) as path, open_batches(path) as (schema, batches):
+            with verified(shard) as path, open_batches(path) as (schema, batches):
                 if writer is None:
                     if not are_made_alike(shards):
                         metadata = dict(schema.metadata or {})

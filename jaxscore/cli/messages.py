@@ -12,6 +12,7 @@ from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
+from jaxscore.shell.report import Report as NewReport
 from jaxscore.systems.remarks import first_remarks
 from jaxscore.systems.rounding_audit import Noise
 
@@ -86,6 +87,38 @@ def close_run(
         scorer=scorer,
         seconds=None if scorer is None else found.seconds,
     )
+
+
+def close(
+    args: argparse.Namespace,
+    report: NewReport,
+    files: Iterable[Path],
+    scorer: "Scorer | None" = None,
+    of_files: str = "",
+) -> int:
+    """Print findings, remarks and the closing block of a finished run; returns the exit code.
+
+    Args:
+        files, scorer: as of `print_closing_block`.
+        of_files: what follows the number of items, such as " of 3 files".
+    """
+    found, boundary = report.found, report.boundary_lines()
+    _print_titled(_titled("finding", report.findings))
+    for line in found.lines:
+        print(line)
+    for line in first_remarks(report.remarks, LISTED):
+        remark(args, line)
+    is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
+    code = print_closing_block(
+        done=f"{len(report.records)} {report.declared.what}{of_files}",
+        failures=found.failures,
+        results=[found.headline, *noise_lines(report.facts.noise, is_audited, report.decisions)],
+        boundary="\n".join(boundary) or None,
+        files=files,
+        scorer=scorer,
+        seconds=None if scorer is None else report.facts.seconds,
+    )
+    return code or int(not found.is_complete)
 
 
 def print_closing_block(

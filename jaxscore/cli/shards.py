@@ -38,6 +38,7 @@ from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.shell.system import System as NewSystem
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.system import declaration
 
@@ -198,7 +199,13 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     if remote.address_of(source) is not None:
         is_folder = isinstance(source, Folder)
     else:
-        is_own = declaration(args.command).read_rows is not read_rows  # may take a folder of texts
+        system = declaration(args.command)
+        if isinstance(
+            system, NewSystem
+        ):  # one that reads in its own way may take a folder of texts
+            is_own = type(system).read is not NewSystem.read
+        else:
+            is_own = system.read_rows is not read_rows
         is_folder = source.is_dir() and not is_own and not is_dataset(source)
     if is_folder:
         raise InputError(
@@ -368,9 +375,15 @@ def _remove_outdated(args: argparse.Namespace, shard: Shard) -> None:
     """Remove the manifest of an earlier input's output, and an output that a run would continue."""
     assert shard.output is not None
     paths = [manifest_path(shard.output)]
-    if declaration(args.command).work is not None:
+    if _continues_output(declaration(args.command)):
         paths.append(shard.output)
     outputs.remove(paths)
+
+
+def _continues_output(system: Any) -> bool:
+    if isinstance(system, NewSystem):
+        return type(system).recall is not NewSystem.recall
+    return system.work is not None
 
 
 def _release_memory() -> None:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from jaxscore.io.json_output import GrowingArray, array_writer
 from jaxscore.io.manifest import output_difference, read_manifest
 from jaxscore.io.records import METADATA, record_writer
 from jaxscore.io.run_files import file_digest
+from jaxscore.shell.system import System as NewSystem
 from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.prompt_settings import PromptSettings
@@ -81,8 +83,11 @@ def api_endpoint(
 PAIR = "compares_models"  # capability of a model pair
 
 
-def add(system: System, subparsers: Any) -> None:
+def add(system: Any, subparsers: Any) -> None:
     """Declare the command's flags."""
+    if isinstance(system, NewSystem):
+        _add(system, subparsers)
+        return
     parser = subparsers.add_parser(system.name, description=system.help)
     what = f"{system.what}: {system.forms}".strip()
     array = system.array
@@ -114,6 +119,36 @@ def add(system: System, subparsers: Any) -> None:
         run=functools.partial(_run_all, system),
         is_array=array is not None,
     )
+
+
+def _add(system: NewSystem, subparsers: Any) -> None:
+    from jaxscore.cli import execute
+
+    help = inspect.getdoc(system)
+    parser = subparsers.add_parser(system.name, description=f"{help}\n")
+    layout = system.layout
+    if layout is not None and layout.ending:
+        settings_flags.add_input(parser, f"{system.what}:", system.item_fields, "--input-file")
+        settings_flags.add_array_output(parser, layout.ending)
+    else:
+        settings_flags.add_input(parser, f"{system.what}:", system.item_fields)
+        settings_flags.add_output(parser, "results", is_array=layout is not None)
+    model_flags.add_limit_flag(parser, system.what, *system.aliases.get("limit", ()))
+    settings_flags.add(parser, system.settings)
+    settings_flags.add_groups(parser, system.settings)
+    if type(system).report is not NewSystem.report:
+        outputs.add_page_flags(parser)
+    if issubclass(system.settings, PromptSettings):
+        add_api_base(parser)
+    needs = system.needs(None)
+    if PAIR in needs:
+        model_flags.add_reference_flags(parser)
+    if needs:
+        model_flags.add_model_flags(parser, settings=system.settings)
+    else:
+        messages.add_quiet(parser)
+    shards.add_flags(parser, functools.partial(execute.run, system))
+    parser.set_defaults(run=shards.run, is_array=layout is not None)
 
 
 def _run_all(system: System, args: argparse.Namespace) -> int:

@@ -54,6 +54,8 @@ def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> A
         return pyarrow.array(rows, type_)
     if kind.startswith("["):
         return _lists(values, type_)
+    if kind.startswith("float"):  # JSON has infinities as text
+        values = [float(value) if isinstance(value, str) else value for value in values]
     return pyarrow.array(values, type_)
 
 
@@ -96,6 +98,9 @@ def append_records(
 ) -> Any:
     """A pyarrow Table with a typed column for each field of `columns` that it does not have.
 
+    A column of text gives way to a field that is no text, such as the index of the option whose
+    text the user wrote.
+
     Args:
         table: the user's rows.
         records: one per row, in order.
@@ -104,7 +109,18 @@ def append_records(
     for name, kind in columns.items():
         if name not in table.column_names:
             table = table.append_column(name, make_column(records, name, kind))
+        elif _is_replaced(table.schema, name, kind):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, make_column(records, name, kind))
     return table
+
+
+def _is_replaced(schema: Any, name: str, kind: str) -> bool:
+    """Whether a user's column is text and the record's field is not, such as an index for it."""
+    from pyarrow.types import is_large_string, is_string
+
+    own = schema.field(name).type
+    return (is_string(own) or is_large_string(own)) and kind not in ("string", "[string]")
 
 
 def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
@@ -112,8 +128,11 @@ def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
     import pyarrow
 
     for name, kind in columns.items():
+        field = pyarrow.field(name, field_type(kind))
         if name not in schema.names:
-            schema = schema.append(pyarrow.field(name, field_type(kind)))
+            schema = schema.append(field)
+        elif _is_replaced(schema, name, kind):
+            schema = schema.set(schema.get_field_index(name), field)
     return schema
 
 

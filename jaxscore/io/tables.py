@@ -13,6 +13,7 @@ from jaxscore.io.json_input import check_column_names, json_kind, read_lines, un
 from jaxscore.io.streams import form_of, refuse_compressed
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending -> delimiter
+TABLE_FORMS = (*DELIMITERS, ".parquet")
 LONGEST_CELL = 1 << 24  # characters; a longer cell has an unclosed quote
 INSTALL = "pip install pyarrow"
 TOGETHER = 256  # rows in memory at a time

@@ -18,6 +18,9 @@ class Records(LazySequence[Record]):
     """Records in order, as JSON has them. Memory: 16 bytes a record.
 
     A record may have an extra: what the page displays and no file has.
+
+    Attributes:
+        tee: a file that gets each line as it is added; None for none.
     """
 
     def __init__(self, file: BinaryIO, extras: BinaryIO) -> None:
@@ -26,20 +29,19 @@ class Records(LazySequence[Record]):
         Args:
             file, extras: empty, open for writing and reading as long as records are read.
         """
+        self.tee: BinaryIO | None = None
         self._files = file, extras
         self._change: Callable[[Record], Record] = lambda record: record
         self._ends = array("q", [0]), array("q", [0])
         self._at_end = True
 
-    def append(self, record: Mapping[str, Any], extra: Any = None) -> bytes:
-        """Add a record, and return its line of JSONL."""
+    def append(self, record: Mapping[str, Any], extra: Any = None) -> None:
+        """Add a record; its arrays may be NumPy arrays."""
         line = json_line(record)
-        self.append_line(line, b"" if extra is None else json_line(extra))
-        return line
-
-    def append_line(self, line: bytes, extra: bytes = b"") -> None:
-        """Add a record from its line of JSONL."""
-        for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
+        if self.tee is not None:
+            self.tee.write(line)
+        lines = line, b"" if extra is None else json_line(extra)
+        for file, ends, text in zip(self._files, self._ends, lines, strict=True):
             if not self._at_end:
                 file.seek(0, io.SEEK_END)
             ends.append(ends[-1] + len(text))

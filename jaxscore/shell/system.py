@@ -89,6 +89,7 @@ class System:
         result_title: what the audits call it.
         layout: of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
+        aliases: flag without its hyphens -> further spellings, as published.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -103,6 +104,7 @@ class System:
     result_title: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
@@ -133,7 +135,11 @@ class System:
         return ()
 
     def needs(self, settings: Any) -> tuple[str, ...]:
-        """Capabilities of the model, see `lm.Capabilities`; none if no model is used."""
+        """Capabilities of the model, see `lm.Capabilities`; none if no model is used.
+
+        Args:
+            settings: None for those of any settings.
+        """
         return ("scores",)
 
     def read(

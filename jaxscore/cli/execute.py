@@ -1,0 +1,311 @@
+"""Runs a system on one file: records on disk, output, report and manifest.
+
+A run, `merge` and `report` differ only in where the records come from; all end in `Result.write`.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxscore.cli import messages, model_flags, outputs, settings_flags
+from jaxscore.cli.system_command import api_endpoint
+from jaxscore.engine import provenance
+from jaxscore.errors import InputError, NoItems
+from jaxscore.io import processes, remote, run_files
+from jaxscore.io.atomic import atomic
+from jaxscore.io.input_files import InputFiles
+from jaxscore.io.items import read_previous_output
+from jaxscore.io.json_output import array_writer
+from jaxscore.io.manifest import OUTPUTS, output_facts
+from jaxscore.io.records import METADATA, record_writer
+from jaxscore.io.streams import NOWHERE, form_of, is_stream
+from jaxscore.io.tables import TABLE_FORMS
+from jaxscore.shell.audits import Facts
+from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.items import Items, list_fields, with_examples
+from jaxscore.shell.records import Records
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import Record, System
+from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.version import VERSION
+
+FACTS = "facts"  # field of a manifest: `Facts.to_json`
+ABOUT = "about"  # field of a manifest: `Report.about`
+
+
+def run(system: System, args: argparse.Namespace) -> int:
+    """Read, score and write; nothing is left behind if the input is unusable."""
+    # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
+    named = settings_flags.input_files(args, system.settings).values()
+    inputs = [path for path in (args.input, args.part.beside, *named) if path is not None]
+    if args.output is not None:
+        outputs.check_outputs([args.output], *inputs)  # before one of them is read
+    files_read = InputFiles(inputs)
+    settings = with_examples(
+        system, system.settings(**settings_flags.values(args, system.settings))
+    )
+    about = settings_flags.about_files(args, system.settings, files_read)
+    endpoint = None
+    if isinstance(settings, PromptSettings):
+        endpoint = api_endpoint(args, args.api_base, settings)
+    try:
+        items = items_of(system, args, settings)
+    except NoItems:
+        if not args.part.prefix:
+            raise
+        return _finish_empty(system, args, settings, files_read)
+    output = _output(system, args)
+    reports = report_files(system, args, settings, output, *inputs)
+    files = [output, *reports.paths]
+    digests = settings_flags.file_digests(args, system.settings, files_read)
+    scorer: Any = None
+
+    def metadata() -> dict[str, str]:
+        about_model = None if scorer is None else scorer.about
+        digest = run_files.made_digest(vars(args), about_model, digests)
+        return {METADATA: json.dumps(made_by(system.name, digest))}
+
+    is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
+    with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
+        if system.needs(settings) and endpoint is None:
+            generates = "generates" in system.needs(settings)
+            scorer = model_flags.load_scorer(args, args.model, *files, generates=generates)
+            args.part.check_dtype(scorer)
+            if args.part.tokenizer is not None:
+                digests[run_files.TOKENIZER] = args.part.tokenizer
+        records.tee = file.buffer if is_direct else None
+        report = run_system(
+            system,
+            endpoint or scorer,
+            items,
+            settings,
+            records,
+            earlier=_earlier(system, args, output),
+            about={**outputs.about_input(args, files_read), **about},
+        )
+        if not is_direct:
+            columns = columns_of(system, settings, has_text_ids=bool(args.part.prefix))
+            write_records(file, output, report, columns, args.input, metadata)
+        write_reports(report)
+        _ = report.found, report.decisions  # which read the records, while these are open
+        files_read.check_unchanged()
+        run_files.remove_manifest(output)
+    about_model = None if scorer is None else scorer.about
+    facts = {
+        **about,
+        **digests,
+        run_files.MADE: run_files.made_digest(vars(args), about_model, digests),
+        **input_facts(args, files_read),
+        **({} if scorer is None else model_facts(scorer)),
+    }
+    files.append(write_manifest(vars(args), output, report, facts, reports.paths))
+    return messages.close(args, report, files, scorer)
+
+
+def items_of(system: System, args: argparse.Namespace, settings: Any) -> Items:
+    """The items of --input, checked before a model is loaded.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
+    """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if args.input.is_fifo():
+            raise InputError(
+                f"{args.input}: found a pipe, which can be read only once; give a file"
+            )
+    columns = settings_flags.parse_columns(args.column, system.item_fields)
+    lists = list_fields(system, settings)
+    prefix = args.part.prefix
+    try:
+        items = Items(
+            system,
+            lambda: system.read(args.input, columns, lists),
+            settings,
+            prefix=prefix,
+            limit=args.limit,
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{args.input}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(args.input)):
+            raise
+        raise type(problem)(f"{args.input}: {problem}") from None
+    return items
+
+
+def _output(system: System, args: argparse.Namespace) -> Path:
+    """--output, or the default name beside the input.
+
+    A default name says --limit, so that it replaces no result of all items.
+    """
+    if system.layout is None:
+        return args.output
+    ending = system.layout.ending
+    if ending and args.limit is not None:
+        ending += f"-first{args.limit}"
+    return settings_flags.array_path(args, ending)
+
+
+def report_files(
+    system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
+) -> outputs.ReportFiles:
+    """Where the report lies, if the system and the settings make one.
+
+    Raises:
+        InputError: --html is given, and no page is made; or as `ReportFiles`.
+    """
+    kinds = system.files(settings)
+    if "page" not in kinds and getattr(args, "html", None) is not None:
+        raise InputError(f"--html {args.html}: {system.name} makes no page with these flags")
+    return outputs.ReportFiles(
+        args, *inputs, output=output, has_page="page" in kinds, has_files="markdown" in kinds
+    )
+
+
+def _earlier(system: System, args: argparse.Namespace, output: Path) -> Sequence[Record]:
+    """The records that the output has already, of a system that recalls them."""
+    if type(system).recall is System.recall or args.part.ignores_output:
+        return ()
+    return read_previous_output(output)
+
+
+def takes_lines(system: System, output: Path) -> bool:
+    """Whether an output has the records' JSON lines as they are."""
+    return system.layout is None and (is_stream(output) or form_of(output) not in TABLE_FORMS)
+
+
+@contextlib.contextmanager
+def scratch(output: Path) -> Iterator[Records]:
+    """Open empty records in temporary files, beside the output, where there is room for them."""
+    folder = None if is_stream(output) else os.path.dirname(os.path.realpath(output))
+    if folder is not None and not os.path.isdir(folder):
+        folder = None
+    with (
+        tempfile.TemporaryFile(dir=folder) as file,
+        tempfile.TemporaryFile(dir=folder) as extras,
+    ):
+        yield Records(file, extras)
+
+
+def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
+    """Columns of a table -> their types."""
+    return system.columns(settings) | ({"id": "string"} if has_text_ids else {})
+
+
+def made_by(system: str, digest: str) -> dict[str, str]:
+    """What the schema of a Parquet file says of the records."""
+    return {"version": VERSION, "system": system, run_files.MADE: digest}
+
+
+def write_records(
+    file: TextIO,
+    output: Path,
+    report: Report,
+    columns: Mapping[str, str],
+    source: Path | None,
+    metadata: Any = dict,
+) -> None:
+    """Write all records in the form of an output.
+
+    Args:
+        source: the input, whose columns a Parquet file has too.
+        metadata: of a Parquet file's schema.
+    """
+    system = report.declared
+    if system.layout is not None:
+        with array_writer(file, is_ascii=system.layout.is_ascii) as write:
+            for record in report.records:
+                write(record)
+        return
+    fields = system.item_fields
+    with record_writer(output, file, columns, source, fields, metadata) as write:
+        for record in report.records:
+            write(record)
+
+
+def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, Any]:
+    """What a manifest says of the input."""
+    facts: dict[str, Any] = {"input_sha256": files_read.digest(args.input)}
+    if args.part.identity is not None:
+        facts["input_identity"] = dict(args.part.identity)
+        if remote.address_of(args.input) is None:
+            facts["input_path"] = os.path.realpath(args.input)
+    return facts
+
+
+def model_facts(scorer: Any) -> dict[str, Any]:
+    """What a manifest says of a loaded model and its machine."""
+    return {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
+
+
+def write_manifest(
+    flags: Mapping[str, Any],
+    output: Path,
+    report: Report,
+    facts: Mapping[str, Any],
+    reports: Sequence[Path] = (),
+) -> Path:
+    """Write an output's manifest beside it.
+
+    Args:
+        flags: argparse's result, including defaults and `command`.
+        facts: what the caller knows: digests, input, model.
+        reports: files of the report; its JSON file is described beside the output.
+
+    Returns:
+        Its path, or `NOWHERE` if the output is a stream.
+    """
+    if is_stream(output):
+        return NOWHERE
+    system = report.declared
+    record = {
+        "versions": provenance.of_run({}),
+        "seconds": round(report.facts.seconds, 3),
+        **facts,
+        "failed": len(report.failures),
+        FACTS: report.facts.to_json(),
+        ABOUT: dict(report.about),
+        "vocabulary": report.vocabulary,
+    }
+    if processes.is_first():
+        record[OUTPUTS] = facts_of_files(output, report, reports)
+    if system.version > 1:
+        record[run_files.RECORD_VERSION] = system.version
+    return run_files.write_manifest(output, flags, record)
+
+
+def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
+    """What a manifest says of an output and of the JSON file of its report."""
+    data = [output, *(path for path in reports if path.suffix == ".json")]
+    return {
+        path.name: output_facts(path, len(report.records) if path == output else None)
+        for path in data
+    }
+
+
+def _finish_empty(
+    system: System, args: argparse.Namespace, settings: Any, files_read: InputFiles
+) -> int:
+    """Finish a shard without an item: an output without records, a manifest and no report."""
+    files_read.check_unchanged()
+    run_files.remove_manifest(args.output)
+    with atomic(args.output) as file, scratch(args.output) as records:
+        report = Report(system, settings, records, Facts(), {})
+        columns = columns_of(system, settings, has_text_ids=True)
+        write_records(file, args.output, report, columns, args.input)
+        reports = outputs.report_paths(args.output)
+        outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
+    digests = settings_flags.file_digests(args, system.settings, files_read)
+    facts = {outputs.IS_EMPTY: True, **digests, **input_facts(args, files_read), "failed": 0}
+    facts |= {FACTS: Facts().to_json(), ABOUT: {}}
+    if processes.is_first():
+        facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}
+    run_files.write_manifest(args.output, vars(args), facts)
+    messages.remark(args, f"{args.input}: there is no item in it; its output has no records")
+    return 0

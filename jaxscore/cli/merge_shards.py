@@ -1,0 +1,261 @@
+"""The records of all shards as those of one run, and those of one output as they were.
+
+jaxscore merge FOLDER/ --output OUT     all shards in one file, with one report
+jaxscore report OUT                     the report and the page of a finished output, again
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.cli import execute, merge, messages, outputs, settings_flags
+from jaxscore.cli.merge_records import Finished, are_made_alike, opened_table, verified
+from jaxscore.engine import provenance
+from jaxscore.errors import InputError
+from jaxscore.io import remote, run_files
+from jaxscore.io.atomic import atomic
+from jaxscore.io.items import NOTHING
+from jaxscore.io.json_input import read_array, read_jsonl_records
+from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED
+from jaxscore.io.records import METADATA, make_column, parse_cell
+from jaxscore.io.run_files import manifest_path
+from jaxscore.io.streams import form_of, is_stream
+from jaxscore.io.tables import DELIMITERS, TABLE_FORMS, read_csv, read_parquet
+from jaxscore.io.upload import Upload
+from jaxscore.shell.audits import Facts
+from jaxscore.shell.records import Records
+from jaxscore.shell.report import Report, marked, marked_decisions
+from jaxscore.shell.system import Record, System
+
+# What the records of a damaged or edited output can raise in a system.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def run(args: argparse.Namespace, system: System) -> int:
+    """Merge the shards of a folder; see `merge.run`."""
+    listed = merge.listed_shards(args.folder)
+    shards, empty, missing = merge.finished_shards(args.folder, listed)
+    settings = settings_of(shards[0], system)
+    upload = None
+    if remote.address_of(args.output) is not None:
+        merge.check_replaced(args)
+        upload = Upload(args.output, manifest_path(args.output))
+    reports = _report_files(args, listed, system, settings)
+    check_forms(shards, args.output)
+    with atomic(args.output) as file, execute.scratch(args.output) as records:
+        for shard in shards:
+            with verified(shard) as path:
+                records.extend(read_records(path, system, settings))
+        for shard in empty:
+            with verified(shard):
+                pass
+        report = report_of([*shards, *empty], system, settings, records)
+        with reports.opened() as write_reports:
+            try:
+                if form_of(args.output) == ".parquet":
+                    _write_table(file.buffer, shards, report)
+                else:
+                    columns = execute.columns_of(system, settings, has_text_ids=True)
+                    execute.write_records(file, args.output, report, columns, None)
+                write_reports(report)
+                _ = report.found, report.decisions
+            except UNREADABLE as problem:
+                raise unreadable(args.folder, shards, report, problem) from problem
+            run_files.remove_manifest(args.output)
+    first = merge.with_model(shards).manifest
+    facts = {
+        **{name: first[name] for name in ("machine", "model") if name in first},
+        **merge.shared_facts(shards),
+        "counts": merge.added_counts(shards),
+        "shards": {
+            shard.name: shard.manifest.get("input_identity")
+            for shard in sorted([*shards, *empty], key=lambda shard: shard.name)
+        },
+        "empty": [shard.name for shard in empty],
+        "missing": list(missing),
+    }
+    flags = {**first["flags"], "input": args.folder, "output": args.output}
+    flags["command"] = system.name
+    files = [args.output, *reports.paths]
+    files.append(execute.write_manifest(flags, args.output, report, facts, reports.paths))
+    n_files = len(shards) + len(empty)
+    code = messages.close(args, report, files, of_files=f" of {n_files} files")
+    if upload is not None:
+        upload.finish()
+    return messages.print_failures([(name, "is not finished") for name in missing]) or code
+
+
+def settings_of(shard: Finished, system: System) -> Any:
+    """The settings of a run, from the flags in its manifest.
+
+    Raises:
+        InputError: a flag is missing, or has a value that the command does not take.
+    """
+    # Files may be gone, and decide no number of the end of a run.
+    files = ("fewshot", "num_fewshot", "system_file", "system_prompts_file")
+    flags = shard.manifest["flags"]
+    flags = {**flags, **{name: None for name in files if name in flags}}
+    try:
+        return system.settings(
+            **settings_flags.values(argparse.Namespace(**flags), system.settings)
+        )
+    except (AttributeError, InputError) as problem:
+        raise InputError(
+            f"{remote.displayed(manifest_path(shard.output))}: flags that {system.name} does not "
+            f"take ({problem}); {REMEDY}"
+        ) from None
+
+
+def report_of(
+    shards: Sequence[Finished], system: System, settings: Any, records: Records
+) -> Report:
+    """The finished run of some outputs, as their manifests and records describe it."""
+    manifests = [shard.manifest for shard in shards]
+    facts = sum((facts_of(shard) for shard in shards), Facts())
+    if n := sum(not manifest.get(OUTPUTS) for manifest in manifests):
+        facts.warnings[UNVERIFIED] += n
+    if n := sum(bool(manifest.get(outputs.IS_EMPTY)) for manifest in manifests):
+        facts.warnings[outputs.EMPTY] += n
+    first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
+    about = {
+        name: value
+        for name, value in first.get(execute.ABOUT, NOTHING).items()
+        if not name.startswith("input") and name != "limit"
+    }
+    if len(shards) > 1:
+        about["shards"] = len(shards)
+    records = marked(system, records, facts.noise)
+    return Report(
+        system, settings, records, facts, provenance.of_run(about), first.get("vocabulary")
+    )
+
+
+def facts_of(shard: Finished) -> Facts:
+    """The facts in a manifest.
+
+    Raises:
+        InputError: it has none, since an earlier version wrote it.
+    """
+    found = shard.manifest.get(execute.FACTS)
+    if found is None:
+        raise InputError(
+            f"{remote.displayed(manifest_path(shard.output))}: found no field "
+            f"{execute.FACTS!r}, expected it: an earlier version of jaxscore wrote this output; "
+            "score its input again with --force"
+        )
+    return Facts.from_json(found)
+
+
+def check_forms(shards: Sequence[Finished], output: Path) -> None:
+    """Refuse shards of several forms, and an output of another form than theirs.
+
+    Raises:
+        InputError: naming the first one.
+    """
+    forms = list(dict.fromkeys(form_of(shard.output) for shard in shards))
+    if len(forms) > 1:
+        raise InputError(
+            f"{remote.displayed(shards[0].output.parent)}: found outputs of several forms "
+            f"({', '.join(form or 'no ending' for form in forms)}), expected one; score the inputs "
+            "of each form into a folder of its own, and merge each"
+        )
+    kind = forms[0] if is_stream(output) and forms[0] != ".parquet" else form_of(output)
+    if forms[0] != kind:
+        raise InputError(
+            f"{remote.displayed(shards[0].output)}: found {forms[0] or 'no ending'}, and --output "
+            f"is {kind or 'without one'}; give an --output of the shards' form"
+        )
+
+
+def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
+    """The records of a finished output, of any form.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    form = form_of(path)
+    if form == ".json":
+        yield from read_array(path)
+    elif form not in TABLE_FORMS:
+        yield from (record for _, record in read_jsonl_records(path))
+    else:
+        types = system.columns(settings)
+        rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
+        for row in rows:
+            record = {
+                name: parse_cell(value, types.get(name, "string")) if form in DELIMITERS else value
+                for name, value in row.items()
+                if name != "extra"
+            }
+            if not record.get("error"):
+                record.pop("error", None)
+            extra = row.get("extra")
+            yield {**record, **(json.loads(extra) if extra else {})}
+
+
+def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
+    """Write the rows of all tables in groups as one run would, with the marks of all shards.
+
+    Raises:
+        InputError: a shard has other columns, or other types of them, than the first one.
+    """
+    import pyarrow
+
+    system = report.declared
+    marks = [] if report.facts.noise is None else marked_decisions(system)
+    names = [str(decision.within) for _, decision in marks]
+    types = system.columns(report.chosen)
+    left = iter(report.records)
+    metadata = None if are_made_alike(shards) else METADATA
+    with opened_table(file, shards, without=metadata) as (batches, write):
+        for batch in batches:
+            table = pyarrow.table(batch)
+            own = [next(left) for _ in range(table.num_rows)]
+            for name in names:
+                place = table.schema.get_field_index(name)
+                table = table.set_column(place, name, make_column(own, name, types[name]))
+            write(table)
+
+
+def _report_files(
+    args: argparse.Namespace, listed: Sequence[Any], system: System, settings: Any
+) -> outputs.ReportFiles:
+    """Files of the report, none of which is a file of a shard."""
+    taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
+    taken += merge.listings(args.folder)
+    return execute.report_files(system, args, settings, args.output, *taken)
+
+
+def unreadable(
+    folder: Path, shards: Sequence[Finished], report: Report, problem: Exception
+) -> InputError:
+    """The error of shards that cannot be merged: names the first record that alone cannot be.
+
+    Records and manifests of edited or damaged files can contradict their system in ways that types
+    do not show.
+    """
+    system, settings = report.declared, report.chosen
+    remedy = "score the input of that output again with --force"
+    n_good, wrong = 0, None
+    for shard in shards:
+        for number, record in enumerate(read_records(shard.output, system, settings), start=1):
+            with execute.scratch(Path(shard.output)) as alone:
+                alone.append(record)
+                one = Report(system, settings, alone, report.facts, report.about)
+                try:
+                    _ = one.found, one.document
+                    n_good += 1
+                except UNREADABLE as of_record:
+                    wrong = wrong or (shard.output, number, of_record)
+            if n_good and wrong is not None:
+                output, number, why = wrong
+                return InputError(
+                    f"{remote.displayed(output)}: record {number} is not as {system.name} writes "
+                    f"it ({type(why).__name__}: {why}); {remedy}"
+                )
+    return InputError(
+        f"{remote.displayed(folder)}: the manifests and records of its shards do not fit together "
+        f"({type(problem).__name__}: {problem}); score their inputs again with --force"
+    )

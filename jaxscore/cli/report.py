@@ -1,0 +1,71 @@
+"""`jaxscore report`: the report and the page of a finished output, made again."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from jaxscore.cli import execute, merge, merge_shards, messages, outputs
+from jaxscore.cli.merge_records import Finished, verified
+from jaxscore.errors import InputError
+from jaxscore.io import run_files
+from jaxscore.io.manifest import OUTPUTS, read_manifest
+from jaxscore.io.run_files import manifest_path
+from jaxscore.shell.system import System
+
+DESCRIPTION = """\
+Write the report and the page of a finished output again.
+
+input: an output that a command wrote, with its manifest OUT.run.json
+
+output: OUT.report.md, OUT.report.json and OUT.report.html (OUT_report.* of
+  OUT.json). They are made from the records and the manifest alone, by this
+  version of jaxscore; the page lacks tokens and contexts that the output does
+  not have. The output stays as it is.
+
+exit code: 0 written, 1 some items have failed, 2 unusable output
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare the flags of `report`."""
+    parser = subparsers.add_parser("report", description=DESCRIPTION)
+    parser.add_argument("file", type=Path, metavar="OUT", help="output of a finished run")
+    outputs.add_page_flags(parser)
+    messages.add_quiet(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the report of a finished output again.
+
+    Raises:
+        InputError: the file has no manifest, or is not as that describes it.
+    """
+    manifest = read_manifest(args.file)
+    if manifest is None:
+        raise InputError(
+            f"{args.file}: found no {manifest_path(args.file).name} beside it, expected the output "
+            "of a finished run"
+        )
+    shard = Finished(args.file.name, args.file, manifest)
+    system: Any = merge.system_of(shard)
+    if not isinstance(system, System):
+        raise InputError(f"{args.file}: {system.name} has no report that is made again")
+    settings = merge_shards.settings_of(shard, system)
+    reports = execute.report_files(system, args, settings, args.file)
+    if not reports.paths:
+        raise InputError(f"{args.file}: {system.name} writes no report with the flags of that run")
+    with execute.scratch(args.file) as records:
+        with verified(shard) as path:
+            records.extend(merge_shards.read_records(path, system, settings))
+        report = merge_shards.report_of([shard], system, settings, records)
+        try:
+            with reports.opened() as write_reports:
+                write_reports(report)
+            _ = report.found, report.decisions
+        except merge_shards.UNREADABLE as problem:
+            raise merge_shards.unreadable(args.file, [shard], report, problem) from problem
+    facts = {**manifest, OUTPUTS: execute.facts_of_files(args.file, report, reports.paths)}
+    flags = {**manifest["flags"], "command": system.name, "output": args.file}
+    files = [args.file, *reports.paths, run_files.write_manifest(args.file, flags, facts)]
+    return messages.close(args, report, files)
