@@ -111,7 +111,7 @@ def close(
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
     code = print_closing_block(
         done=f"{len(report.records)} {report.declared.what}{of_files}",
-        failures=found.failures,
+        failures=[(report.places.get(name, name), why) for name, why in found.failures],
         results=[found.headline, *noise_lines(report.facts.noise, is_audited, report.decisions)],
         boundary="\n".join(boundary) or None,
         files=files,

@@ -13,6 +13,7 @@ from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
 from jaxscore.shell.system import PAGE, System
 
+MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
 
 
@@ -44,8 +45,11 @@ def run_system(
     if needs:
         require(system.name, lm, *needs)
     watched = AuditedLM(lm, settings) if needs else lm
-    for record in scored(system, watched, items, settings, earlier):
+    places: dict[str, str] = {}
+    for entry, record in scored(system, watched, items, settings, earlier):
         page = record.pop(PAGE, None)
+        if "error" in record and len(places) < MOST_PLACES:
+            places[str(record.get("id"))] = entry.name
         records.append(record, page)
         if on_item is not None:
             on_item(record)

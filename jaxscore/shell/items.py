@@ -120,8 +120,8 @@ class Items(Sequence[Any]):
 
 def scored(
     system: System, lm: Any, items: Items, settings: Settings, earlier: Sequence[Record] = ()
-) -> Iterator[Record]:
-    """The records of all objects of the input, with their ids and other fields.
+) -> Iterator[tuple[Entry, Record]]:
+    """All objects of the input, each with its record, which has their ids and other fields.
 
     Args:
         earlier: records of the output, if an earlier run made it; see `System.recall`.
@@ -134,13 +134,13 @@ def scored(
     records = iter(system.score(lm, items.without(recalled), settings))
     for place, entry in enumerate(items.entries()):
         if place in recalled:
-            yield system.recall(entry.item, earlier[place], settings) or {}
+            yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
-            yield {"id": entry.id, "error": entry.error}
+            yield entry, {"id": entry.id, "error": entry.error}
         elif system.has_ids:
-            yield {"id": entry.id, **next(records), **entry.extra}
+            yield entry, {"id": entry.id, **next(records), **entry.extra}
         else:
-            yield next(records)
+            yield entry, next(records)
     if next(records, None) is not None:
         raise AssertionError(f"{system.name}: more records than items")
 

@@ -36,6 +36,7 @@ class Report:
         facts: what the run knows beside its records.
         about: model, versions, date and input, for people.
         vocabulary: columns of the model's distribution; None if it is not known.
+        places: id of a failed item -> its file and line, if the run knows them.
     """
 
     declared: System
@@ -44,6 +45,7 @@ class Report:
     facts: Facts
     about: Mapping[str, Any]
     vocabulary: int | None = None
+    places: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def system(self) -> str:
