@@ -2,16 +2,17 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.engine import provenance
 from jaxscore.lm import require
 from jaxscore.shell.audits import NO_SHARING, AuditedLM, Facts, effects_of
 from jaxscore.shell.items import Items, scored, with_examples
+from jaxscore.shell.made import model_facts
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System
+from jaxscore.shell.system import PAGE, Record, System
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -24,29 +25,31 @@ def run_system(
     settings: Any,
     records: Records,
     *,
-    earlier: Any = (),
+    earlier: Sequence[Record] = (),
     about: Mapping[str, Any] | None = None,
     on_item: OnItem | None = None,
 ) -> Report:
     """Score items, and audit the run.
 
     Args:
-        lm: the model; None for a system that needs none.
+        lm: the model; None if the system or all that is recalled needs none.
         items: checked, see `System.check`.
         records: empty; gets the records.
-        earlier: records of an earlier run of the output, see `System.recall`.
+        earlier: records of an earlier run of the output, see `Items.recall`.
         about: what to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
-        InputError: the model lacks a capability.
+        InputError: the model lacks a capability; the earlier records cannot be continued.
     """
-    needs = system.needs(settings)
+    if earlier:
+        items.recall(earlier, settings, {} if lm is None else model_facts(lm))
+    needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
     watched = AuditedLM(lm, settings) if needs else lm
     places: dict[str, str] = {}
-    for entry, record in scored(system, watched, items, settings, earlier):
+    for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
             places[str(record.get("id"))] = entry.name

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_parts, to_json_value
+from jaxscore.io.json_output import json_number, json_parts, to_json_value
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
@@ -15,7 +16,7 @@ from jaxscore.shell.records import Records
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Decision
+from jaxscore.systems.system import Decision, NoiseFloor, metadata_of
 from jaxscore.types.results import data_frame
 
 SKIPPED = ("too_long", "passed_over")
@@ -302,9 +303,9 @@ def marked_decisions(system: System) -> list[tuple[str, Decision]]:
 
 
 def marked(system: System, records: Records, noise: Noise | None) -> Records:
-    """Records that say of each decision whether rounding could change it."""
-    kinds = marked_decisions(system)
-    if noise is None or not kinds:
+    """Records that say what rounding could change: decisions, and by how much numbers move."""
+    kinds, floors = marked_decisions(system), metadata_of(system.record, NoiseFloor)
+    if noise is None or not (kinds or floors):
         return records
     spread = {name: one.largest for name, one in noise.spread.items()}
 
@@ -313,9 +314,18 @@ def marked(system: System, records: Records, noise: Noise | None) -> Records:
             for field, decision in kinds:
                 if field in unit:
                     unit[str(decision.within)] = _mark(unit, field, decision, spread)
+        for field, floor in floors:
+            if isinstance(noted := record.get(field), dict):
+                noted[floor.entry] = _raised(noted.get(floor.entry), spread[floor.spread])
         return record
 
     return records.changed_by(mark)
+
+
+def _raised(earlier: Any, spread: float) -> float | str | None:
+    """The larger of a noted spread and another one, as JSON has it."""
+    known = math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
+    return json_number(max(known, spread))
 
 
 def _mark(unit: Record, field: str, decision: Decision, spread: Mapping[str, float]) -> bool | None:

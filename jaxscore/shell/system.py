@@ -21,7 +21,7 @@ from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
     from jaxscore.report.document import Document
-    from jaxscore.shell.items import Items
+    from jaxscore.shell.items import Entry, Items
     from jaxscore.shell.report import Report
 
 Record = dict[str, Any]
@@ -66,8 +66,8 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: of the default name beside the input, without `.json`; empty if --output is
-            required.
+        ending: of the default name next to the input, without `.json`, with settings in braces;
+            empty if --output is required.
     """
 
     is_ascii: bool
@@ -90,6 +90,8 @@ class System:
         layout: of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
+        model_field: of the items, which names the model if --model does not; empty if --model is
+            required.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -105,6 +107,7 @@ class System:
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    model_field: ClassVar[str] = ""
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
@@ -173,13 +176,25 @@ class System:
         """Refuse items before a model is loaded; by default if none is usable."""
         items.require_usable()
 
-    def recall(self, item: Any, record: Record, settings: Any) -> Record | None:
-        """The record of an item from the output of an earlier run, if it may stay as it is.
+    def recall(
+        self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
+    ) -> bool | None:
+        """Whether a record of an earlier output may stay; `score` finds it in `Items.recalled`.
 
-        `record` has the item's place in that output. By default outputs are made anew; finished
-        requests come from the journal in any case.
+        By default outputs are made anew; finished requests come from the journal in any case.
+
+        Args:
+            record: at the entry's place in that output.
+            made: see `Items.recall`.
+
+        Returns:
+            True if the entry needs no model, False if the record is of the entry and has to be
+            made again, None if it is of another entry.
+
+        Raises:
+            InputError: it was made in another way.
         """
-        return None
+        return False
 
     @property
     def has_ids(self) -> bool:
