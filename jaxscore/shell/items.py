@@ -174,16 +174,12 @@ def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
 def scored(
     system: System, lm: Any, items: Items, settings: Settings
 ) -> Iterator[tuple[Entry, Record]]:
-    """All objects of the input, each with its record, which has their ids and other fields.
-
-    Where items are the objects as they are, so are the records: the system makes them whole.
-    """
+    """All objects of the input, each with its record, which has their ids and other fields."""
     records = iter(system.score(lm, items, settings))
-    is_whole = typing.is_typeddict(system.item)
     for entry in items.entries():
         if entry.error is not None:
             yield entry, {"id": entry.id, "error": entry.error}
-        elif system.has_ids and not is_whole:
+        elif system.has_ids:
             yield entry, {"id": entry.id, **next(records), **entry.extra}
         else:
             yield entry, next(records)
