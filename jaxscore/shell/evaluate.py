@@ -1,17 +1,16 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxscore.engine import provenance
 from jaxscore.lm import require
 from jaxscore.shell.audits import NO_SHARING, AuditedLM, Facts, effects_of
 from jaxscore.shell.items import Items, scored, with_examples
-from jaxscore.shell.made import model_facts
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, Record, System
+from jaxscore.shell.system import PAGE, System
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -24,7 +23,6 @@ def run_system(
     settings: Any,
     records: Records,
     *,
-    earlier: Sequence[Record] = (),
     about: Mapping[str, Any] | None = None,
     on_item: OnItem | None = None,
 ) -> Report:
@@ -32,17 +30,14 @@ def run_system(
 
     Args:
         lm: the model; None if the system or all that is recalled needs none.
-        items: checked, see `System.check`.
+        items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
-        earlier: records of an earlier run of the output, see `Items.recall`.
         about: what to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
-        InputError: the model lacks a capability; the earlier records cannot be continued.
+        InputError: the model lacks a capability.
     """
-    if earlier:
-        items.recall(earlier, settings, {} if lm is None else model_facts(lm))
     needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
@@ -65,7 +60,9 @@ def run_system(
         noted = {**lm.describe(), **watched.about}
         vocabulary = lm.capabilities.vocab_size
     made = provenance.of_run({**noted, **(about or {})})
-    return Report(system, settings, marked(system, records, facts.noise), facts, made, vocabulary)
+    return Report(
+        system, settings, marked(system, records, facts.noise), facts, made, vocabulary, places
+    )
 
 
 def evaluate(

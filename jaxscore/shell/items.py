@@ -105,7 +105,7 @@ class Items(Sequence[Any]):
 
         Args:
             earlier: item k's record at place k.
-            made: what made this run's records, as far as it is known, see `made.model_facts`.
+            made: what made this run's records, as far as it is known, see `made.record_facts`.
 
         Returns:
             The number of records of other items than those in their places.
@@ -118,9 +118,10 @@ class Items(Sequence[Any]):
                 f"holds {len(earlier)} items and the input {self.n_all}, so it is not of this input"
             )
         self.recalled, n_changed = {}, 0
-        for place, (entry, record) in enumerate(zip(self.entries(), earlier, strict=False)):
+        records = itertools.chain(earlier, itertools.repeat({}))
+        for place, (entry, record) in enumerate(zip(self.entries(), records, strict=False)):
             stays = self._system.recall(entry, record, settings, made)
-            n_changed += stays is None
+            n_changed += stays is None and place < len(earlier)
             if stays:
                 self.recalled[place] = record
         if n_changed and n_changed == len(earlier):

@@ -7,7 +7,7 @@ from jaxscore.errors import InputError
 from jaxscore.lm import LM
 
 
-def model_facts(lm: LM) -> dict[str, Any]:
+def record_facts(lm: LM) -> dict[str, Any]:
     """What a record says of a model and its precision; None for what does not apply."""
     described = lm.describe()
     return {

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from jaxscore.errors import one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Compared, arrow_type, metadata_of, per_token_fields
+from jaxscore.systems.system import (
+    Compared,
+    PublishedFlags,
+    arrow_type,
+    metadata_of,
+    per_token_fields,
+)
 from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
@@ -92,6 +98,7 @@ class System:
         aliases: flag without its hyphens -> further spellings, as published.
         model_field: of the items, which names the model if --model does not; empty if --model is
             required.
+        published_flags: further flags of the published script; None if there are none.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -108,6 +115,7 @@ class System:
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     model_field: ClassVar[str] = ""
+    published_flags: ClassVar[PublishedFlags | None] = None
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
@@ -188,7 +196,7 @@ class System:
         By default outputs are made anew; finished requests come from the journal in any case.
 
         Args:
-            record: at the entry's place in that output.
+            record: at the entry's place in that output; empty beyond its end.
             made: see `Items.recall`.
 
         Returns:

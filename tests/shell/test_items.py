@@ -114,7 +114,7 @@ class Recalls(Lengths):
     """Takes over records of the same text and version."""
 
     def recall(self, entry, record, settings, made):
-        if record["text"] != entry.item.text:
+        if record.get("text") != entry.item.text:
             return None
         check_made(entry.name, record, made)
         return record["length"] > 0
