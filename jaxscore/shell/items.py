@@ -139,7 +139,7 @@ def scored(
         if place in recalled:
             yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
-            yield entry, {"id": entry.id, "error": entry.error}
+            yield entry, system.unusable(entry)
         elif system.has_ids:
             yield entry, {"id": entry.id, **next(records), **entry.extra}
         else:

@@ -21,7 +21,7 @@ from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
     from jaxscore.report.document import Document
-    from jaxscore.shell.items import Items
+    from jaxscore.shell.items import Entry, Items
     from jaxscore.shell.report import Report
 
 Record = dict[str, Any]
@@ -114,6 +114,10 @@ class System:
         `PAGE`. An item that cannot be scored has a record with `error`.
         """
         raise NotImplementedError
+
+    def unusable(self, entry: "Entry") -> Record:
+        """Return the record of an object that cannot be used."""
+        return {"id": entry.id, "error": entry.error}
 
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
         """What finished records say together. Pure; reads them as often as it needs.
