@@ -126,7 +126,7 @@ def report_of(
     }
     if len(shards) > 1:
         about["shards"] = len(shards)
-    records = marked(system, records, facts.noise)
+    records = marked(system, settings, records, facts.noise)
     return Report(
         system, settings, records, facts, provenance.of_run(about), first.get("vocabulary")
     )
