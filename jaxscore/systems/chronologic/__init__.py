@@ -378,7 +378,7 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
 
 
 def _name_of_record(record: Mapping[str, Any], place: int) -> str:
-    return f"line {record.get('line')}: {record['question']}"
+    return f"line {record.get('line')}: {record.get('question', '')}"
 
 
 def _question_and_options(record: Mapping[str, Any]) -> object:
