@@ -10,7 +10,7 @@ from jaxscore.shell.audits import NO_SHARING, AuditedLM, Facts, effects_of
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System
+from jaxscore.shell.system import PAGE, System, name_of
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -48,7 +48,7 @@ def run_system(
     for entry, record in scored(system, watched, items, settings, earlier):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
-            places[str(record.get("id"))] = entry.name
+            places[name_of(record, system.id_field)] = entry.name
         records.append(record, page)
         if on_item is not None:
             on_item(record)
@@ -62,7 +62,8 @@ def run_system(
         noted = {**lm.describe(), **watched.about}
         vocabulary = lm.capabilities.vocab_size
     made = provenance.of_run({**noted, **(about or {})})
-    return Report(system, settings, marked(system, records, facts.noise), facts, made, vocabulary)
+    records = marked(system, settings, records, facts.noise)
+    return Report(system, settings, records, facts, made, vocabulary, places)
 
 
 def evaluate(

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import random
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ class Items(Sequence[Any]):
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
         self._left_out: Collection[int] = ()
+        self._undrawn: Collection[int] = ()
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -79,7 +81,9 @@ class Items(Sequence[Any]):
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
-        for row in itertools.islice(self._rows(), self._limit):
+        for place, row in enumerate(itertools.islice(self._rows(), self._limit)):
+            if place in self._undrawn:
+                continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
             yield read_entry(self._system, row.item, number, row.where, self._reserved)
 
@@ -99,6 +103,14 @@ class Items(Sequence[Any]):
                 f"no {what.removesuffix('s')} is usable; the first, {self._first.name}: "
                 f"{self._first.error}"
             )
+
+    def draw(self, n: int, seed: int) -> None:
+        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
+        self._undrawn = ()
+        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
+        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
+        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
 
     def without(self, places: Collection[int]) -> "Items":
         """The same items without those of some entries, by their place from 0."""
@@ -136,9 +148,9 @@ def scored(
         if place in recalled:
             yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
-            yield entry, {"id": entry.id, "error": entry.error}
-        elif system.has_ids:
-            yield entry, {"id": entry.id, **next(records), **entry.extra}
+            yield entry, {system.id_field: entry.id, "error": entry.error}
+        elif system.has_ids or system.id_field != "id":
+            yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:
             yield entry, next(records)
     if next(records, None) is not None:

@@ -11,13 +11,14 @@ from jaxscore.io.json_output import json_parts, to_json_value
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
-from jaxscore.shell.records import Records
+from jaxscore.shell.records import Records, View
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import Decision
-from jaxscore.types.results import data_frame
+from jaxscore.types.results import Strip, data_frame
 
+MOST_WARNINGS = 100  # about single records
 SKIPPED = ("too_long", "passed_over")
 AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
@@ -86,7 +87,10 @@ class Report:
     def remarks(self) -> list[str]:
         """What a reader of the numbers should know."""
         counted = [text.replace("{n}", str(n)) for text, n in self.facts.warnings.items()]
-        counted += self.found.warnings
+        warnings = self.found.warnings
+        counted += warnings[:MOST_WARNINGS]
+        if n := len(warnings[MOST_WARNINGS:]):
+            counted.append(f"and {n} more remarks")
         is_audited = self.facts.noise is not None or any(self.facts.boundaries.values())
         if is_audited and self.facts.n_runs > 1:
             counted.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
@@ -111,22 +115,17 @@ class Report:
     @functools.cached_property
     def decisions(self) -> list[margins.Decisions]:
         """Marked decisions by kind; none without a noise audit."""
-        noise, kinds = self.facts.noise, marked_decisions(self.declared)
-        if noise is None or not kinds:
+        kinds = _judged(self.declared, self.chosen, self.facts.noise)
+        if not kinds:
             return []
-        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one in kinds}
+        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one, _ in kinds}
         for record in self.records:
             for unit in units(self.declared, record):
                 for mark, found in marks.items():
                     found.append(unit.get(mark))
         return [
-            margins.count(
-                one.title,
-                str(one.statistic),
-                noise.spread[one.spread].largest,
-                marks[str(one.within)],
-            )
-            for _, one in kinds
+            margins.count(one.title, str(one.statistic), spread, marks[str(one.within)])
+            for _, one, spread in kinds
         ]
 
     def boundary_audit(self) -> dict[str, Any] | None:
@@ -226,6 +225,19 @@ class Report:
             items=items,
         )
 
+    def strips(self) -> Sequence[Sequence[Strip]]:
+        """Return the scored texts of each record, or nothing if no record has any.
+
+        They are the field `strips` of `PAGE`, each as `Strip.to_page` makes it.
+        """
+
+        def strips_of(place: int) -> list[Strip]:
+            page = self.records.extra(place) or {"strips": ()}
+            return [Strip.from_page(fields) for fields in page["strips"]]
+
+        places = range(len(self.records)) if self.records.has_extras else ()
+        return View(places, strips_of)
+
     @functools.cached_property
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
@@ -268,17 +280,12 @@ class Report:
         return self.document
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per record, or per part of one, without its lists.
+        """A pandas DataFrame without lists; see `System.rows`.
 
         Raises:
             InputError: pandas is not installed.
         """
-        parts = self.declared.parts
-        rows = [
-            {**{k: v for k, v in record.items() if k != parts}, **unit} if parts else record
-            for record in self.records
-            for unit in (record.get(parts, ()) if parts else (record,))
-        ]
+        rows = (row for record in self.records for row in self.declared.rows(record))
         return data_frame(
             [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
         )
@@ -301,16 +308,29 @@ def marked_decisions(system: System) -> list[tuple[str, Decision]]:
     ]
 
 
-def marked(system: System, records: Records, noise: Noise | None) -> Records:
+def _judged(
+    system: System, settings: Settings, noise: Noise | None
+) -> list[tuple[str, Decision, float]]:
+    """Marked decisions whose statistic was audited, each with the statistic's largest spread."""
+    if noise is None:
+        return []
+    largest = {name: spread.largest for name, spread in noise.spread.items()}
+    return [
+        (field, one, one.spread(largest, settings) if callable(one.spread) else largest[one.spread])
+        for field, one in marked_decisions(system)
+        if callable(one.spread) or one.spread in largest
+    ]
+
+
+def marked(system: System, settings: Settings, records: Records, noise: Noise | None) -> Records:
     """Records that say of each decision whether rounding could change it."""
-    kinds = marked_decisions(system)
-    if noise is None or not kinds:
+    kinds = _judged(system, settings, noise)
+    if not kinds:
         return records
-    spread = {name: one.largest for name, one in noise.spread.items()}
 
     def mark(record: Record) -> Record:
         for unit in units(system, record):
-            for field, decision in kinds:
+            for field, decision, spread in kinds:
                 if field in unit:
                     unit[str(decision.within)] = _mark(unit, field, decision, spread)
         return record
@@ -318,10 +338,10 @@ def marked(system: System, records: Records, noise: Noise | None) -> Records:
     return records.changed_by(mark)
 
 
-def _mark(unit: Record, field: str, decision: Decision, spread: Mapping[str, float]) -> bool | None:
+def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool | None:
     margin_of: Callable[[Record], float | None] | None = decision.margin
     margin = None if unit[field] is None or margin_of is None else margin_of(unit)
-    return None if margin is None else margins.within(margin, spread[decision.spread])
+    return None if margin is None else margins.within(margin, spread)
 
 
 __all__ = ["NO_SHARING", "Report", "marked"]

@@ -84,6 +84,7 @@ class System:
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
             a TypedDict to get the object as it is), of the settings, and of an output line.
         version: of the record; raised when a field changes its meaning.
+        id_field: field of the record with the item's id, or with its place if items have no ids.
         parts: field of the record with a list of objects, each with numbers of its own.
         result: the number that the system is about, a field of a record or of a part, for audits.
         result_title: what the audits call it.
@@ -99,6 +100,7 @@ class System:
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
     version: ClassVar[int] = 1
+    id_field: ClassVar[str] = "id"
     parts: ClassVar[str] = ""
     result: ClassVar[str] = ""
     result_title: ClassVar[str] = ""
@@ -108,7 +110,7 @@ class System:
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
-        """Yield one record per item, in order, without `id` and the item's other fields.
+        """Yield one record per item, in order, without its id and the item's other fields.
 
         `items` may be iterated several times, and is read anew each time. A record may have
         `PAGE`. An item that cannot be scored has a record with `error`.
@@ -170,7 +172,7 @@ class System:
         return ()
 
     def check(self, items: "Items", settings: Any) -> None:
-        """Refuse items before a model is loaded; by default if none is usable."""
+        """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
         items.require_usable()
 
     def recall(self, item: Any, record: Record, settings: Any) -> Record | None:
@@ -180,6 +182,13 @@ class System:
         requests come from the journal in any case.
         """
         return None
+
+    def rows(self, record: Record) -> Iterable[Record]:
+        """Return the rows of a record in a data frame; by default one for each part."""
+        if not self.parts:
+            return [record]
+        shared = {name: value for name, value in record.items() if name != self.parts}
+        return [{**shared, **part} for part in record.get(self.parts, ())]
 
     @property
     def has_ids(self) -> bool:
@@ -232,10 +241,13 @@ def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
     return metadata_of(record, kind)
 
 
-def failed(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(id, why) of the records that have an `error`."""
-    return [
-        (one_line(str(record["id"]), SHOWN), record["error"])
-        for record in records
-        if "error" in record
-    ]
+def name_of(record: Mapping[str, Any], id_field: str = "id") -> str:
+    """Return the name of a record in messages: its id, or such as "line 3" without ids."""
+    id = record.get(id_field)
+    is_place = id_field != "id" and not isinstance(id, str)
+    return one_line(f"{id_field} {id}" if is_place else str(id), SHOWN)
+
+
+def failed(records: Iterable[Mapping[str, Any]], id_field: str = "id") -> list[tuple[str, str]]:
+    """(name, why) of the records that have an `error`."""
+    return [(name_of(record, id_field), record["error"]) for record in records if "error" in record]

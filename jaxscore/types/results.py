@@ -233,6 +233,28 @@ class Strip(NamedTuple):
     context: str
     scored: ScoredRequest
 
+    def to_page(self) -> dict[str, Any]:
+        """Return the fields that a page displays, for JSON."""
+        names = ("token_ids", "tokens", "logprob", "entropy", "self_certainty", "greedy")
+        values = {name: getattr(self.scored, name) for name in names}
+        return {"title": self.title, "context": self.context, **values}
+
+    @classmethod
+    def from_page(cls, fields: Mapping[str, Any]) -> "Strip":
+        """Return the strip of `to_page`'s fields as JSON has them."""
+        numbers = {
+            name: np.array(fields[name], np.float32)
+            for name in ("logprob", "entropy", "self_certainty")
+        }
+        scored = ScoredRequest(
+            id="",
+            token_ids=np.array(fields["token_ids"], np.int32),
+            tokens=fields["tokens"],
+            greedy=np.array(fields["greedy"], object if None in fields["greedy"] else bool),
+            **numbers,
+        )
+        return cls(fields["title"], fields["context"], scored)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LabelScores(Result):
