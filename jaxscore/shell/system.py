@@ -91,6 +91,8 @@ class System:
         layout: of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
+        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
+            `describe`, as an `LM` has.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -107,6 +109,7 @@ class System:
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    source: ClassVar[type] = type(None)
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
@@ -137,7 +140,7 @@ class System:
         return ()
 
     def needs(self, settings: Any) -> tuple[str, ...]:
-        """Capabilities of the model, see `lm.Capabilities`; none if no model is used.
+        """Capabilities of the model, see `lm.Capabilities`; none if `source` is used.
 
         Args:
             settings: None for those of any settings.
