@@ -2,7 +2,7 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.engine import provenance
@@ -63,7 +63,20 @@ def run_system(
         noted = {**lm.describe(), **watched.about}
         vocabulary = lm.capabilities.vocab_size
     made = provenance.of_run({**noted, **(about or {})})
-    return Report(system, settings, marked(system, records, facts.noise), facts, made, vocabulary)
+    return Report(
+        system, settings, marked(system, records, facts.noise), facts, made, vocabulary, places
+    )
+
+
+class _ScratchFiles:
+    """Two temporary files, closed with the last reference to this object."""
+
+    def __init__(self) -> None:
+        self.pair = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __del__(self) -> None:
+        for file in self.pair:
+            file.close()
 
 
 def evaluate(
@@ -77,10 +90,11 @@ def evaluate(
 ) -> Report:
     """Run a system on items from Python; see `jaxscore.evaluate`."""
     settings = with_examples(system, settings)
-    rows = list(system.rows_of(objects))
-    items = Items(system, lambda: rows, settings)
+    if isinstance(objects, Iterator):
+        objects = list(objects)  # which can be read once
+    items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
     system.check(items, settings)
-    # The files are removed with the last reference to the records.
-    file, extras = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-    records = Records(file, extras)
+    files = _ScratchFiles()
+    records = Records(*files.pair)
+    records.owner = files
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -21,6 +21,7 @@ class Records(LazySequence[Record]):
 
     Attributes:
         tee: a file that gets each line as it is added; None for none.
+        owner: an object that lives as long as the records; None for none.
     """
 
     def __init__(self, file: BinaryIO, extras: BinaryIO) -> None:
@@ -30,6 +31,7 @@ class Records(LazySequence[Record]):
             file, extras: empty, open for writing and reading as long as records are read.
         """
         self.tee: BinaryIO | None = None
+        self.owner: object = None
         self._files = file, extras
         self._change: Callable[[Record], Record] = lambda record: record
         self._ends = array("q", [0]), array("q", [0])
