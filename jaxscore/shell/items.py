@@ -46,6 +46,7 @@ class Items(Sequence[Any]):
 
     Attributes:
         n_all, n_usable: number of objects, and of those with an item.
+        is_file: a file has the objects, not Python.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Items(Sequence[Any]):
         *,
         prefix: str = "",
         limit: int | None = None,
+        is_file: bool = True,
     ) -> None:
         """Read all objects once.
 
@@ -69,6 +71,7 @@ class Items(Sequence[Any]):
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
+        self.is_file = is_file
         self._left_out: Collection[int] = ()
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
@@ -148,13 +151,15 @@ def scored(
 def read_entry(
     system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
 ) -> Entry:
-    """One item from an object.
+    """One item from an object, which may be an `Entry` already if it is unusable.
 
     Args:
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """
+    if isinstance(value, Entry):
+        return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
