@@ -1,5 +1,6 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, NoItems, one_line
-from jaxscore.io.items import Row, named
+from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.system import SHOWN, Record, System
@@ -119,6 +120,42 @@ class Items(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
+
+
+def read_file(
+    system: System,
+    path: Path,
+    settings: Any,
+    *,
+    columns: Mapping[str, str] = NOTHING,
+    prefix: str = "",
+    limit: int | None = None,
+) -> Items:
+    """The items of a file, checked before a model is loaded.
+
+    Args:
+        columns: as of `System.read`.
+        prefix, limit: as of `Items`.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
+    """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
+    lists = list_fields(system, settings)
+    try:
+        items = Items(
+            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise type(problem)(f"{path}: {problem}") from None
+    return items
 
 
 def scored(
