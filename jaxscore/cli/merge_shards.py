@@ -126,17 +126,13 @@ def report_of(
     if n := sum(bool(manifest.get(outputs.IS_EMPTY)) for manifest in manifests):
         facts.warnings[outputs.EMPTY] += n
     first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
-    about = {
-        name: value
-        for name, value in first.get(execute.ABOUT, NOTHING).items()
-        if not name.startswith("input") and name != "limit"
-    }
+    about = dict(first.get(execute.ABOUT, NOTHING))
     if len(shards) > 1:
-        about["shards"] = len(shards)
+        own = ("input", "input_sha256", "limit")
+        about = {name: value for name, value in about.items() if name not in own}
+        about = provenance.of_run({**about, "shards": len(shards)})
     records = marked(system, records, facts.noise)
-    return Report(
-        system, settings, records, facts, provenance.of_run(about), first.get("vocabulary")
-    )
+    return Report(system, settings, records, facts, about, first.get("vocabulary"))
 
 
 def facts_of(shard: Finished) -> Facts:

@@ -1,7 +1,6 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -68,17 +67,6 @@ def run_system(
     )
 
 
-class _ScratchFiles:
-    """Two temporary files, closed with the last reference to this object."""
-
-    def __init__(self) -> None:
-        self.pair = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-
-    def __del__(self) -> None:
-        for file in self.pair:
-            file.close()
-
-
 def evaluate(
     system: System,
     lm: Any,
@@ -94,7 +82,5 @@ def evaluate(
         objects = list(objects)  # which can be read once
     items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
     system.check(items, settings)
-    files = _ScratchFiles()
-    records = Records(*files.pair)
-    records.owner = files
+    records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)
