@@ -86,7 +86,9 @@ class Report:
     @functools.cached_property
     def remarks(self) -> list[str]:
         """What a reader of the numbers should know."""
-        counted = [text.replace("{n}", str(n)) for text, n in self.facts.warnings.items()]
+        counted = [
+            _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
+        ]
         warnings = self.found.warnings
         counted += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
@@ -104,7 +106,7 @@ class Report:
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
-        sampled = f"a sample of {effect.n_items} {self.declared.what}"
+        sampled = f"a sample of {effect.n_items} {self._unit_name}"
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
@@ -183,7 +185,9 @@ class Report:
 
     @property
     def _unit_name(self) -> str:
-        return self.declared.what
+        """What the numbers are of, in the plural: the parts of records, or the items."""
+        names = [one.what for one in self.declared.compared if one.parts and one.what]
+        return names[0] if names else self.declared.what
 
     def _effect(self, effect: Effect) -> dict[str, Any]:
         numbers = {"n": effect.n_items, **effect.means}
@@ -298,6 +302,13 @@ class Report:
 
     def _repr_markdown_(self) -> str:
         return repr(self) if self.document is None else self.markdown()
+
+
+def _filled(text: str, counts: Mapping[str, float]) -> str:
+    """A warning with the counts whose names are in braces."""
+    for name, n in counts.items():
+        text = text.replace(f"{{{name}}}", f"{n:.6g}" if isinstance(n, float) else str(n))
+    return text
 
 
 def marked_decisions(system: System) -> list[tuple[str, Decision]]:
