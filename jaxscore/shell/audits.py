@@ -150,7 +150,8 @@ class AuditedLM:
     Attributes:
         warnings: a system counts here what a reader of its numbers should know: sentence with {n}
             -> how often.
-        counts: numbers that a system adds up beside its records.
+        counts: numbers that a system adds up beside its records. The report's JSON file has those
+            whose names have a dot: `a.b` is field `b` of object `a`.
         about: what a system notes for the report's settings, such as the digest of a template.
         results: of all requests, if they are retained.
     """

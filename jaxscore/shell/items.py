@@ -188,7 +188,7 @@ def scored(
         if place in recalled:
             yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
-            yield entry, {system.id_field: entry.id, "error": entry.error}
+            yield entry, system.unusable(entry)
         elif system.has_ids or system.id_field != "id":
             yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:

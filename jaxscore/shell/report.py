@@ -193,6 +193,15 @@ class Report:
         numbers = {"n": effect.n_items, **effect.means}
         return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
 
+    def _counted(self) -> dict[str, dict[str, float]]:
+        """Counts whose names have a dot, as objects."""
+        out: dict[str, dict[str, float]] = {}
+        for name, n in self.facts.counts.items():
+            group, dot, field = name.rpartition(".")
+            if dot:
+                out.setdefault(group, {})[field] = n
+        return out
+
     def data(self) -> dict[str, Any]:
         """The report's JSON file, `Estimate`s still whole."""
         found, noise = self.found, self.facts.noise
@@ -202,6 +211,7 @@ class Report:
         return {
             "summary": found.numbers,
             **found.details,
+            **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
