@@ -59,7 +59,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         if not args.part.prefix:
             raise
         return _finish_empty(system, args, settings, files_read)
-    output = _output(system, args)
+    output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
     digests = settings_flags.file_digests(args, system.settings, files_read)
@@ -139,14 +139,14 @@ def items_of(system: System, args: argparse.Namespace, settings: Any) -> Items:
     return items
 
 
-def _output(system: System, args: argparse.Namespace) -> Path:
+def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
     """--output, or the default name beside the input.
 
     A default name says --limit, so that it replaces no result of all items.
     """
     if system.layout is None:
         return args.output
-    ending = system.layout.ending
+    ending = system.ending(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)
