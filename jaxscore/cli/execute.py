@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
+from jaxscore.cli.made import MADE, digest, made_of
 from jaxscore.cli.system_command import api_endpoint
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, NoItems
@@ -41,8 +42,9 @@ ABOUT = "about"  # field of a manifest: `Report.about`
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, score and write; nothing is left behind if the input is unusable."""
     # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
-    named = settings_flags.input_files(args, system.settings).values()
-    inputs = [path for path in (args.input, args.part.beside, *named) if path is not None]
+    named = settings_flags.input_files(args, system.settings)
+    places = (args.input, args.part.beside, *named.values())
+    inputs = [path for path in places if path is not None]
     if args.output is not None:
         outputs.check_outputs([args.output], *inputs)  # before one of them is read
     files_read = InputFiles(inputs)
@@ -62,13 +64,11 @@ def run(system: System, args: argparse.Namespace) -> int:
     output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
-    digests = settings_flags.file_digests(args, system.settings, files_read)
+    digests = {flag: files_read.digest(path) for flag, path in named.items()}
     scorer: Any = None
 
     def metadata() -> dict[str, str]:
-        about_model = None if scorer is None else scorer.about
-        digest = run_files.made_digest(vars(args), about_model, digests)
-        return {METADATA: json.dumps(made_by(system.name, digest))}
+        return table_metadata(made_of(args, digests, scorer))
 
     is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
     with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
@@ -76,8 +76,6 @@ def run(system: System, args: argparse.Namespace) -> int:
             generates = "generates" in system.needs(settings)
             scorer = model_flags.load_scorer(args, args.model, *files, generates=generates)
             args.part.check_dtype(scorer)
-            if args.part.tokenizer is not None:
-                digests[run_files.TOKENIZER] = args.part.tokenizer
         records.tee = file.buffer if is_direct else None
         report = run_system(
             system,
@@ -95,11 +93,8 @@ def run(system: System, args: argparse.Namespace) -> int:
         _ = report.found, report.decisions  # which read the records, while these are open
         files_read.check_unchanged()
         run_files.remove_manifest(output)
-    about_model = None if scorer is None else scorer.about
     facts = {
-        **about,
-        **digests,
-        run_files.MADE: run_files.made_digest(vars(args), about_model, digests),
+        MADE: made_of(args, digests, scorer),
         **input_facts(args, files_read),
         **({} if scorer is None else model_facts(scorer)),
     }
@@ -198,9 +193,10 @@ def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str
     return system.columns(settings) | ({"id": "string"} if has_text_ids else {})
 
 
-def made_by(system: str, digest: str) -> dict[str, str]:
+def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
     """What the schema of a Parquet file says of the records."""
-    return {"version": VERSION, "system": system, run_files.MADE: digest}
+    facts = {"version": VERSION, "system": made["command"], "made_sha256": digest(made)}
+    return {METADATA: json.dumps(facts)}
 
 
 def write_records(
@@ -263,7 +259,6 @@ def write_manifest(
     """
     if is_stream(output):
         return NOWHERE
-    system = report.declared
     record = {
         "versions": provenance.of_run({}),
         "seconds": round(report.facts.seconds, 3),
@@ -275,8 +270,6 @@ def write_manifest(
     }
     if processes.is_first():
         record[OUTPUTS] = facts_of_files(output, report, reports)
-    if system.version > 1:
-        record[run_files.RECORD_VERSION] = system.version
     return run_files.write_manifest(output, flags, record)
 
 
@@ -301,8 +294,9 @@ def _finish_empty(
         write_records(file, args.output, report, columns, args.input)
         reports = outputs.report_paths(args.output)
         outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
-    digests = settings_flags.file_digests(args, system.settings, files_read)
-    facts = {outputs.IS_EMPTY: True, **digests, **input_facts(args, files_read), "failed": 0}
+    named = settings_flags.input_files(args, system.settings)
+    made = made_of(args, {flag: files_read.digest(path) for flag, path in named.items()})
+    facts = {outputs.IS_EMPTY: True, MADE: made, **input_facts(args, files_read), "failed": 0}
     facts |= {FACTS: Facts().to_json(), ABOUT: {}}
     if processes.is_first():
         facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages
+from jaxscore.cli.made import MADE, difference
 from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
 from jaxscore.io.manifest import changed_output
 from jaxscore.io.streams import is_stream
 from jaxscore.models.weights.folder import resolve
+from jaxscore.shell.system import System
 from jaxscore.systems.system import declaration
 from jaxscore.version import NUMBERS
 
@@ -39,7 +41,13 @@ def is_finished(
         return False
     if manifest is None:
         return False
-    why = _difference(args, manifest, output)
+    if isinstance(declaration(args.command), System):
+        why: str | None = "of an earlier version of jaxscore"
+        if (found := manifest.get(MADE)) is not None:
+            differs = difference(args, found)
+            why = differs and f"with {differs.name} {differs.before}, this one has {differs.now}"
+    else:
+        why = _difference(args, manifest, output)
     if why is not None:
         raise InputError(
             f"{remote.displayed(output)}: finished by another run, {why}; give another --output, "

@@ -13,6 +13,7 @@ from typing import Any
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.finished_shards import DIGEST
 from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.made import MADE, mismatch
 from jaxscore.cli.merge_records import (
     Finished,
     Marks,
@@ -350,7 +351,10 @@ def finished_shards(
         )
     known = with_model(shards)
     for other in (*shards, *empty):
-        _check_same(known, other)
+        if MADE in known.manifest and MADE in other.manifest:
+            check_made_alike(known, other)
+        else:
+            _check_same(known, other)
     return shards, empty, missing
 
 
@@ -375,6 +379,20 @@ def with_model(shards: Sequence[Finished]) -> Finished:
     A run that found all results in its output has loaded no model and describes none.
     """
     return next((shard for shard in shards if shard.manifest.get("model")), shards[0])
+
+
+def check_made_alike(first: Finished, other: Finished) -> None:
+    """Refuse shards that were made with different flags, files, models or versions.
+
+    Raises:
+        InputError: naming the difference.
+    """
+    why = mismatch(other.manifest[MADE], first.manifest[MADE])
+    if why is not None:
+        raise InputError(
+            f"{remote.displayed(other.output)}: made with {why.name} {why.before}, and "
+            f"{remote.displayed(first.output)} with {why.now}; score one of them again with --force"
+        )
 
 
 def _check_same(first: Finished, other: Finished) -> None:
@@ -622,13 +640,6 @@ def _prompting(shards: Sequence[Finished]) -> dict[str, Any]:
     name = "fewshot_left_out"
     n_left_out = {name: sum(one[name] for one in found)} if name in found[0] else {}
     return {**found[0], **n_left_out}
-
-
-def shared_facts(shards: Sequence[Finished]) -> dict[str, Any]:
-    """Facts in which all shards agree."""
-    first = with_model(shards).manifest
-    names = [run_files.RECORD_VERSION, *([run_files.MADE] if are_made_alike(shards) else [])]
-    return {**{name: first[name] for name in names if name in first}, **_digests(first)}
 
 
 def _write_manifest(

@@ -322,6 +322,9 @@ def _merged_tables(
 def are_made_alike(shards: Sequence[Finished]) -> bool:
     """Whether all manifests have the digest and the version that a Parquet schema has."""
     manifests = [shard.manifest for shard in shards]
+    made_of = [each["made"] for each in manifests if "made" in each]
+    if made_of:
+        return all(made == made_of[0] for made in made_of)
     facts = [(each.get(run_files.MADE), each.get("versions")) for each in manifests]
     made = {(digest, (versions or {}).get("jaxscore")) for digest, versions in facts}
     return len(made) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import execute, merge, messages, outputs, settings_flags
+from jaxscore.cli.made import MADE
 from jaxscore.cli.merge_records import Finished, are_made_alike, opened_table, verified
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, system: System) -> int:
     first = merge.with_model(shards).manifest
     facts = {
         **{name: first[name] for name in ("machine", "model") if name in first},
-        **merge.shared_facts(shards),
+        MADE: first[MADE],
         "counts": merge.added_counts(shards),
         "shards": {
             shard.name: shard.manifest.get("input_identity")
@@ -113,23 +114,25 @@ def report_of(
 ) -> Report:
     """The finished run of some outputs, as their manifests and records describe it."""
     manifests = [shard.manifest for shard in shards]
-    facts = sum((facts_of(shard) for shard in shards), Facts())
+    try:
+        facts = sum(map(facts_of, shards), Facts())
+    except UNREADABLE as problem:
+        raise InputError(
+            f"{remote.displayed(shards[0].output)}: the facts in its manifest and those of the "
+            f"other shards do not add up ({type(problem).__name__}: {problem}); {REMEDY}"
+        ) from problem
     if n := sum(not manifest.get(OUTPUTS) for manifest in manifests):
         facts.warnings[UNVERIFIED] += n
     if n := sum(bool(manifest.get(outputs.IS_EMPTY)) for manifest in manifests):
         facts.warnings[outputs.EMPTY] += n
     first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
-    about = {
-        name: value
-        for name, value in first.get(execute.ABOUT, NOTHING).items()
-        if not name.startswith("input") and name != "limit"
-    }
+    about = dict(first.get(execute.ABOUT, NOTHING))
     if len(shards) > 1:
-        about["shards"] = len(shards)
+        own = ("input", "input_sha256", "limit")
+        about = {name: value for name, value in about.items() if name not in own}
+        about = provenance.of_run({**about, "shards": len(shards)})
     records = marked(system, records, facts.noise)
-    return Report(
-        system, settings, records, facts, provenance.of_run(about), first.get("vocabulary")
-    )
+    return Report(system, settings, records, facts, about, first.get("vocabulary"))
 
 
 def facts_of(shard: Finished) -> Facts:

@@ -123,11 +123,51 @@ class ModelFacts(TypedDict, total=False):
     numbers: int
 
 
+class Made(TypedDict):
+    """What decides the records of a run, see `cli.made`."""
+
+    command: str
+    flags: dict[str, Any]
+    files: dict[str, str | None]
+    records: int
+    numbers: int
+    name: str | None
+    weights: dict[str, str] | None
+    tokenizer: str | None
+    loaded: dict[str, Any] | None
+
+
+class SampleEffect(TypedDict):
+    """Fields of an `Effect`."""
+
+    n_items: int
+    means: dict[str, float]
+    n_answers: int
+    n_raised: int
+
+
+class RunFacts(TypedDict):
+    """Fields of `Facts`."""
+
+    seconds: float
+    warnings: dict[str, int]
+    counts: dict[str, int | float]
+    boundaries: dict[str, int]
+    boundary: SampleEffect | None
+    blank: SampleEffect | None
+    noise: NoiseFacts | None
+    n_runs: int
+
+
 class Manifest(TypedDict, total=False):
     """Fields of a manifest that commands read. It has further fields, which are not checked."""
 
     command: Required[str]
     flags: Required[dict[str, Any]]
+    made: Made
+    facts: RunFacts
+    about: dict[str, Any]
+    vocabulary: int | None
     output: str
     outputs: dict[str, OutputFacts]
     versions: VersionFacts

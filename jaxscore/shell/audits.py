@@ -28,6 +28,7 @@ from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
 
+END = object()
 TOGETHER = 1024  # requests that are encoded again at a time
 ALL, EVERY = 4096, 16  # audit so many first requests, and then one in so many
 LONGEST = 1000  # characters of a continuation that is encoded again for each of its tokens
@@ -243,13 +244,18 @@ class AuditedLM:
                 yield from batch
 
         with self.timed():
-            for result in call(passing(), **options):
-                request = waiting.popleft()
-                if not isinstance(request, Aside):
-                    self._draw.add(request, result)
-                if self.results is not None:
-                    self.results.append(result)
-                yield result
+            found = iter(call(passing(), **options))
+        while True:
+            with self.timed():  # not the time in which the system makes records
+                result = next(found, END)
+            if result is END:
+                return
+            request = waiting.popleft()
+            if not isinstance(request, Aside):
+                self._draw.add(request, result)
+            if self.results is not None:
+                self.results.append(result)
+            yield result
 
     def _count(self, requests: Sequence[Request]) -> None:
         """Count the requests that other boundaries would change."""

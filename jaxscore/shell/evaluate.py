@@ -1,7 +1,6 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,7 +79,5 @@ def evaluate(
     rows = list(system.rows_of(objects))
     items = Items(system, lambda: rows, settings)
     system.check(items, settings)
-    # The files are removed with the last reference to the records.
-    file, extras = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-    records = Records(file, extras)
+    records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -3,10 +3,12 @@
 import copy
 import io
 import json
+import tempfile
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from jaxscore.io.json_output import LazySequence, json_line
 from jaxscore.shell.system import Record
@@ -34,6 +36,15 @@ class Records(LazySequence[Record]):
         self._change: Callable[[Record], Record] = lambda record: record
         self._ends = array("q", [0]), array("q", [0])
         self._at_end = True
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """Empty records in temporary files, which are closed with the last reference to them."""
+        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        out = cls(*files)
+        for ends, file in zip(out._ends, files, strict=True):  # which all copies share
+            weakref.finalize(ends, file.close)
+        return out
 
     def append(self, record: Mapping[str, Any], extra: Any = None) -> None:
         """Add a record; its arrays may be NumPy arrays."""

@@ -418,7 +418,6 @@ class Choose(System):
         }
         for item in items:
             yield _record(item, list(itertools.islice(results, len(item.options))), premises)
-        next(results, None)  # ends the measured time
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Accuracies, skill and calibration, over the items with a gold option."""
