@@ -28,7 +28,7 @@ from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
-from jaxscore.shell.items import read_file, with_examples
+from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import Record, System
@@ -68,7 +68,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         if not args.part.prefix:
             raise
         return _finish_empty(system, args, settings, files_read)
-    output = _output(system, args)
+    output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
     digests = {flag: files_read.digest(path) for flag, path in named.items()}
@@ -109,14 +109,14 @@ def run(system: System, args: argparse.Namespace) -> int:
     return messages.close(args, report, files, scorer)
 
 
-def _output(system: System, args: argparse.Namespace) -> Path:
+def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
     """--output, or the default name beside the input.
 
     A default name says --limit, so that it replaces no result of all items.
     """
     if system.layout is None:
         return args.output
-    ending = system.layout.ending
+    ending = system.ending(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)

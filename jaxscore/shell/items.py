@@ -211,7 +211,7 @@ def read_entry(
         return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            raise InputError(f"{where} is {json_kind(value)}, expected an object")
         return Entry(named(where, value), number, to_json_value(value))
     name = where
     id: str | int = number

@@ -66,8 +66,8 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: of the default name beside the input, without `.json`; empty if --output is
-            required.
+        ending: how the default name beside the input ends, for --help; empty if --output is
+            required. See `System.ending`.
     """
 
     is_ascii: bool
@@ -186,6 +186,10 @@ class System:
     def companions(self, name: str) -> Sequence[str]:
         """Names that a file may have that is read with an input of a name, from its folder."""
         return ()
+
+    def ending(self, items: "Items", settings: Any) -> str:
+        """Return the end of the output's default name, without `.json`; empty without one."""
+        return "" if self.layout is None else self.layout.ending
 
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
