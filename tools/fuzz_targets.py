@@ -41,7 +41,6 @@ from jaxscore.systems.rag import (
 )
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
-from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 
@@ -86,9 +85,9 @@ def read_json(data: bytes, folder: Path) -> None:
             assert work is not None
             work(read_file(system, path, settings=chosen), chosen)
     with refusing():
-        entries = read_file(SELECT, path)
+        items = read_items(path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
-            evaluate(system, None, entries)
+            evaluate(system, None, items)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():

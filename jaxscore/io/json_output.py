@@ -107,7 +107,7 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
-    except TypeError:  # an integer over 64 bits or half a surrogate pair
+    except TypeError:  # an integer over 64 bits, or half a surrogate pair
         lists = {
             key: _to_list(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()

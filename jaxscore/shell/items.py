@@ -1,9 +1,11 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import itertools
+import random
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, NoItems, one_line
-from jaxscore.io.items import Row, named
+from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.system import SHOWN, Record, System
@@ -73,6 +75,7 @@ class Items(Sequence[Any]):
         self._reserved = system.result_fields(settings)
         self.is_file = is_file
         self._left_out: Collection[int] = ()
+        self._undrawn: Collection[int] = ()
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -82,7 +85,9 @@ class Items(Sequence[Any]):
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
-        for row in itertools.islice(self._rows(), self._limit):
+        for place, row in enumerate(itertools.islice(self._rows(), self._limit)):
+            if place in self._undrawn:
+                continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
             yield read_entry(self._system, row.item, number, row.where, self._reserved)
 
@@ -103,6 +108,14 @@ class Items(Sequence[Any]):
                 f"{self._first.error}"
             )
 
+    def draw(self, n: int, seed: int) -> None:
+        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
+        self._undrawn = ()
+        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
+        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
+        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
+
     def without(self, places: Collection[int]) -> "Items":
         """The same items without those of some entries, by their place from 0."""
         out = copy.copy(self)
@@ -119,6 +132,42 @@ class Items(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
+
+
+def read_file(
+    system: System,
+    path: Path,
+    settings: Any,
+    *,
+    columns: Mapping[str, str] = NOTHING,
+    prefix: str = "",
+    limit: int | None = None,
+) -> Items:
+    """The items of a file, checked before a model is loaded.
+
+    Args:
+        columns: as of `System.read`.
+        prefix, limit: as of `Items`.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
+    """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
+    lists = list_fields(system, settings)
+    try:
+        items = Items(
+            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise type(problem)(f"{path}: {problem}") from None
+    return items
 
 
 def scored(
@@ -140,8 +189,8 @@ def scored(
             yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
             yield entry, system.unusable(entry)
-        elif system.has_ids:
-            yield entry, {"id": entry.id, **next(records), **entry.extra}
+        elif system.has_ids or system.id_field != "id":
+            yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:
             yield entry, next(records)
     if next(records, None) is not None:
@@ -162,7 +211,7 @@ def read_entry(
         return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            raise InputError(f"{where} is {json_kind(value)}, expected an object")
         return Entry(named(where, value), number, to_json_value(value))
     name = where
     id: str | int = number

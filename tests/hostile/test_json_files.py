@@ -12,7 +12,7 @@ from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
-from jaxscore.shell.items import Items
+from jaxscore.shell.items import Items, list_fields
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
@@ -76,6 +76,12 @@ def rag(read):
     return lambda path: read(path.parent)
 
 
+def items_of(system, path):
+    settings = system.settings()
+    lists = list_fields(system, settings)
+    return Items(system, lambda: system.read(path, {}, lists), settings)
+
+
 def shots(read):
     """A reader of few-shot examples, as commands read them."""
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
@@ -92,7 +98,7 @@ def checked_items(system, path):
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
-    "select": ("in.json", [SAMPLE], functools.partial(read_file, SELECT)),
+    "select": ("in.json", [SAMPLE], functools.partial(items_of, SELECT)),
     "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
     "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
     "records": (
@@ -199,7 +205,7 @@ def test_any_value_as_gold(value):
 def test_any_values_in_an_items_fields(tmp_path, item):
     """What is read is decided, or fails by name, and can be written."""
     path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
-    entries = read_file(SELECT, path)
+    entries = items_of(SELECT, path).entries()
     assert not any(UNPRINTABLE.search(entry.name) for entry in entries)
     for system, settings in (
         ("select", {"best_n": 2}),
