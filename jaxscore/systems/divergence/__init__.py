@@ -7,27 +7,17 @@ from typing import Any, TypedDict
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.errors import InputError, one_line
-from jaxscore.io.items import Row
 from jaxscore.report.document import Document
-from jaxscore.shell.items import Entry, Items
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import PAGE, SHOWN, Summary, System, failed
+from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, means_of, summarise, values_of
 from jaxscore.systems.divergence.worst import strip_of, worst_texts, worst_tokens
+from jaxscore.systems.score import Item, Score
 from jaxscore.systems.settings import IntervalSettings, TextSettings
 from jaxscore.systems.system import PerToken
-from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
+from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Item:
-    """A text to compare, and what is before it."""
-
-    context: str = ""
-    continuation: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,37 +134,11 @@ class Divergence(System):
     name, what = "divergence", "texts"
     item, settings, record = Item, Settings, Record
     result, result_title = "mean_kl", "mean KL divergence"
+    rows_of, check = Score.rows_of, Score.check
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A pair of local models."""
         return ("is_local", "compares_models")
-
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """What `Scorer.score` takes; other fields of a dict, or of a DataFrame, are retained.
-
-        Raises:
-            InputError: one item in place of a list of them.
-        """
-        try:
-            objects = items_of(objects)
-        except TypeError as problem:
-            raise InputError(str(problem)) from None
-        for position, value in enumerate(objects):
-            request = parse_request(value, position)
-            name = one_line(str(request.id), SHOWN)
-            row: Any
-            if isinstance(request, Unusable):
-                row = Entry(name, request.id, error=request.error)
-            else:
-                others = value.items() if isinstance(value, Mapping) else ()
-                row = {field: getattr(request, field) for field in FIELDS}
-                row |= {field: other for field, other in others if field not in FIELDS}
-            yield Row(position, name, row)
-
-    def check(self, items: Items, settings: Settings) -> None:
-        """Refuse a file with an unusable line; an object from Python fails alone."""
-        if items.is_file or not items.n_all:
-            items.require_usable(all_of_them=True)
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Compare two models on each text; only a window of texts is in memory."""
