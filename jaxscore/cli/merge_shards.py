@@ -29,6 +29,7 @@ from jaxscore.shell.audits import Facts
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
 from jaxscore.shell.system import Record, System
+from jaxscore.systems.system import Place, metadata_of
 
 # What the records of a damaged or edited output can raise in a system.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -46,9 +47,12 @@ def run(args: argparse.Namespace, system: System) -> int:
     reports = _report_files(args, listed, system, settings)
     check_forms(shards, args.output)
     with atomic(args.output) as file, execute.scratch(args.output) as records:
+        numbered = [field for field, _ in metadata_of(system.record, Place)]
         for shard in shards:
             with verified(shard) as path:
-                records.extend(read_records(path, system, settings))
+                for record in read_records(path, system, settings):
+                    places = {name: len(records) for name in numbered if name in record}
+                    records.append({**record, **places})
         for shard in empty:
             with verified(shard):
                 pass
@@ -131,7 +135,7 @@ def report_of(
         own = ("input", "input_sha256", "limit")
         about = {name: value for name, value in about.items() if name not in own}
         about = provenance.of_run({**about, "shards": len(shards)})
-    records = marked(system, records, facts.noise)
+    records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, about, first.get("vocabulary"))
 
 

@@ -108,7 +108,9 @@ def close(
         print(line)
     for line in first_remarks(report.remarks, LISTED):
         remark(args, line)
-    is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
+    has_scored = report.facts.seconds > 0  # not all results are those of an earlier output
+    is_audited = has_scored and getattr(report.chosen, "audit_noise", 0) > 0
+    is_audited = is_audited or report.facts.noise is not None
     code = print_closing_block(
         done=f"{len(report.records)} {report.declared.what}{of_files}",
         failures=[(report.places.get(name, name), why) for name, why in found.failures],

@@ -1,8 +1,10 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import random
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
-from jaxscore.io.items import Row, named
+from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.system import SHOWN, Record, System
@@ -45,6 +47,7 @@ class Items(Sequence[Any]):
 
     Attributes:
         n_all, n_usable: number of objects, and of those with an item.
+        is_file: a file has the objects, not Python.
         recalled: place from 0 -> record of an earlier output that stays, see `recall`.
     """
 
@@ -56,6 +59,7 @@ class Items(Sequence[Any]):
         *,
         prefix: str = "",
         limit: int | None = None,
+        is_file: bool = True,
     ) -> None:
         """Read all objects once.
 
@@ -69,7 +73,9 @@ class Items(Sequence[Any]):
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
+        self.is_file = is_file
         self.recalled: dict[int, Record] = {}
+        self._undrawn: Collection[int] = ()
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -79,7 +85,9 @@ class Items(Sequence[Any]):
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
-        for row in itertools.islice(self._rows(), self._limit):
+        for place, row in enumerate(itertools.islice(self._rows(), self._limit)):
+            if place in self._undrawn:
+                continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
             yield read_entry(self._system, row.item, number, row.where, self._reserved)
 
@@ -145,6 +153,14 @@ class Items(Sequence[Any]):
             n_others += name != first
         return str(first), n_others
 
+    def draw(self, n: int, seed: int) -> None:
+        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
+        self._undrawn = ()
+        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
+        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
+        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
+
     def __len__(self) -> int:
         return self.n_usable
 
@@ -153,6 +169,42 @@ class Items(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
+
+
+def read_file(
+    system: System,
+    path: Path,
+    settings: Any,
+    *,
+    columns: Mapping[str, str] = NOTHING,
+    prefix: str = "",
+    limit: int | None = None,
+) -> Items:
+    """The items of a file, checked before a model is loaded.
+
+    Args:
+        columns: as of `System.read`.
+        prefix, limit: as of `Items`.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
+    """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
+    lists = list_fields(system, settings)
+    try:
+        items = Items(
+            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise type(problem)(f"{path}: {problem}") from None
+    return items
 
 
 def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
@@ -179,9 +231,9 @@ def scored(
     records = iter(system.score(lm, items, settings))
     for entry in items.entries():
         if entry.error is not None:
-            yield entry, {"id": entry.id, "error": entry.error}
-        elif system.has_ids:
-            yield entry, {"id": entry.id, **next(records), **entry.extra}
+            yield entry, system.unusable(entry)
+        elif system.has_ids or system.id_field != "id":
+            yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:
             yield entry, next(records)
     if next(records, None) is not None:
@@ -191,16 +243,18 @@ def scored(
 def read_entry(
     system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
 ) -> Entry:
-    """One item from an object.
+    """One item from an object, which may be an `Entry` already if it is unusable.
 
     Args:
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """
+    if isinstance(value, Entry):
+        return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            raise InputError(f"{where} is {json_kind(value)}, expected an object")
         return Entry(named(where, value), number, to_json_value(value))
     name = where
     id: str | int = number

@@ -325,6 +325,15 @@ class Sample(GeneratingSystem):
         own = {"chat_history": history(prompt.text), **{name: texts[name] for name in names}}
         return {**_with_id(prompt), **own}
 
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One row per sample; one for a prompt without any."""
+        own = {"prompt": record.get(PROMPT), "error": record.get("error")}
+        pairs = zip(record["output"], record.get("finish", []), strict=True)
+        rows = [
+            {"sample": k, "text": text, "finish": end} for k, (text, end) in enumerate(pairs, 1)
+        ]
+        return [{**own, **row} for row in rows or [{"sample": None, "text": None, "finish": None}]]
+
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Count the samples, and what ended them."""
         n_items = n_empty = 0

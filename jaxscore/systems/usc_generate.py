@@ -303,6 +303,17 @@ class UscGenerate(GeneratingSystem):
         own = {name: own[name] for name in Record.__annotations__ if name in own}
         return own | {name: value for name, value in prompt.fields.items() if name not in own}
 
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One row."""
+        return [
+            {
+                "item": record.get("session_id", record.get("id")),
+                "responses": len(record["responses"]),
+                "reply": record["output"][0] if record["output"] else None,
+                "error": record.get("error"),
+            }
+        ]
+
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Count the replies."""
         n_items, failures, warnings = 0, [], []
