@@ -60,6 +60,14 @@ def test_changes_are_made_as_records_are_read_and_leave_the_others():
     assert more[1] == {"k": 5}
 
 
+def test_lines_stay_as_they_were_unless_records_change():
+    out = records({"k": np.float32([1e-5])})
+    out.append_line(b'{"k": [1e-05], "m": 1}\n')
+    assert [*out.lines()] == [b'{"k":[0.00001]}\n', b'{"k": [1e-05], "m": 1}\n']
+    changed = out.changed_by(lambda record: {**record, "m": 2})
+    assert [*changed.lines()] == [b'{"k":[1e-5],"m":2}\n'] * 2
+
+
 def test_a_view_computes_elements_when_they_are_read():
     seen = []
     view = View([2, 0], lambda place: seen.append(place) or place * 10)
