@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
@@ -24,6 +24,17 @@ AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
     "one run would draw one sample"
 )
+
+
+class Failure(NamedTuple):
+    """An item that could not be evaluated.
+
+    Attributes:
+        name: for people: its id, or what its system calls it.
+    """
+
+    name: str
+    error: str
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,9 +85,9 @@ class Report:
         return list(self.records)
 
     @property
-    def failures(self) -> list[tuple[str, str]]:
-        """(name, why) of items that could not be evaluated; they are in no mean."""
-        return list(self.found.failures)
+    def failures(self) -> list[Failure]:
+        """Items that could not be evaluated, and why; they are in no mean."""
+        return [Failure(*each) for each in self.found.failures]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -216,7 +227,7 @@ class Report:
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
             "remarks": self.remarks,
-            "failures": [{"name": name, "error": why} for name, why in found.failures],
+            "failures": [failure._asdict() for failure in self.failures],
             **audited,
             "settings": self.settings,
         }
