@@ -13,6 +13,7 @@ from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
 from jaxscore.shell.records import Records, View
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.systems.prompt_settings import OWN_EXAMPLES
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import Decision
@@ -92,7 +93,10 @@ class Report:
     @property
     def settings(self) -> dict[str, Any]:
         """What made the result: model, settings, versions, date."""
-        return {**self.about, **self.chosen.record()}
+        left_out = {}  # of the prompts' facts the one that shards add up
+        if "fewshot_drawn" in self.about:
+            left_out = {"fewshot_left_out": self.facts.warnings[OWN_EXAMPLES]}
+        return {**self.about, **self.chosen.record(), **left_out}
 
     @functools.cached_property
     def remarks(self) -> list[str]:
