@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
@@ -13,6 +13,7 @@ from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
 from jaxscore.shell.records import Records, View
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.systems.prompt_settings import OWN_EXAMPLES
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import Decision
@@ -24,6 +25,17 @@ AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
     "one run would draw one sample"
 )
+
+
+class Failure(NamedTuple):
+    """An item that could not be evaluated.
+
+    Attributes:
+        name: for people: its id, or what its system calls it.
+    """
+
+    name: str
+    error: str
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,14 +86,17 @@ class Report:
         return list(self.records)
 
     @property
-    def failures(self) -> list[tuple[str, str]]:
-        """(name, why) of items that could not be evaluated; they are in no mean."""
-        return list(self.found.failures)
+    def failures(self) -> list[Failure]:
+        """Items that could not be evaluated, and why; they are in no mean."""
+        return [Failure(*each) for each in self.found.failures]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What made the result: model, settings, versions, date."""
-        return {**self.about, **self.chosen.record()}
+        left_out = {}  # of the prompts' facts the one that shards add up
+        if "fewshot_drawn" in self.about:
+            left_out = {"fewshot_left_out": self.facts.warnings[OWN_EXAMPLES]}
+        return {**self.about, **self.chosen.record(), **left_out}
 
     @functools.cached_property
     def remarks(self) -> list[str]:
@@ -216,7 +231,7 @@ class Report:
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
             "remarks": self.remarks,
-            "failures": [{"name": name, "error": why} for name, why in found.failures],
+            "failures": [failure._asdict() for failure in self.failures],
             **audited,
             "settings": self.settings,
         }

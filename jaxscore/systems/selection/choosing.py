@@ -98,7 +98,7 @@ class Selection(System):
         way: its name in tables.
         decided_by: what should decide, for the headline.
         fallbacks: why it did not decide -> the explanation for people.
-        source: field of an item, with all responses between which it chooses.
+        choices_field: field of an item, with all responses between which it chooses.
         field: field of a record, with the chosen response in a list.
     """
 
@@ -106,7 +106,7 @@ class Selection(System):
     way: ClassVar[str]
     decided_by: ClassVar[str]
     fallbacks: ClassVar[Mapping[str, str]] = {}
-    source: ClassVar[str] = "output"
+    choices_field: ClassVar[str] = "output"
     field: ClassVar[str] = "output"
 
     @abc.abstractmethod
@@ -266,7 +266,7 @@ class Selection(System):
         gold = read_gold(
             fields,
             context.settings.gold,
-            len(fields[self.source]),
+            len(fields[self.choices_field]),
             answers=rules is not None,
             code=rules is not None and rules.code,
         )
@@ -364,7 +364,9 @@ class Selection(System):
         """Read the answers of the first responses of an item."""
         settings = context.settings
         gold = None if settings.gold is None else fields.get(settings.gold)
-        rules = answer_rules(fields, context.first, fields[self.source], settings.answer_rule, gold)
+        rules = answer_rules(
+            fields, context.first, fields[self.choices_field], settings.answer_rule, gold
+        )
         return read_answers(responses, rules)
 
 
