@@ -24,6 +24,7 @@ from jaxscore.models import native
 from jaxscore.models.weights import generation_config, lora, tensor_files
 from jaxscore.models.weights.checkpoint import Checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.shell.items import Items
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.entries import check_file, read_file
@@ -114,7 +115,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
     with refusing():
         read_file(CHOOSE, path)
     with refusing():
-        check_file(PERPLEXITY, path)
+        Items(PERPLEXITY, lambda: PERPLEXITY.read(path), PERPLEXITY.settings())
     with refusing():
         retrieval_runs.load(path)
 
@@ -129,7 +130,8 @@ def read_tables(data: bytes, folder: Path) -> None:
         with refusing():
             read_file(CHOOSE, path, None, {"context": "a"})
     with refusing():
-        check_file(PERPLEXITY, _file(folder, "in.txt", data))
+        path = _file(folder, "in.txt", data)
+        Items(PERPLEXITY, lambda: PERPLEXITY.read(path), PERPLEXITY.settings())
 
 
 def read_yaml(data: bytes, folder: Path) -> None:

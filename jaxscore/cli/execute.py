@@ -28,7 +28,7 @@ from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
-from jaxscore.shell.items import Items, list_fields, with_examples
+from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import Record, System
@@ -56,7 +56,14 @@ def run(system: System, args: argparse.Namespace) -> int:
     if isinstance(settings, PromptSettings):
         endpoint = api_endpoint(args, args.api_base, settings)
     try:
-        items = items_of(system, args, settings)
+        items = read_file(
+            system,
+            args.input,
+            settings,
+            columns=settings_flags.parse_columns(args.column, system.item_fields),
+            prefix=args.part.prefix,
+            limit=args.limit,
+        )
     except NoItems:
         if not args.part.prefix:
             raise
@@ -100,38 +107,6 @@ def run(system: System, args: argparse.Namespace) -> int:
     }
     files.append(write_manifest(vars(args), output, report, facts, reports.paths))
     return messages.close(args, report, files, scorer)
-
-
-def items_of(system: System, args: argparse.Namespace, settings: Any) -> Items:
-    """The items of --input, checked before a model is loaded.
-
-    Raises:
-        InputError: the file cannot be read, or its items cannot be used.
-    """
-    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
-        if args.input.is_fifo():
-            raise InputError(
-                f"{args.input}: found a pipe, which can be read only once; give a file"
-            )
-    columns = settings_flags.parse_columns(args.column, system.item_fields)
-    lists = list_fields(system, settings)
-    prefix = args.part.prefix
-    try:
-        items = Items(
-            system,
-            lambda: system.read(args.input, columns, lists),
-            settings,
-            prefix=prefix,
-            limit=args.limit,
-        )
-        system.check(items, settings)
-    except MemoryError:
-        raise InputError(f"{args.input}: a line does not fit in memory") from None
-    except InputError as problem:
-        if str(problem).startswith(str(args.input)):
-            raise
-        raise type(problem)(f"{args.input}: {problem}") from None
-    return items
 
 
 def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:

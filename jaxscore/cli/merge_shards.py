@@ -131,7 +131,7 @@ def report_of(
         own = ("input", "input_sha256", "limit")
         about = {name: value for name, value in about.items() if name not in own}
         about = provenance.of_run({**about, "shards": len(shards)})
-    records = marked(system, records, facts.noise)
+    records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, about, first.get("vocabulary"))
 
 

@@ -64,7 +64,8 @@ class Decision:
             not decide it.
         within: field that says whether the margin lies within the noise floor, or computes it.
         name: in the comparison, if it is not the field's.
-        spread: key of the noise's spread by which the margin is judged.
+        spread: key of the noise's spread by which the margin is judged, or a function of (largest
+            spread by key, settings of the run).
     """
 
     title: str
@@ -74,7 +75,7 @@ class Decision:
     margin: Callable[[Mapping[str, Any]], float | None] | None = None
     within: str | Callable[[Mapping[str, Any]], bool | None] | None = None
     name: str | None = None
-    spread: str = "sum_logprob"
+    spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

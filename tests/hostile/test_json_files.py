@@ -87,6 +87,13 @@ def shots(read):
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
 
 
+def checked_items(system, path):
+    """The items of a file, checked as before a model is loaded."""
+    items = Items(system, lambda: system.read(path), system.settings())
+    system.check(items, system.settings())
+    return items
+
+
 # name of the file, what is good in it, the reader
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
@@ -112,7 +119,7 @@ LINES = {
     "examples of chronologic": (QUESTION, shots(read_question)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(read_context_example)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
-    "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
+    "perplexity": ({"id": "a", "text": "The cat"}, lambda path: checked_items(PERPLEXITY, path)),
     "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
 }
 
