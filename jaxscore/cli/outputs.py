@@ -20,7 +20,7 @@ from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.shell.report import Report as NewReport
+from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.remarks import remark_records
 from jaxscore.systems.system import SYSTEMS, declaration
 
@@ -199,7 +199,7 @@ class ReportFiles:
         check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Callable[[Report | NewReport], None]]:
+    def opened(self) -> Iterator[Callable[[Report | Rendered], None]]:
         """Open a function that writes a report; the files appear when the block ends.
 
         Raises:
@@ -211,7 +211,7 @@ class ReportFiles:
             open_page(self._pages) as page,
         ):
 
-            def write(report: Report | NewReport) -> None:
+            def write(report: Report | Rendered) -> None:
                 if self._markdown != NOWHERE:
                     markdown.write(report.markdown())
                 if self._data != NOWHERE:
