@@ -140,9 +140,10 @@ class Report(Rendered):
         changed = {k: n for k, n in counts.items() if k not in ("audited", *SKIPPED)}
         out: dict[str, Any] = {"n_requests": counts["audited"], "changed": changed}
         out |= {f"n_{name}": counts[name] for name in SKIPPED if counts[name]}
-        if self.facts.boundary is not None and any(changed.values()):
+        effect = self.facts.boundary
+        if effect is not None and effect.n_items and any(changed.values()):
             advice = getattr(self.chosen, "advice", "")
-            out["effect"] = {**self._effect(self.facts.boundary), "advice": advice}
+            out["effect"] = {**self._effect(effect), "advice": advice}
         return out
 
     def boundary_lines(self) -> list[str]:
@@ -159,7 +160,7 @@ class Report(Rendered):
         own = next(iter(self.chosen.policies()))
         lines = [f"{own}: of {audit['n_requests']} requests {changes}{left_out}"]
         effect = self.facts.boundary
-        if "effect" in audit and effect is not None and effect.n_items:
+        if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
             sampled = f"{self.declared.result_title} over {effect.n_items} {self._unit_name}"
             lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")

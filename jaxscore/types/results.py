@@ -242,16 +242,14 @@ class Strip(NamedTuple):
     @classmethod
     def from_page(cls, fields: Mapping[str, Any]) -> "Strip":
         """Return the strip of `to_page`'s fields as JSON has them."""
-        numbers = {
-            name: np.array(fields[name], np.float32)
-            for name in ("logprob", "entropy", "self_certainty")
-        }
         scored = ScoredRequest(
             id="",
             token_ids=np.array(fields["token_ids"], np.int32),
             tokens=fields["tokens"],
+            logprob=np.array(fields["logprob"], np.float32),
+            entropy=np.array(fields["entropy"], np.float32),
+            self_certainty=np.array(fields["self_certainty"], np.float32),
             greedy=np.array(fields["greedy"], object if None in fields["greedy"] else bool),
-            **numbers,
         )
         return cls(fields["title"], fields["context"], scored)
 
