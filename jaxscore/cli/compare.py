@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
-from jaxscore.engine import provenance
 from jaxscore.errors import one_line
-from jaxscore.io import run_files
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.run_files import shorten_name
-from jaxscore.io.streams import is_stream
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run
 from jaxscore.systems.remarks import first_remarks
@@ -59,28 +55,14 @@ def run(args: argparse.Namespace) -> int:
         print(one_line(line))
     for line in first_remarks(found.remarks, messages.LISTED):
         messages.remark(args, line)
+    facts = {"failed": len(found.failures), "remarks": found.remarks}
+    manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
     return messages.print_closing_block(
         done=f"{len(found.pairs)} pairs",
         failures=found.failures,
         results=[found.headline],
-        files=[*files.paths, _write_manifest(args, output, found, files.paths[1:2])],
+        files=[*files.paths, manifest],
     )
-
-
-def _write_manifest(
-    args: argparse.Namespace, output: Path, found: ComparedRuns, data: Sequence[Path]
-) -> Path:
-    """Write the manifest of the JSON file; none of a stream."""
-    if is_stream(output):
-        return outputs.NOWHERE
-    facts: dict[str, Any] = {
-        "versions": provenance.of_run({}),
-        "failed": len(found.failures),
-        OUTPUTS: {path.name: output_facts(path) for path in data},
-    }
-    if found.remarks:
-        facts["remarks"] = found.remarks
-    return run_files.write_manifest(output, vars(args), facts)
 
 
 def _about(args: argparse.Namespace, files_read: InputFiles) -> dict[str, str | None]:

@@ -231,6 +231,27 @@ def about_input(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
     }
 
 
+def write_own_manifest(
+    args: argparse.Namespace, output: Path, facts: Mapping[str, Any], files: Sequence[Path]
+) -> Path:
+    """Write the manifest of a command that writes files of its own.
+
+    Args:
+        output: the file beside which it is.
+        facts: what the command knows: inputs, model, failures.
+        files: with results, whose digests the manifest has; none that other commands change.
+
+    Returns:
+        Its path, or `NOWHERE` if the output is a stream.
+    """
+    if is_stream(output):
+        return NOWHERE
+    record = {"versions": provenance.of_run({}), **facts}
+    if processes.is_first():
+        record[OUTPUTS] = {path.name: output_facts(path) for path in files}
+    return run_files.write_manifest(output, vars(args), record)
+
+
 def write_manifest(
     args: argparse.Namespace,
     scorer: "Scorer | None",
