@@ -228,6 +228,7 @@ class JudgeRun:
             "seconds": round(report.facts.seconds, 3),
             **({} if scorer is None else execute.model_facts(scorer)),
             "failed": len(report.failures),
+            execute.FACTS: report.facts.to_json(),
         }
         return outputs.write_own_manifest(self._args, page_path, facts, [data_path])
 
