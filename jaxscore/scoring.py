@@ -21,9 +21,14 @@ from jaxscore.io.processes import check_not_forked
 from jaxscore.io.records import METADATA, append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
+from jaxscore.shell import evaluate as shell
+from jaxscore.shell.items import Items
+from jaxscore.shell.items import with_examples as shell_examples
+from jaxscore.shell.system import System as NewSystem
+from jaxscore.shell.system import unit_fields
 from jaxscore.systems.entries import iterate_objects, usable, with_examples
 from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import SYSTEMS, System, declaration
+from jaxscore.systems.system import SYSTEMS, Decision, System, declaration
 from jaxscore.version import VERSION
 
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {
@@ -143,8 +148,11 @@ class Scoring:
         if self._system not in SYSTEMS:
             raise InputError(f"no system {self._system!r}; expected one of {', '.join(SYSTEMS)}")
         declared = declaration(self._system)
-        needs = {*declared.needs}
-        has_rows = declared.array is None and declared.select is None
+        if isinstance(declared, NewSystem):
+            needs, has_rows = {*declared.needs(None)}, declared.layout is None
+        else:
+            needs = {*declared.needs}
+            has_rows = declared.array is None and declared.select is None
         if not has_rows or not needs or needs - {"scores", "is_local"}:
             raise InputError(
                 f"system {self._system} gives no row per item of one model; expected one such as "
@@ -154,7 +162,8 @@ class Scoring:
 
     def _chosen(self) -> Any:
         declared = self._declared
-        return with_examples(declared, settings_from(declared.settings, self._settings))
+        read = shell_examples if isinstance(declared, NewSystem) else with_examples
+        return read(declared, settings_from(declared.settings, self._settings))
 
     def _scored(self, table: Any) -> Any:
         """A pyarrow Table with the columns of the results."""
@@ -195,6 +204,8 @@ class Scoring:
         self, declared: System, scorer: Scorer, rows: list[dict[str, Any]]
     ) -> Sequence[Mapping[str, Any]]:
         settings = self._chosen()
+        if isinstance(declared, NewSystem):
+            return _records_of(declared, scorer, rows, settings)
         entries = list(iterate_objects(declared, rows, settings))
         if not usable(entries):
             return [{"error": entry.error} for entry in entries]
@@ -203,6 +214,24 @@ class Scoring:
         source: Any = iter(entries) if declared.is_lazy else entries
         report = run_declared(declared, scorer, source, settings, on_item=on_item)
         return streamed if declared.streams else report.items
+
+
+def _records_of(
+    system: NewSystem, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
+) -> list[Mapping[str, Any]]:
+    """The record of each row, its values per token as NumPy arrays."""
+    items = Items(system, lambda: system.rows_of(rows), settings, is_file=False)
+    if not items.n_usable:
+        return [{"error": entry.error} for entry in items.entries()]
+    streamed: list[Mapping[str, Any]] = []
+    report = shell.evaluate(system, scorer, rows, settings, on_item=streamed.append)
+    if report.facts.noise is None:
+        return streamed
+    marks = [str(decision.within) for _, decision in unit_fields(system, Decision)]
+    return [
+        {**record, **{name: one[name] for name in marks if name in one}}
+        for record, one in zip(streamed, report.records, strict=True)
+    ]
 
 
 def _make(model: str, system: str, arguments: Mapping[str, Any]) -> Scoring:

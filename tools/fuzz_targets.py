@@ -24,6 +24,7 @@ from jaxscore.models import native
 from jaxscore.models.weights import generation_config, lora, tensor_files
 from jaxscore.models.weights.checkpoint import Checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.shell.items import Items
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.entries import check_file, read_file
@@ -40,7 +41,6 @@ from jaxscore.systems.rag import (
 )
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
-from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 
@@ -85,9 +85,9 @@ def read_json(data: bytes, folder: Path) -> None:
             assert work is not None
             work(read_file(system, path, settings=chosen), chosen)
     with refusing():
-        entries = read_file(SELECT, path)
+        items = read_items(path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
-            evaluate(system, None, entries)
+            evaluate(system, None, items)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():
@@ -115,7 +115,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
     with refusing():
         read_file(CHOOSE, path)
     with refusing():
-        check_file(PERPLEXITY, path)
+        Items(PERPLEXITY, lambda: PERPLEXITY.read(path), PERPLEXITY.settings())
     with refusing():
         retrieval_runs.load(path)
 
@@ -130,7 +130,8 @@ def read_tables(data: bytes, folder: Path) -> None:
         with refusing():
             read_file(CHOOSE, path, None, {"context": "a"})
     with refusing():
-        check_file(PERPLEXITY, _file(folder, "in.txt", data))
+        path = _file(folder, "in.txt", data)
+        Items(PERPLEXITY, lambda: PERPLEXITY.read(path), PERPLEXITY.settings())
 
 
 def read_yaml(data: bytes, folder: Path) -> None:

@@ -28,7 +28,7 @@ from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
-from jaxscore.shell.items import Items, list_fields, with_examples
+from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import Record, System
@@ -56,12 +56,19 @@ def run(system: System, args: argparse.Namespace) -> int:
     if isinstance(settings, PromptSettings):
         endpoint = api_endpoint(args, args.api_base, settings)
     try:
-        items = items_of(system, args, settings)
+        items = read_file(
+            system,
+            args.input,
+            settings,
+            columns=settings_flags.parse_columns(args.column, system.item_fields),
+            prefix=args.part.prefix,
+            limit=args.limit,
+        )
     except NoItems:
         if not args.part.prefix:
             raise
         return _finish_empty(system, args, settings, files_read)
-    output = _output(system, args)
+    output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
     digests = {flag: files_read.digest(path) for flag, path in named.items()}
@@ -102,46 +109,14 @@ def run(system: System, args: argparse.Namespace) -> int:
     return messages.close(args, report, files, scorer)
 
 
-def items_of(system: System, args: argparse.Namespace, settings: Any) -> Items:
-    """The items of --input, checked before a model is loaded.
-
-    Raises:
-        InputError: the file cannot be read, or its items cannot be used.
-    """
-    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
-        if args.input.is_fifo():
-            raise InputError(
-                f"{args.input}: found a pipe, which can be read only once; give a file"
-            )
-    columns = settings_flags.parse_columns(args.column, system.item_fields)
-    lists = list_fields(system, settings)
-    prefix = args.part.prefix
-    try:
-        items = Items(
-            system,
-            lambda: system.read(args.input, columns, lists),
-            settings,
-            prefix=prefix,
-            limit=args.limit,
-        )
-        system.check(items, settings)
-    except MemoryError:
-        raise InputError(f"{args.input}: a line does not fit in memory") from None
-    except InputError as problem:
-        if str(problem).startswith(str(args.input)):
-            raise
-        raise type(problem)(f"{args.input}: {problem}") from None
-    return items
-
-
-def _output(system: System, args: argparse.Namespace) -> Path:
+def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
     """--output, or the default name beside the input.
 
     A default name says --limit, so that it replaces no result of all items.
     """
     if system.layout is None:
         return args.output
-    ending = system.layout.ending
+    ending = system.ending(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)

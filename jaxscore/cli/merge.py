@@ -54,7 +54,6 @@ from jaxscore.io.upload import Upload
 from jaxscore.shell.system import System as NewSystem
 from jaxscore.systems.audits import (
     boundary_line,
-    merge_window_bos,
     united_blanks,
     united_boundaries,
 )
@@ -568,8 +567,6 @@ def _with_audits(found: Evaluation, shards: Sequence[Finished], settings: Any) -
             out[name] = united_blanks(known)
             findings += filter(None, [out[name].get("finding")])
             n_audited[name] = sum("results" in blank for blank in known)
-        elif name == "window_bos":
-            out[name] = merge_window_bos(known)
             findings += filter(None, [out[name]["finding"]])
         elif all(value == values[0] for value in values):
             out[name] = values[0]

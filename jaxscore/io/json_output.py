@@ -107,13 +107,13 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
-    except TypeError:  # an integer over 64 bits, which only Python's own library writes
+    except TypeError:  # an integer over 64 bits, or half a surrogate pair
         lists = {
             key: _to_list(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()
         }
         text = json.dumps(lists, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return f"{text}\n".encode()
+        return f"{_escape_half_pairs(text)}\n".encode()
 
 
 def extra_fields(record: Mapping[str, Any], columns: Collection[str]) -> str | None:

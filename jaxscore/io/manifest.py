@@ -91,22 +91,11 @@ class BlankFacts(TypedDict, total=False):
     finding: str | None
 
 
-class WindowBosFacts(TypedDict):
-    """Arguments of `window_bos_record`, which `merge` adds up."""
-
-    n_windows: int
-    n_tokens: int
-    sum_logprob: float
-    sum_gain: float
-    sum_squared_gain: float
-
-
 class Details(TypedDict, total=False):
     """Details of a report that `merge` reads from the manifest."""
 
     boundary_audit: BoundaryFacts | None
     answer_blank: BlankFacts | None
-    window_bos: WindowBosFacts
 
 
 class VersionFacts(TypedDict, total=False):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.engine import provenance
@@ -92,8 +92,9 @@ def evaluate(
 ) -> Report:
     """Run a system on items from Python; see `jaxscore.evaluate`."""
     settings = with_examples(system, settings)
-    rows = list(system.rows_of(objects))
-    items = Items(system, lambda: rows, settings)
+    if isinstance(objects, Iterator):
+        objects = list(objects)  # which can be read once
+    items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
     system.check(items, settings)
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -1,5 +1,6 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, NoItems, one_line
-from jaxscore.io.items import Row, named
+from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.system import SHOWN, Record, System
@@ -47,6 +48,7 @@ class Items(Sequence[Any]):
 
     Attributes:
         n_all, n_usable: number of objects, and of those with an item.
+        is_file: a file has the objects, not Python.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Items(Sequence[Any]):
         *,
         prefix: str = "",
         limit: int | None = None,
+        is_file: bool = True,
     ) -> None:
         """Read all objects once.
 
@@ -70,6 +73,7 @@ class Items(Sequence[Any]):
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
+        self.is_file = is_file
         self._left_out: Collection[int] = ()
         self._undrawn: Collection[int] = ()
         self._first: Entry | None = None
@@ -130,6 +134,42 @@ class Items(Sequence[Any]):
         raise TypeError("items are read in order")
 
 
+def read_file(
+    system: System,
+    path: Path,
+    settings: Any,
+    *,
+    columns: Mapping[str, str] = NOTHING,
+    prefix: str = "",
+    limit: int | None = None,
+) -> Items:
+    """The items of a file, checked before a model is loaded.
+
+    Args:
+        columns: as of `System.read`.
+        prefix, limit: as of `Items`.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
+    """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
+    lists = list_fields(system, settings)
+    try:
+        items = Items(
+            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise type(problem)(f"{path}: {problem}") from None
+    return items
+
+
 def scored(
     system: System, lm: Any, items: Items, settings: Settings, earlier: Sequence[Record] = ()
 ) -> Iterator[tuple[Entry, Record]]:
@@ -148,7 +188,7 @@ def scored(
         if place in recalled:
             yield entry, system.recall(entry.item, earlier[place], settings) or {}
         elif entry.error is not None:
-            yield entry, {system.id_field: entry.id, "error": entry.error}
+            yield entry, system.unusable(entry)
         elif system.has_ids or system.id_field != "id":
             yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:
@@ -160,16 +200,18 @@ def scored(
 def read_entry(
     system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
 ) -> Entry:
-    """One item from an object.
+    """One item from an object, which may be an `Entry` already if it is unusable.
 
     Args:
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """
+    if isinstance(value, Entry):
+        return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            raise InputError(f"{where} is {json_kind(value)}, expected an object")
         return Entry(named(where, value), number, to_json_value(value))
     name = where
     id: str | int = number

@@ -84,7 +84,9 @@ class Report(Rendered):
     @functools.cached_property
     def remarks(self) -> list[str]:
         """What a reader of the numbers should know."""
-        counted = [text.replace("{n}", str(n)) for text, n in self.facts.warnings.items()]
+        counted = [
+            _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
+        ]
         warnings = self.found.warnings
         counted += warnings[:MOST_WARNINGS]
         if n := len(warnings[MOST_WARNINGS:]):
@@ -102,7 +104,7 @@ class Report(Rendered):
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
-        sampled = f"a sample of {effect.n_items} {self.declared.what}"
+        sampled = f"a sample of {effect.n_items} {self._unit_name}"
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
@@ -181,11 +183,22 @@ class Report(Rendered):
 
     @property
     def _unit_name(self) -> str:
-        return self.declared.what
+        """What the numbers are of, in the plural: the parts of records, or the items."""
+        names = [one.what for one in self.declared.compared if one.parts and one.what]
+        return names[0] if names else self.declared.what
 
     def _effect(self, effect: Effect) -> dict[str, Any]:
         numbers = {"n": effect.n_items, **effect.means}
         return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
+
+    def _counted(self) -> dict[str, dict[str, float]]:
+        """Counts whose names have a dot, as objects."""
+        out: dict[str, dict[str, float]] = {}
+        for name, n in self.facts.counts.items():
+            group, dot, field = name.rpartition(".")
+            if dot:
+                out.setdefault(group, {})[field] = n
+        return out
 
     def data(self) -> dict[str, Any]:
         """The report's JSON file, `Estimate`s still whole."""
@@ -196,6 +209,7 @@ class Report(Rendered):
         return {
             "summary": found.numbers,
             **found.details,
+            **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
@@ -257,6 +271,13 @@ class Report(Rendered):
         n = len(self.found.failures)
         failed = f", {n} failed" if n else ""
         return f"<Report {self.system}: {len(self.records)} items{failed}; {self.headline}>"
+
+
+def _filled(text: str, counts: Mapping[str, float]) -> str:
+    """A warning with the counts whose names are in braces."""
+    for name, n in counts.items():
+        text = text.replace(f"{{{name}}}", f"{n:.6g}" if isinstance(n, float) else str(n))
+    return text
 
 
 def marked_decisions(system: System) -> list[tuple[str, Decision]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from jaxscore.errors import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import Compared, arrow_type, metadata_of, per_token_fields
@@ -21,7 +21,7 @@ from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
     from jaxscore.report.document import Document
-    from jaxscore.shell.items import Items
+    from jaxscore.shell.items import Entry, Items
     from jaxscore.shell.report import Report
 
 Record = dict[str, Any]
@@ -66,8 +66,8 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: of the default name beside the input, without `.json`; empty if --output is
-            required.
+        ending: how the default name beside the input ends, for --help; empty if --output is
+            required. See `System.ending`.
     """
 
     is_ascii: bool
@@ -120,6 +120,10 @@ class System:
         """
         raise NotImplementedError
 
+    def unusable(self, entry: "Entry") -> Record:
+        """Return the record of an object that cannot be used."""
+        return {self.id_field: entry.id, "error": entry.error}
+
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
         """What finished records say together. Pure; reads them as often as it needs.
 
@@ -158,7 +162,16 @@ class System:
         return read_rows(path, columns, lists)
 
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """The objects that Python gives, as the input file has them."""
+        """The objects that Python gives, as the input file has them.
+
+        Raises:
+            InputError: one object in place of a list of them.
+        """
+        if isinstance(objects, str | Mapping):
+            raise InputError(
+                f"found one {self.what.removesuffix('s')}, expected a list of them; put it in "
+                "brackets"
+            )
         for place, value in enumerate(objects, start=1):
             yield Row(place, f"item {place}", value)
 
@@ -173,6 +186,10 @@ class System:
     def companions(self, name: str) -> Sequence[str]:
         """Names that a file may have that is read with an input of a name, from its folder."""
         return ()
+
+    def ending(self, items: "Items", settings: Any) -> str:
+        """Return the end of the output's default name, without `.json`; empty without one."""
+        return "" if self.layout is None else self.layout.ending
 
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""

@@ -4,8 +4,6 @@
                scores those of a sample again under it
     blank      scores the answers of a sample with a blank before them too, in the run's own call,
                so that they share their prompts
-    window_bos scores a sample of windows, which begin inside a document, again with the BOS that
-               the document begins with
 
 They report how far the result moves. A sample is spread evenly over the run's units: what a system
 has one number for, such as a question. Rounding errors have their audit in
@@ -17,13 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from jaxscore.analysis.text_measures import perplexity
 from jaxscore.io import interrupts
 from jaxscore.lm import LocalLM
-from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.systems.rounding_audit import Draw
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import Boundary, audit_boundaries, compare_boundaries
 from jaxscore.types.requests import Request
@@ -36,9 +29,6 @@ TOO_LONG = f"longer than {AUDITED_CHARACTERS} characters"
 RESCORED_CHARACTERS = 100_000  # of a sampled stream's texts that are scored again, together
 SAMPLED = 32  # units, evenly spread over the run's
 BLANK = " "
-SAMPLED_TOKENS = 32_768  # tokens of windows that are scored again, or one window
-# Nats per token, about 1% of the perplexity, and standard errors of the tokens' differences.
-LEAST_GAIN, STANDARD_ERRORS = 0.01, 3.0
 PART_OF_ANSWERS = "a blank is part of the answers already"
 JOINT_OR_SEPARATE = (  # advice of systems with these two boundaries
     "joint, the text as the model reads it; take separate to compare with programs that "
@@ -459,110 +449,3 @@ class BoundaryAudit:
             pairs = [(request, rewritten[name][place]) for place, request in audited]
             self.changed[name] += sum(self.compare(pairs, self._policies[name]))
         return part
-
-
-class WindowBosAudit:
-    """Scores a sample of the windows after a document's first with the document's BOS, too.
-
-    Only the first window of a document reads its BOS. Models that were trained with a BOS before
-    every text, such as Gemma's, predict badly without it.
-    """
-
-    def __init__(self, lm: LocalLM, max_length: int, seed: int) -> None:
-        """Nothing is sampled yet.
-
-        Args:
-            max_length: most tokens that a window reads.
-            seed: of the draw.
-        """
-        self._lm = lm
-        n = max(1, min(SAMPLED, SAMPLED_TOKENS // max_length))
-        self._draw = Draw(n, seed)
-
-    def add(self, bos: Sequence[int], window: TokenSequence, scores: SequenceScores) -> None:
-        """Draw or leave out a window.
-
-        Args:
-            bos: special tokens that its document begins with; a window that begins with them, or
-                of a document without any, is left out.
-        """
-        if bos and window.ids[: len(bos)].tolist() != [*bos]:
-            self._draw.add((bos, window), scores)
-
-    def record(self) -> dict[str, Any]:
-        """Score the sample again, and return the result; see `window_bos_record`.
-
-        The BOS replaces the oldest tokens of a window, so that no window reads more than before.
-        """
-        pairs = self._draw.pairs
-        windows = []
-        for (bos, window), _ in pairs:
-            n_left_out = min(len(bos), window.start)
-            ids = np.concatenate([np.array(bos, np.int32), window.ids[n_left_out:]])
-            windows.append(TokenSequence(ids, window.start + len(bos) - n_left_out))
-        complaints = self._lm.engine.complaints(windows)
-        usable = [k for k in range(len(windows)) if k not in complaints]
-        if not usable:
-            return {}
-        with self._lm.uncounted():
-            [scored] = self._lm.engine.run(iter([[windows[k] for k in usable]]))
-        own = np.concatenate([pairs[k][1].logprob for k in usable]).astype(np.float64)
-        with_bos = np.concatenate([scores.logprob for scores in scored]).astype(np.float64)
-        finite = np.isfinite(own) & np.isfinite(with_bos)
-        gains = with_bos[finite] - own[finite]
-        return window_bos_record(
-            n_windows=len(usable),
-            n_tokens=len(gains),
-            sum_logprob=float(own[finite].sum()),
-            sum_gain=float(gains.sum()),
-            sum_squared_gain=float(np.square(gains).sum()),
-        )
-
-
-def window_bos_record(
-    *,
-    n_windows: int,
-    n_tokens: int,
-    sum_logprob: float,
-    sum_gain: float,
-    sum_squared_gain: float,
-) -> dict[str, Any]:
-    """Describe the effect of a BOS in a sample of windows that begin without one.
-
-    Args:
-        n_tokens: scored tokens of the windows.
-        sum_logprob: of these tokens in the run, nats.
-        sum_gain, sum_squared_gain: sums over the tokens of what the BOS adds to a
-            log-probability, in nats, and of its square.
-
-    Returns:
-        The arguments, and `perplexity` and `perplexity_with_bos` per token; `finding`, a sentence
-        if the BOS raises the probabilities by more than noise.
-    """
-    out: dict[str, Any] = {
-        "n_windows": n_windows,
-        "n_tokens": n_tokens,
-        "sum_logprob": sum_logprob,
-        "sum_gain": sum_gain,
-        "sum_squared_gain": sum_squared_gain,
-        "finding": None,
-    }
-    if not n_tokens:
-        return out
-    gain = sum_gain / n_tokens
-    before, after = perplexity(sum_logprob / n_tokens), perplexity(sum_logprob / n_tokens + gain)
-    out |= {"perplexity": before, "perplexity_with_bos": after}
-    variance = max(0.0, sum_squared_gain / n_tokens - gain**2)
-    if gain >= LEAST_GAIN and gain > STANDARD_ERRORS * math.sqrt(variance / n_tokens):
-        out["finding"] = (
-            "windows after a document's first one read no BOS: the perplexity per token of a "
-            f"sample of {n_windows} of them is {before:.4g}, and {after:.4g} with a BOS in place "
-            "of their oldest token; a larger --max-length has fewer such windows"
-        )
-    return out
-
-
-def merge_window_bos(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one `window_bos_record` of the samples of several runs together."""
-    names = ("n_windows", "n_tokens", "sum_logprob", "sum_gain", "sum_squared_gain")
-    return window_bos_record(**{name: sum(record[name] for record in records) for name in names})

@@ -12,6 +12,7 @@ from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
+from jaxscore.shell.items import Items, list_fields
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
@@ -75,16 +76,29 @@ def rag(read):
     return lambda path: read(path.parent)
 
 
+def items_of(system, path):
+    settings = system.settings()
+    lists = list_fields(system, settings)
+    return Items(system, lambda: system.read(path, {}, lists), settings)
+
+
 def shots(read):
     """A reader of few-shot examples, as commands read them."""
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
+
+
+def checked_items(system, path):
+    """The items of a file, checked as before a model is loaded."""
+    items = Items(system, lambda: system.read(path), system.settings())
+    system.check(items, system.settings())
+    return items
 
 
 # name of the file, what is good in it, the reader
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
-    "select": ("in.json", [SAMPLE], functools.partial(read_file, SELECT)),
+    "select": ("in.json", [SAMPLE], functools.partial(items_of, SELECT)),
     "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
     "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
     "records": (
@@ -105,7 +119,7 @@ LINES = {
     "examples of chronologic": (QUESTION, shots(read_question)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(read_context_example)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
-    "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
+    "perplexity": ({"id": "a", "text": "The cat"}, lambda path: checked_items(PERPLEXITY, path)),
     "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
 }
 
@@ -191,7 +205,7 @@ def test_any_value_as_gold(value):
 def test_any_values_in_an_items_fields(tmp_path, item):
     """What is read is decided, or fails by name, and can be written."""
     path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
-    entries = read_file(SELECT, path)
+    entries = items_of(SELECT, path).entries()
     assert not any(UNPRINTABLE.search(entry.name) for entry in entries)
     for system, settings in (
         ("select", {"best_n": 2}),
