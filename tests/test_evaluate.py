@@ -13,7 +13,6 @@ from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.compare.open_run import of_items
 from jaxscore.systems.system import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
@@ -248,13 +247,10 @@ SMALL = {
     "judge": [RECORD],
     "sample": [{"prompt": "Who ran?"}],
     "metrics": [RECORD],
-    "compare": [of_items("select", [RESPONSES], {})] * 2,
     **{name: [RESPONSES] for name in ("self-certainty", "usc-generate", "usc-select")},
     **{name: [RESPONSES] for name in ("select", "vote", "livecode-select", "livecode-parse")},
 }
-WITHOUT_MODEL = {
-    *("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics", "compare")
-}
+WITHOUT_MODEL = {*("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics")}
 
 
 @pytest.mark.parametrize(
