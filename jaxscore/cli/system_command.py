@@ -144,14 +144,18 @@ def _add(system: NewSystem, subparsers: Any) -> None:
     if PAIR in needs:
         model_flags.add_reference_flags(parser)
     if needs:
-        model_flags.add_model_flags(parser, settings=system.settings)
+        model_flags.add_model_flags(
+            parser, settings=system.settings, model_field=system.model_field
+        )
     else:
         messages.add_quiet(parser)
+    if system.published_flags is not None:
+        setattr(system.published_flags.add(parser), ADVANCED, True)
     shards.add_flags(parser, functools.partial(execute.run, system))
-    parser.set_defaults(run=shards.run, is_array=layout is not None)
+    parser.set_defaults(run=functools.partial(_run_all, system), is_array=layout is not None)
 
 
-def _run_all(system: System, args: argparse.Namespace) -> int:
+def _run_all(system: System | NewSystem, args: argparse.Namespace) -> int:
     """Run the command on its file, or on its shards."""
     if system.published_flags is not None:
         system.published_flags.check(args)

@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
+from jaxscore.io.json_output import json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
 from jaxscore.shell.records import Records, View
@@ -14,7 +16,7 @@ from jaxscore.shell.system import Record, Summary, System, unit_fields, units
 from jaxscore.systems.prompt_settings import OWN_EXAMPLES
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Decision
+from jaxscore.systems.system import Decision, NoiseFloor, metadata_of
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -319,19 +321,29 @@ def _judged(
 
 
 def marked(system: System, settings: Settings, records: Records, noise: Noise | None) -> Records:
-    """Records that say of each decision whether rounding could change it."""
-    kinds = _judged(system, settings, noise)
-    if not kinds:
+    """Records that say what rounding could change: decisions, and by how much numbers move."""
+    kinds, floors = _judged(system, settings, noise), metadata_of(system.record, NoiseFloor)
+    if noise is None or not (kinds or floors):
         return records
+    largest = {name: spread.largest for name, spread in noise.spread.items()}
 
     def mark(record: Record) -> Record:
         for unit in units(system, record):
             for field, decision, spread in kinds:
                 if field in unit:
                     unit[str(decision.within)] = _mark(unit, field, decision, spread)
+        for field, floor in floors:
+            if isinstance(noted := record.get(field), dict):
+                noted[floor.entry] = _raised(noted.get(floor.entry), largest[floor.spread])
         return record
 
     return records.changed_by(mark)
+
+
+def _raised(earlier: Any, spread: float) -> float | str | None:
+    """The larger of a noted spread and another one, as JSON has it."""
+    known = math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
+    return json_number(max(known, spread))
 
 
 def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool | None:

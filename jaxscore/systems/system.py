@@ -78,6 +78,19 @@ class Decision:
     spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
 
 
+@dataclasses.dataclass(frozen=True)
+class NoiseFloor:
+    """Metadata of an object of a record in which a noise audit notes how far a number moves.
+
+    Attributes:
+        entry: of the object, which gets the largest spread.
+        spread: key of the noise's spread.
+    """
+
+    entry: str
+    spread: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
     """How `compare` finds the units of two runs and pairs them: by id and by text.
