@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import one_line
-from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
@@ -60,33 +59,6 @@ def _print_error(text: str) -> None:
         encoding = sys.stderr.encoding or "utf-8"
         shown = displayed(one_line(text))
         print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
-
-
-def close_run(
-    args: argparse.Namespace,
-    report: Report,
-    what: str,
-    files: Iterable[Path],
-    scorer: "Scorer | None" = None,
-) -> int:
-    """Print an evaluation's remarks on stderr, then its closing block.
-
-    Args:
-        what: its items, as "questions".
-        files, scorer: as of `print_closing_block`.
-    """
-    found = report.evaluation
-    for line in first_remarks(found.remarks, LISTED):
-        remark(args, line)
-    return print_closing_block(
-        done=f"{found.n_items} {what}",
-        failures=found.failures,
-        results=[found.headline, *noise_lines(found.noise, found.audited, found.decisions)],
-        boundary=found.boundary,
-        files=files,
-        scorer=scorer,
-        seconds=None if scorer is None else found.seconds,
-    )
 
 
 def close(
@@ -160,11 +132,6 @@ def print_closing_block(
         lines.append(("journal", journal))
     _print_titled(lines)
     return print_failures(failures)
-
-
-def print_findings(report: Report) -> None:
-    """Print how the numbers are to be read, before any of them."""
-    _print_titled(_titled("finding", report.evaluation.findings))
 
 
 def _print_titled(lines: Iterable[tuple[str, str]]) -> None:
