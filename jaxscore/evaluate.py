@@ -4,7 +4,8 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.engine import provenance
@@ -26,6 +27,9 @@ from jaxscore.systems.remarks import MOST_REMARKS, first_remarks
 from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import SYSTEMS, System, declaration
 from jaxscore.types.results import data_frame
+
+if TYPE_CHECKING:
+    from jaxscore.systems.compare import ComparedRuns
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -269,7 +273,7 @@ def run_declared(
     return Report(system.name, found, provenance.of_run(made))
 
 
-def compare(a: Any, b: Any, **settings: Any) -> Report:
+def compare(a: Any, b: Any, **settings: Any) -> "ComparedRuns":
     """Compare two finished runs of one system on the same items.
 
     Example:
@@ -285,12 +289,14 @@ def compare(a: Any, b: Any, **settings: Any) -> Report:
         InputError: a run cannot be read, they are of two systems or differ in what they count, or
             no item of one is in the other.
     """
+    from jaxscore.systems import compare as comparing
     from jaxscore.systems.compare import open_run
 
-    runs = [
-        open_run.of_items(run.system, run.evaluation.items, run.settings)
-        if isinstance(run, Report)
-        else run
+    chosen = settings_from(comparing.Settings, settings)
+    opened_a, opened_b = (
+        open_run.open_run(Path(run))
+        if isinstance(run, str | Path)
+        else open_run.of_items(run.system, run.items, run.settings)
         for run in (a, b)
-    ]
-    return evaluate("compare", None, runs, **settings)
+    )
+    return comparing.compare(opened_a, opened_b, chosen)

@@ -111,7 +111,7 @@ def merged(
         for shard in shards:
             with verified(shard) as path, open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
-                    record = _parse_line(line, f"{remote.displayed(shard.output)}:{number}")
+                    record = parse_line(line, f"{remote.displayed(shard.output)}:{number}")
                     marks.add(record)
                     file.buffer.write(json_line(record) if marks.fields else line)
                     yield record
@@ -152,7 +152,7 @@ def _records(shards: Sequence[Finished]) -> Iterator[dict[str, Any]]:
             yield from read_array(path)
 
 
-def _parse_line(line: bytes, where: str) -> dict[str, Any]:
+def parse_line(line: bytes, where: str) -> dict[str, Any]:
     """The record of a line of JSONL.
 
     Raises:

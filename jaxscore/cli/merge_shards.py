@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxscore.cli import execute, merge, messages, outputs, settings_flags
 from jaxscore.cli.made import MADE
-from jaxscore.cli.merge_records import Finished, are_made_alike, opened_table, verified
+from jaxscore.cli.merge_records import Finished, are_made_alike, opened_table, parse_line, verified
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files
@@ -22,7 +22,7 @@ from jaxscore.io.json_input import read_array, read_jsonl_records
 from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED
 from jaxscore.io.records import METADATA, make_column, parse_cell
 from jaxscore.io.run_files import manifest_path
-from jaxscore.io.streams import form_of, is_stream
+from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, TABLE_FORMS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, system: System) -> int:
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
             with verified(shard) as path:
-                records.extend(read_records(path, system, settings))
+                add_records(records, path, system, settings)
         for shard in empty:
             with verified(shard):
                 pass
@@ -170,6 +170,21 @@ def check_forms(shards: Sequence[Finished], output: Path) -> None:
             f"{remote.displayed(shards[0].output)}: found {forms[0] or 'no ending'}, and --output "
             f"is {kind or 'without one'}; give an --output of the shards' form"
         )
+
+
+def add_records(records: Records, path: Path, system: System, settings: Any) -> None:
+    """Add the records of a finished output; lines of JSONL stay as they are.
+
+    Raises:
+        InputError: it cannot be read, or a line is no record.
+    """
+    if form_of(path) in (*TABLE_FORMS, ".json"):
+        records.extend(read_records(path, system, settings))
+        return
+    with open_binary(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            parse_line(line, f"{remote.displayed(path)}:{number}")
+            records.append_line(line if line.endswith(b"\n") else line + b"\n")
 
 
 def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:

@@ -20,7 +20,7 @@ from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.shell.report import Report as NewReport
+from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.remarks import remark_records
 from jaxscore.systems.system import SYSTEMS, declaration
 
@@ -199,7 +199,7 @@ class ReportFiles:
         check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Callable[[Report | NewReport], None]]:
+    def opened(self) -> Iterator[Callable[[Report | Rendered], None]]:
         """Open a function that writes a report; the files appear when the block ends.
 
         Raises:
@@ -211,7 +211,7 @@ class ReportFiles:
             open_page(self._pages) as page,
         ):
 
-            def write(report: Report | NewReport) -> None:
+            def write(report: Report | Rendered) -> None:
                 if self._markdown != NOWHERE:
                     markdown.write(report.markdown())
                 if self._data != NOWHERE:
@@ -229,6 +229,27 @@ def about_input(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
         "input": displayed(args.input),
         "input_sha256": files_read.digest(args.input),
     }
+
+
+def write_own_manifest(
+    args: argparse.Namespace, output: Path, facts: Mapping[str, Any], files: Sequence[Path]
+) -> Path:
+    """Write the manifest of a command that writes files of its own.
+
+    Args:
+        output: the file beside which it is.
+        facts: what the command knows: inputs, model, failures.
+        files: with results, whose digests the manifest has; none that other commands change.
+
+    Returns:
+        Its path, or `NOWHERE` if the output is a stream.
+    """
+    if is_stream(output):
+        return NOWHERE
+    record = {"versions": provenance.of_run({}), **facts}
+    if processes.is_first():
+        record[OUTPUTS] = {path.name: output_facts(path) for path in files}
+    return run_files.write_manifest(output, vars(args), record)
 
 
 def write_manifest(

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.file}: {system.name} writes no report with the flags of that run")
     with execute.scratch(args.file) as records:
         with verified(shard) as path:
-            records.extend(merge_shards.read_records(path, system, settings))
+            merge_shards.add_records(records, path, system, settings)
         report = merge_shards.report_of([shard], system, settings, records)
         try:
             with reports.opened() as write_reports:

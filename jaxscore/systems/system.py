@@ -401,7 +401,6 @@ SYSTEMS = {
     "judge": "rag.judge",
     "bem": "rag.bem",
     "metrics": "rag.metrics",
-    "compare": "compare",
 }
 
 

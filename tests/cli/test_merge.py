@@ -18,7 +18,6 @@ from jaxscore.io.json_output import StoredRecords
 from jaxscore.io.manifest import read_manifest
 from jaxscore.io.records import csv_line
 from jaxscore.report import document
-from jaxscore.systems import divergence
 from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
 from tests.io.test_remote import content, store  # noqa: F401
@@ -175,30 +174,6 @@ def test_merged_file_and_report_equal_those_of_one_run(run, shards, monkeypatch,
     assert_same_reports(one, merged)
     audit = read_report(report_paths(merged)[1]).get("boundary_audit", {})
     assert ("effect" in audit) == (name in ("choose", "divergence"))
-
-
-def test_merged_report_says_what_it_lacks(run, shards):
-    place = shards(SCORED)
-    words = ("--reference", QWEN, "--reference-dtype", "bfloat16")
-    assert run(*command("divergence", place / "in", f"{place}/out/", *words)).code == 0
-    for text in ("{}", None):  # not the one of the manifest, and removed
-        report = report_paths(place / "out/b.jsonl")[1]
-        report.unlink() if text is None else report.write_text(text)
-        ran = run("merge", place / "out", "--output", place / "m.jsonl")
-        if text is not None:
-            assert (ran.code, f"{report}: not as its manifest" in ran.err) == (2, True)
-            continue
-        assert ran.code == 0
-        found = read_report(place / "m.jsonl.report.json")
-        assert found["worst_tokens"] == []
-        assert {
-            "worst_tokens: left out, b.jsonl has no report in JSON; score it again with --force",
-            "page: without the contexts and self-certainty, which the outputs do not have",
-        } < set(found["remarks"])
-    records = [json.loads(line) for line in (place / "m.jsonl").read_text().splitlines()]
-    strips = divergence.merge(records, divergence.Settings()).strips
-    tokens = {strip.scored.id: strip.scored.tokens for [strip] in strips}
-    assert tokens == {record["id"]: record["tokens"] for record in records}
 
 
 def write_items(path, items):

@@ -79,7 +79,8 @@ def check(record, page, out, manifest, n_within):
         assert 0 <= one["mean"] <= one["largest"]
         assert f"{one['largest']:.2g} ({name})" in out
     assert f"noise floor: {noise['n_requests']} requests in 4 layouts move by at most " in out
-    assert read(manifest)["noise"]["spread"] == noise["spread"]
+    made = read(manifest)
+    assert made.get("facts", made)["noise"]["spread"] == noise["spread"]
     assert page.index("## Noise floor") < page.index("## Settings and versions")
     assert f"{noise['n_requests']} requests, drawn by the seed, were scored in 4 layouts" in page
     for one in noise["decisions"]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -15,15 +15,11 @@ from jaxscore.report.sections import context_end
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import PAGE, Summary, System, failed
-from jaxscore.systems import entries
 from jaxscore.systems.prompt_settings import PLAIN, Example, PromptSettings
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
-from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import TextSettings, setting
 from jaxscore.systems.system import Compared, Metric, PerToken
-from jaxscore.text.encoder import Boundary
-from jaxscore.types import results
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
 
@@ -325,97 +321,3 @@ def _greedy(scored: ScoredRequest, n_unscored: int) -> np.ndarray | list[bool | 
     for place in np.flatnonzero(~scored.scored).tolist():
         values[place] = None
     return values
-
-
-def as_lists(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with lists in place of NumPy arrays, and None in place of their NaN."""
-
-    def listed(values: Any) -> Any:
-        if not isinstance(values, np.ndarray):
-            return values
-        if values.ndim > 1:
-            return [listed(row) for row in values]
-        return [None if value != value else value for value in values.tolist()]
-
-    return {name: listed(value) for name, value in record.items()}
-
-
-# What `divergence` reads its texts with, until it is a system of the shell.
-BOUNDARIES: dict[str, Boundary] = {"joint": "joint", "separate": "separate"}
-
-
-def scored_entries(
-    run: ScoringRun,
-    texts: Iterable[entries.Entry[Item]],
-    request_of: Callable[[entries.Entry[Item]], Request],
-    n_requests: int | None,
-    **requested: Any,
-) -> Iterator[tuple[entries.Entry[Item], ScoredRequest]]:
-    """Stream texts through a model: each entry with its result, in order.
-
-    Args:
-        request_of: the request of a usable entry; an `InputError` fails that entry alone.
-        n_requests: the number of entries, if known.
-        requested: as of `ScoringRun.stream`.
-
-    Yields:
-        Entry and result, which holds the error alone if the entry cannot be used.
-    """
-    waiting: deque[tuple[entries.Entry[Item], str | None]] = deque()  # with why it cannot be used
-
-    def requests() -> Iterator[Request]:
-        for entry in texts:
-            error, request = entry.error, None
-            try:
-                request = None if entry.item is None else request_of(entry)
-            except InputError as problem:
-                error = str(problem)
-            waiting.append((entry, error))
-            if request is not None:
-                yield request
-
-    for scored in run.stream(requests(), n_requests=n_requests, **requested):
-        entry, error = waiting.popleft()
-        while error is not None:
-            yield entry, results.failed(entry.id, error)
-            entry, error = waiting.popleft()
-        yield entry, scored
-    for entry, error in waiting:
-        assert error is not None  # every other one has had its result
-        yield entry, results.failed(entry.id, error)
-
-
-def request_of(entry: entries.Entry[Item]) -> Request:
-    """The request of a usable entry."""
-    assert entry.item is not None
-    return Request(entry.id, entry.item.context, entry.item.continuation)
-
-
-def read_objects(objects: Any, reserved: Collection[str]) -> Iterator[entries.Entry[Item]]:
-    """Read what `Scorer.score` takes; an item that cannot be used fails alone.
-
-    Args:
-        objects: as of `types.requests.requests_from`. The other fields of a dict, and the other
-            columns of a DataFrame, are repeated in the records.
-        reserved: names that other fields may not have.
-
-    Raises:
-        InputError: one item in place of a list of them.
-    """
-    try:
-        objects = items_of(objects)
-    except TypeError as problem:
-        raise InputError(str(problem)) from None
-    for position, value in enumerate(objects):
-        request = parse_request(value, position)
-        fields = value if isinstance(value, Mapping) else {}
-        extra = {name: field for name, field in fields.items() if name not in FIELDS}
-        clashing = sorted(extra.keys() & reserved)
-        error = entries.taken_field(clashing[0]) if clashing else None
-        if isinstance(request, Unusable):
-            error = request.error
-        item = None
-        if error is None and isinstance(request, Request):
-            item = Item(context=request.context, continuation=request.continuation)
-        extra = {name: field for name, field in extra.items() if name not in reserved}
-        yield entries.Entry(one_line(str(request.id), SHOWN), request.id, item, error, extra)
