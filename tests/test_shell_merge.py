@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import zlib
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.io.json_output import to_json_value
+from jaxscore.lm import Capabilities
 from jaxscore.shell.items import Items, scored
 from jaxscore.shell.records import Records
 from jaxscore.shell.system import PAGE
@@ -25,6 +27,14 @@ from jaxscore.types.results import ScoredRequest
 
 class HashedLM:
     """Scores each text by its digest, in whatever company it is scored."""
+
+    def __init__(self):
+        self.warnings, self.counts, self.about = Counter(), Counter(), {}
+        self.capabilities = Capabilities(
+            scores=True,
+            has_distribution=True,
+            boundaries=("joint", "separate", "reencoded", "count"),
+        )
 
     def stream(self, requests, **options):
         return map(self._score, requests)
@@ -111,8 +121,27 @@ PROGRAMS = st.integers(0, 5).flatmap(
     )
 )
 GOLD = {"gold": "g", "n_bootstrap": 7}
+SCORED = item(context=some("", "A b", " "), continuation=some("c", " d e", "f g h i"), kind=WORDS)
+PATHS = item(  # a file with an unusable item is refused
+    question=some("Where?", "Who?"),
+    paths=st.lists(st.lists(some("Oslo", "in", "Norway"), max_size=3), max_size=3),
+)
+QUESTIONS = st.integers(1, 3).flatmap(
+    lambda n: item(
+        main_question=some("Who?", "When?"),
+        metadata_frame=some("", "1900:"),
+        question_category=some("x", "y"),
+        answer_strings=st.lists(WORDS, min_size=n, max_size=n),
+        answer_probabilities=st.lists(some(0.0, 0.5, 1.0), min_size=n, max_size=n),
+        answer_types=st.lists(some("fact", "negation"), min_size=n, max_size=n),
+    )
+)
 CASES = [
     Case("choose", {"n_bootstrap": 7}, CHOICES, HashedLM()),
+    Case("score", {}, SCORED, HashedLM()),
+    Case("score", {"summary_only": True}, SCORED, HashedLM()),
+    Case("paths", {"n_bootstrap": 7}, PATHS, HashedLM()),
+    Case("chronologic", {"n_bootstrap": 7}, QUESTIONS, HashedLM()),
     Case("select", {}, SAMPLES),
     Case("select", {"best_n": 5, **GOLD}, SAMPLES),
     Case("vote", {"power": 1.0, **GOLD}, SAMPLES),
@@ -125,11 +154,11 @@ CASES = [
 ]
 
 
-def score(case, objects, records):
+def score(case, rows, records):
     """Score items as one run, and add its records."""
     system = declaration(case.system)
     chosen = system.settings(**case.settings)
-    items = Items(system, lambda: system.rows_of(objects), chosen)
+    items = Items(system, lambda: rows, chosen)
     for entry_and_record in scored(system, case.lm, items, chosen):
         record = dict(entry_and_record[1])
         records.append(record, record.pop(PAGE, None))
@@ -149,14 +178,13 @@ def empty():
 @given(st.data())
 def test_the_summary_of_any_split_is_that_of_the_whole(case, data):
     found = data.draw(st.lists(case.items, min_size=1, max_size=8))
-    objects = [{"id": f"i{k}", **one} for k, one in enumerate(found)]
-    cuts = data.draw(st.lists(st.integers(0, len(objects)), max_size=3).map(sorted))
+    rows = list(declaration(case.system).rows_of(found))
+    cuts = data.draw(st.lists(st.integers(0, len(rows)), max_size=3).map(sorted))
     whole, parts = empty(), empty()
-    score(case, objects, whole)
-    for start, end in itertools.pairwise([0, *cuts, len(objects)]):
-        if start < end:
-            score(case, objects[start:end], parts)
-    assert len(whole) == len(parts) == len(objects)
+    score(case, rows, whole)
+    for start, end in itertools.pairwise([0, *cuts, len(rows)]):
+        score(case, rows[start:end], parts)
+    assert len(whole) == len(parts) == len(rows)
     expected = summary(case, whole)
     assert summary(case, parts) == expected
     # as `report` and `merge` have them, which read the records of a file
