@@ -11,7 +11,6 @@ from jaxscore.io.input_files import InputFiles
 from jaxscore.io.run_files import shorten_name
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run
-from jaxscore.systems.remarks import first_remarks
 
 NOISE = {  # the runs that were audited -> how many flips lie within the noise
     None: "noise floor not audited: --audit-noise N",
@@ -53,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
         files_read.check_unchanged()
     for line in summary_lines(found):
         print(one_line(line))
-    for line in first_remarks(found.remarks, messages.LISTED):
-        messages.remark(args, line)
+    messages.print_remarks(args, found.remarks)
     facts = {"failed": len(found.failures), "remarks": found.remarks}
     manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
     return messages.print_closing_block(

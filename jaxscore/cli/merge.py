@@ -7,7 +7,7 @@ jaxscore report OUT                     the report and the page of a finished ou
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 

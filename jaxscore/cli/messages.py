@@ -12,7 +12,6 @@ from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 from jaxscore.shell.report import Report as NewReport
-from jaxscore.systems.remarks import first_remarks
 from jaxscore.systems.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -35,6 +34,14 @@ def remark(args: argparse.Namespace, text: str) -> None:
     """Print a line on stderr, unless --quiet."""
     if not args.quiet:
         _print_error(text)
+
+
+def print_remarks(args: argparse.Namespace, remarks: Sequence[str]) -> None:
+    """Print the first remarks on stderr, and how many more there are."""
+    for line in remarks[:LISTED]:
+        remark(args, line)
+    if len(remarks) > LISTED:
+        remark(args, f"and {len(remarks) - LISTED} more remarks")
 
 
 def print_failure(name: object, why: str) -> None:
@@ -78,8 +85,7 @@ def close(
     _print_titled(_titled("finding", report.findings))
     for line in found.lines:
         print(line)
-    for line in first_remarks(report.remarks, LISTED):
-        remark(args, line)
+    print_remarks(args, report.remarks)
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
     code = print_closing_block(
         done=f"{len(report.records)} {report.declared.what}{of_files}",

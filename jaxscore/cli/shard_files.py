@@ -311,18 +311,6 @@ def read_listing(path: Path) -> dict[str, str]:
     return listing
 
 
-def read_report(output: Path) -> dict[str, Any] | None:
-    """Read the JSON report of an output; None if it is missing.
-
-    Raises:
-        InputError: it is not a JSON object.
-    """
-    remedy = "score the input again with --force"
-    found: dict[str, Any] | None
-    found = read_typed(report_paths(output)[1], dict[str, Any], "a report", remedy)
-    return found
-
-
 def manifests(
     shards: Sequence[Shard], *, is_forced: bool = False
 ) -> list[tuple[Shard, dict[str, Any] | None]]:

@@ -38,7 +38,6 @@ from jaxscore.io.run_files import manifest_path
 from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.shell.system import System
-from jaxscore.systems.remarks import Remark
 from jaxscore.systems.system import declaration
 
 Command = Callable[[argparse.Namespace], int]
@@ -254,7 +253,7 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
         is_outdated = manifest is not None and not is_done and not is_same
         states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
     if n_unverified:
-        messages.remark(args, Remark(UNVERIFIED, n=n_unverified))
+        messages.remark(args, UNVERIFIED.replace("{n}", str(n_unverified)))
     return [
         State(*row)
         for row in json.loads(processes.broadcast_from_first(json.dumps(states).encode()))
