@@ -224,6 +224,10 @@ def write_records(
             for record in report.records:
                 write(record)
         return
+    if takes_lines(system, output):
+        for line in report.records.lines():
+            file.buffer.write(line)
+        return
     fields = system.item_fields
     with record_writer(output, file, columns, source, fields, metadata) as write:
         for record in report.records:

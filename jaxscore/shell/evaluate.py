@@ -31,8 +31,7 @@ def run_system(
     """Score items, and audit the run.
 
     Args:
-        lm: the model, or for a system that needs none its `source`; None if the records that are
-            recalled need no model.
+        lm: the model; for a system that needs none its `source`, and None if all is recalled.
         items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
         about: what to add to the report's settings.
@@ -44,7 +43,7 @@ def run_system(
     needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
-    elif not system.needs(settings) and not isinstance(lm, system.source):
+    elif not isinstance(lm, system.source):
         raise InputError(_wrong_source(system, lm))
     started = time.perf_counter()
     watched = AuditedLM(lm, settings) if needs else lm

@@ -74,8 +74,8 @@ class Items(Sequence[Any]):
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
         self.is_file = is_file
-        self.recalled: dict[int, Record] = {}
         self._undrawn: Collection[int] = ()
+        self.recalled: dict[int, Record] = {}
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -107,6 +107,14 @@ class Items(Sequence[Any]):
                 f"no {what.removesuffix('s')} is usable; the first, {self._first.name}: "
                 f"{self._first.error}"
             )
+
+    def draw(self, n: int, seed: int) -> None:
+        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
+        self._undrawn = ()
+        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
+        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
+        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
 
     def recall(self, earlier: Sequence[Record], settings: Settings, made: Mapping[str, Any]) -> int:
         """Find the records of an earlier output that may stay, see `System.recall`.
@@ -152,14 +160,6 @@ class Items(Sequence[Any]):
             first = first or name
             n_others += name != first
         return str(first), n_others
-
-    def draw(self, n: int, seed: int) -> None:
-        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
-        self._undrawn = ()
-        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
-        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
-        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
-        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
 
     def __len__(self) -> int:
         return self.n_usable

@@ -97,11 +97,11 @@ class System:
         layout: of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
+        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
+            `describe`, as an `LM` has.
         model_field: of the items, which names the model if --model does not; empty if --model is
             required.
         published_flags: further flags of the published script; None if there are none.
-        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
-            `describe`, as an `LM` has.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -118,9 +118,9 @@ class System:
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    source: ClassVar[type] = type(None)
     model_field: ClassVar[str] = ""
     published_flags: ClassVar[PublishedFlags | None] = None
-    source: ClassVar[type] = type(None)
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:

@@ -156,8 +156,8 @@ def test_settings_that_cannot_be(system, settings, message):
 
 def test_a_table_of_a_report():
     pytest.importorskip("pandas")
-    frame = evaluate("select", None, [CHOSEN["select"]]).to_frame()
-    assert list(frame["confidence"]) == [3.0]
+    frame = evaluate("usc-select", None, [CHOSEN["usc-select"], {}]).to_frame()
+    assert list(frame["output"].dropna()) == ["b"]
 
 
 def test_every_system_is_registered():
