@@ -45,7 +45,7 @@ from jaxscore.shell.audits import Facts
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
 from jaxscore.shell.system import Record, System
-from jaxscore.systems.system import SYSTEMS, declaration
+from jaxscore.systems.system import SYSTEMS, Place, declaration, metadata_of
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.
@@ -226,7 +226,10 @@ def add_records(records: Records, path: Path, system: System, settings: Any) -> 
         InputError: it cannot be read, or a line is no record.
     """
     if form_of(path) in (*TABLE_FORMS, ".json"):
-        records.extend(read_records(path, system, settings))
+        numbered = [field for field, _ in metadata_of(system.record, Place)]
+        for record in read_records(path, system, settings):
+            record.update((name, len(records)) for name in numbered if name in record)
+            records.append(record)
         return
     with open_binary(path) as lines:
         for number, line in enumerate(lines, start=1):

@@ -67,6 +67,10 @@ class Decision:
     spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
 
 
+class Place:
+    """Metadata of a field with the record's place in the output, from 0."""
+
+
 @dataclasses.dataclass(frozen=True)
 class NoiseFloor:
     """Metadata of an object of a record in which a noise audit notes how far a number moves.
