@@ -200,13 +200,11 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
         is_folder = isinstance(source, Folder)
     else:
         system = declaration(args.command)
-        if isinstance(
-            system, NewSystem
-        ):  # one that reads in its own way may take a folder of texts
-            is_own = type(system).read is not NewSystem.read
-        else:
-            is_own = system.read_rows is not read_rows
-        is_folder = source.is_dir() and not is_own and not is_dataset(source)
+        if isinstance(system, NewSystem):
+            is_own = system.takes_folder(source)
+        else:  # one that reads in its own way may take a folder of texts
+            is_own = system.read_rows is not read_rows or is_dataset(source)
+        is_folder = source.is_dir() and not is_own
     if is_folder:
         raise InputError(
             f"--input {remote.displayed(source)}: found a folder, whose files give one output "
