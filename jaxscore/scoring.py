@@ -16,19 +16,15 @@ from typing import Any
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.evaluate import run_declared
 from jaxscore.io.processes import check_not_forked
 from jaxscore.io.records import METADATA, append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
 from jaxscore.shell import evaluate as shell
-from jaxscore.shell.items import Items
-from jaxscore.shell.items import with_examples as shell_examples
-from jaxscore.shell.system import System as NewSystem
-from jaxscore.shell.system import unit_fields
-from jaxscore.systems.entries import iterate_objects, usable, with_examples
+from jaxscore.shell.items import Items, with_examples
+from jaxscore.shell.system import System, unit_fields
 from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import SYSTEMS, Decision, System, declaration
+from jaxscore.systems.system import SYSTEMS, Decision, declaration
 from jaxscore.version import VERSION
 
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {
@@ -148,11 +144,7 @@ class Scoring:
         if self._system not in SYSTEMS:
             raise InputError(f"no system {self._system!r}; expected one of {', '.join(SYSTEMS)}")
         declared = declaration(self._system)
-        if isinstance(declared, NewSystem):
-            needs, has_rows = {*declared.needs(None)}, declared.layout is None
-        else:
-            needs = {*declared.needs}
-            has_rows = declared.array is None and declared.select is None
+        needs, has_rows = {*declared.needs(None)}, declared.layout is None
         if not has_rows or not needs or needs - {"scores", "is_local"}:
             raise InputError(
                 f"system {self._system} gives no row per item of one model; expected one such as "
@@ -162,8 +154,7 @@ class Scoring:
 
     def _chosen(self) -> Any:
         declared = self._declared
-        read = shell_examples if isinstance(declared, NewSystem) else with_examples
-        return read(declared, settings_from(declared.settings, self._settings))
+        return with_examples(declared, settings_from(declared.settings, self._settings))
 
     def _scored(self, table: Any) -> Any:
         """A pyarrow Table with the columns of the results."""
@@ -192,7 +183,8 @@ class Scoring:
         if rows:
             scorer, lock = _load(self._model, self._options)
             with lock:
-                records, about = self._records(declared, scorer, rows), scorer.about
+                records = _records_of(declared, scorer, rows, self._chosen())
+                about = scorer.about
         scored = append_records(table, records, self._results)
         made = {"version": VERSION, "system": self._system, "settings": self._settings}
         described = json.dumps({**made, "model": about or self._model}, default=str)
@@ -200,24 +192,9 @@ class Scoring:
             {**(table.schema.metadata or {}), METADATA.encode(): described.encode()}
         )
 
-    def _records(
-        self, declared: System, scorer: Scorer, rows: list[dict[str, Any]]
-    ) -> Sequence[Mapping[str, Any]]:
-        settings = self._chosen()
-        if isinstance(declared, NewSystem):
-            return _records_of(declared, scorer, rows, settings)
-        entries = list(iterate_objects(declared, rows, settings))
-        if not usable(entries):
-            return [{"error": entry.error} for entry in entries]
-        streamed: list[Mapping[str, Any]] = []
-        on_item = streamed.append if declared.streams else None
-        source: Any = iter(entries) if declared.is_lazy else entries
-        report = run_declared(declared, scorer, source, settings, on_item=on_item)
-        return streamed if declared.streams else report.items
-
 
 def _records_of(
-    system: NewSystem, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
+    system: System, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
 ) -> list[Mapping[str, Any]]:
     """The record of each row, its values per token as NumPy arrays."""
     items = Items(system, lambda: system.rows_of(rows), settings, is_file=False)

@@ -5,6 +5,7 @@ A run, `merge` and `report` differ only in where the records come from; all end 
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -12,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxscore.cli import messages, model_flags, outputs, settings_flags
-from jaxscore.cli.made import MADE, digest, made_of
+from jaxscore.cli import continuing, messages, model_flags, outputs, settings_flags
+from jaxscore.cli.made import MADE, OF_THE_MODEL, digest, made_of
 from jaxscore.cli.system_command import api_endpoint
 from jaxscore.engine import provenance
-from jaxscore.errors import InputError, NoItems
+from jaxscore.errors import InputError, NoItems, NothingUsable
 from jaxscore.io import processes, remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.items import read_previous_output
 from jaxscore.io.json_output import array_writer
 from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.records import METADATA, record_writer
@@ -31,7 +31,7 @@ from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import Record, System
+from jaxscore.shell.system import System
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.version import VERSION
 
@@ -45,7 +45,7 @@ class Setup:
     Attributes:
         inputs: files that the run reads, those of its settings too.
         files_read: the same, as they are before the run.
-        about: entries of the report's settings about those files.
+        about: entries of the report's settings about files of its settings.
         scorer: the loaded model; None before `load`, and if none is loaded.
     """
 
@@ -74,17 +74,17 @@ class Setup:
             self._endpoint = api_endpoint(args, args.api_base, self.settings)
         self.scorer: Any = None
 
-    def load(self, *files: Path) -> Any:
+    def load(self, *files: Path, model: str | None = None) -> Any:
         """Load the model, unless the system needs none or an endpoint has it.
 
         Args:
             files: what the run writes, as of `model_flags.load_scorer`.
+            model: its name; None for --model.
         """
-        needs = self._system.needs(self.settings)
+        args, needs = self._args, self._system.needs(self.settings)
         if needs and self._endpoint is None:
-            generates = "generates" in needs
-            args = self._args
-            self.scorer = model_flags.load_scorer(args, args.model, *files, generates=generates)
+            generates, name = "generates" in needs, str(model or args.model)
+            self.scorer = model_flags.load_scorer(args, name, *files, generates=generates)
             args.part.check_dtype(self.scorer)
         return self._endpoint or self.scorer
 
@@ -95,18 +95,16 @@ class Setup:
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of the settings, and of a loaded model and its machine."""
-        facts: dict[str, Any] = {MADE: self.made()}
-        if self.scorer is not None:
-            facts |= {"machine": provenance.machine(), "model": self.scorer.about}
-            facts |= self.scorer.facts()
-        return facts
+        facts = {} if self.scorer is None else model_facts(self.scorer)
+        return {MADE: self.made(), **facts}
 
 
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, score and write; nothing is left behind if the input is unusable."""
+    # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
     beside = args.part.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
-    settings = setup.settings
+    settings, files_read = setup.settings, setup.files_read
     try:
         items = read_file(
             system,
@@ -122,33 +120,54 @@ def run(system: System, args: argparse.Namespace) -> int:
         return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *setup.inputs)
+    files = [output, *reports.paths]
+    model_name = _model_name(system, args, items)
+    earlier = continuing.begin(system, args, items, settings, output, model_name)
+    known = (earlier.manifest or {}) if earlier.is_complete else {}
 
     def metadata() -> dict[str, str]:
         return table_metadata(setup.made())
 
     is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
     with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
-        lm = setup.load(output, *reports.paths)
+        lm = None if earlier.is_complete else setup.load(*files, model=model_name)
+        if setup.scorer is not None:
+            earlier.check_model(items, settings, setup.scorer)
         records.tee = file.buffer if is_direct else None
-        report = run_system(
-            system,
-            lm,
-            items,
-            settings,
-            records,
-            earlier=_earlier(system, args, output),
-            about={**outputs.about_input(args, setup.files_read), **setup.about},
-        )
+        try:
+            report = run_system(
+                system,
+                lm,
+                items,
+                settings,
+                records,
+                about={
+                    **known.get(ABOUT, {}),
+                    **outputs.about_input(args, files_read),
+                    **setup.about,
+                },
+            )
+        except NothingUsable as problem:
+            raise NothingUsable(f"{args.input}: {problem}") from None
+        if FACTS in known:
+            facts = Facts.from_json(known[FACTS])
+            report = dataclasses.replace(report, facts=facts, vocabulary=known["vocabulary"])
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.part.prefix))
             write_records(file, output, report, columns, args.input, metadata)
         write_reports(report)
         _ = report.found, report.decisions  # which read the records, while these are open
-        setup.files_read.check_unchanged()
-        run_files.remove_manifest(output)
-    facts = {**setup.facts(), **input_facts(args, setup.files_read)}
-    manifest = write_manifest(vars(args), output, report, facts, reports.paths)
-    return messages.close(args, report, [output, *reports.paths, manifest], setup.scorer)
+        files_read.check_unchanged()
+        if not earlier.is_complete:
+            run_files.remove_manifest(output)
+    if earlier.is_complete:
+        print(f"nothing was left to do in {output}")
+    if not earlier.is_unchanged():
+        written = {**known, **setup.facts(), **input_facts(args, files_read)}
+        if MADE in known:
+            written[MADE] |= {name: known[MADE][name] for name in OF_THE_MODEL}
+        files.append(write_manifest(vars(args), output, report, written, reports.paths))
+    return messages.close(args, report, files, setup.scorer)
 
 
 def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
@@ -180,11 +199,24 @@ def report_files(
     )
 
 
-def _earlier(system: System, args: argparse.Namespace, output: Path) -> Sequence[Record]:
-    """The records that the output has already, of a system that recalls them."""
-    if type(system).recall is System.recall or args.part.ignores_output:
-        return ()
-    return read_previous_output(output)
+def _model_name(system: System, args: argparse.Namespace, items: Items) -> str | None:
+    """--model, otherwise the model that the first item names.
+
+    Raises:
+        InputError: it names none.
+    """
+    if not system.needs(None) or args.model is not None or not system.model_field:
+        return getattr(args, "model", None)
+    try:
+        name, n_others = items.named_model(system.model_field)
+    except InputError as problem:
+        raise InputError(f"{args.input}: {problem}") from None
+    if n_others:
+        messages.remark(
+            args,
+            f"{n_others} items name another {system.model_field}; all are scored with {name}",
+        )
+    return name
 
 
 def takes_lines(system: System, output: Path) -> bool:
@@ -236,6 +268,10 @@ def write_records(
             for record in report.records:
                 write(record)
         return
+    if takes_lines(system, output):
+        for line in report.records.lines():
+            file.buffer.write(line)
+        return
     fields = system.item_fields
     with record_writer(output, file, columns, source, fields, metadata) as write:
         for record in report.records:
@@ -250,6 +286,11 @@ def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
         if remote.address_of(args.input) is None:
             facts["input_path"] = os.path.realpath(args.input)
     return facts
+
+
+def model_facts(scorer: Any) -> dict[str, Any]:
+    """What a manifest says of a loaded model and its machine."""
+    return {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
 
 
 def write_manifest(

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ MANIFEST = ".md.run"  # a metric of this ending has a report of the name of anot
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the command's flags."""
-    parser = subparsers.add_parser("judge", description=judge.HELP)
+    parser = subparsers.add_parser("judge", description=f"{inspect.getdoc(judge.SYSTEM)}\n")
     results.add_folder_flags(parser, "judge")
     _add_judges(parser)
     settings_flags.add(parser, judge.Settings)

@@ -6,11 +6,9 @@ from pathlib import Path
 
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.errors import InputError
-from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
-from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, results_table
 
 DEFAULT_SPLIT = "dev"
@@ -49,7 +47,7 @@ def _split(text: str) -> str:
     return text
 
 
-def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:
+def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[str, str]]:
     """Pass --folder, or each folder of --experiments-folder, to `use`.
 
     Returns:
@@ -66,7 +64,7 @@ def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]
         try:
             use(folder)
         except InputError as problem:
-            failures.append(Failure(str(folder), str(problem)))
+            failures.append((str(folder), str(problem)))
     return failures
 
 
@@ -133,16 +131,14 @@ def run(args: argparse.Namespace) -> int:
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
-    found = Evaluation(
-        summary={"n_folders": len(table)},
-        n_items=len(table),
-        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
-        failures=failures,
-    )
-    report = Report("results", found, {})
-    manifest = outputs.write_manifest(args, None, path, report, files=[path])
+    manifest = outputs.write_own_manifest(args, path, {"failed": len(failures)}, [path])
     print(results_table.markdown(table))
-    return messages.close_run(args, report, "folders", [path, manifest])
+    return messages.print_closing_block(
+        done=f"{len(table)} folders",
+        failures=failures,
+        results=[f"a table of {len(table)} folders and {len(table[0])} columns"],
+        files=[path, manifest],
+    )
 
 
 def _path(args: argparse.Namespace) -> Path:

@@ -166,9 +166,6 @@ class Manifest(TypedDict, total=False):
     input_path: str
     input_identity: dict[str, int | str | None] | None
     input_sha256: str | None
-    tokenizer_sha256: str | None
-    made_sha256: str | None
-    record_version: int
     seconds: float
     counts: dict[str, int | float] | None
     failed: int

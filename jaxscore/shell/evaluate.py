@@ -25,24 +25,22 @@ def run_system(
     settings: Any,
     records: Records,
     *,
-    earlier: Any = (),
     about: Mapping[str, Any] | None = None,
     on_item: OnItem | None = None,
 ) -> Report:
     """Score items, and audit the run.
 
     Args:
-        lm: the model; for a system that needs none its `source`.
-        items: checked, see `System.check`.
+        lm: the model; for a system that needs none its `source`, and None if all is recalled.
+        items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
-        earlier: records of an earlier run of the output, see `System.recall`.
         about: what to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
         InputError: the model lacks a capability, or is not a `source`.
     """
-    needs = system.needs(settings)
+    needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
     elif not isinstance(lm, system.source):
@@ -50,7 +48,7 @@ def run_system(
     started = time.perf_counter()
     watched = AuditedLM(lm, settings) if needs else lm
     places: dict[str, str] = {}
-    for entry, record in scored(system, watched, items, settings, earlier):
+    for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
             places[name_of(record, system.id_field)] = entry.name

@@ -1,7 +1,6 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import itertools
@@ -12,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from jaxscore.errors import InputError, NoItems, one_line
+from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
@@ -49,6 +48,7 @@ class Items(Sequence[Any]):
     Attributes:
         n_all, n_usable: number of objects, and of those with an item.
         is_file: a file has the objects, not Python.
+        recalled: place from 0 -> record of an earlier output that stays, see `recall`.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Items(Sequence[Any]):
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
         self.is_file = is_file
-        self._left_out: Collection[int] = ()
         self._undrawn: Collection[int] = ()
+        self.recalled: dict[int, Record] = {}
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -116,19 +116,56 @@ class Items(Sequence[Any]):
         self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
         self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
 
-    def without(self, places: Collection[int]) -> "Items":
-        """The same items without those of some entries, by their place from 0."""
-        out = copy.copy(self)
-        out._left_out = frozenset(places)
-        return out
+    def recall(self, earlier: Sequence[Record], settings: Settings, made: Mapping[str, Any]) -> int:
+        """Find the records of an earlier output that may stay, see `System.recall`.
+
+        Args:
+            earlier: item k's record at place k.
+            made: what made this run's records, as far as it is known, see `made.record_facts`.
+
+        Returns:
+            The number of records of other items than those in their places.
+
+        Raises:
+            InputError: the output is not of this input, or was made in another way.
+        """
+        if len(earlier) > self.n_all:
+            raise InputError(
+                f"holds {len(earlier)} items and the input {self.n_all}, so it is not of this input"
+            )
+        self.recalled, n_changed = {}, 0
+        records = itertools.chain(earlier, itertools.repeat({}))
+        for place, (entry, record) in enumerate(zip(self.entries(), records, strict=False)):
+            stays = self._system.recall(entry, record, settings, made)
+            n_changed += stays is None and place < len(earlier)
+            if stays:
+                self.recalled[place] = record
+        if n_changed and n_changed == len(earlier):
+            raise InputError("none of its items is the one in the same place of this input")
+        return n_changed
+
+    def named_model(self, field: str) -> tuple[str, int]:
+        """The model that the first object names, and the number of objects that name another.
+
+        Raises:
+            InputError: it names none.
+        """
+        first, n_others = None, 0
+        for entry in self.entries():
+            name = (entry.item or {}).get(field)
+            if first is None and not isinstance(name, str):
+                raise InputError(
+                    f'{entry.name} has no string "{field}" that names the model; give --model'
+                )
+            first = first or name
+            n_others += name != first
+        return str(first), n_others
 
     def __len__(self) -> int:
-        return self.n_usable - len(self._left_out)
+        return self.n_usable
 
     def __iter__(self) -> Iterator[Any]:
-        for place, entry in enumerate(self.entries()):
-            if entry.error is None and place not in self._left_out:
-                yield entry.item
+        return (entry.item for entry in self.entries() if entry.error is None)
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
@@ -170,24 +207,30 @@ def read_file(
     return items
 
 
-def scored(
-    system: System, lm: Any, items: Items, settings: Settings, earlier: Sequence[Record] = ()
-) -> Iterator[tuple[Entry, Record]]:
-    """All objects of the input, each with its record, which has their ids and other fields.
+def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
+    """Check that an item has no error.
 
     Args:
-        earlier: records of the output, if an earlier run made it; see `System.recall`.
+        errors: name and error of each item.
+
+    Raises:
+        NothingUsable: every item has an error.
     """
-    recalled = {
-        place
-        for place, (entry, record) in enumerate(zip(items.entries(), earlier, strict=False))
-        if entry.error is None and system.recall(entry.item, record, settings) is not None
-    }
-    records = iter(system.score(lm, items.without(recalled), settings))
-    for place, entry in enumerate(items.entries()):
-        if place in recalled:
-            yield entry, system.recall(entry.item, earlier[place], settings) or {}
-        elif entry.error is not None:
+    first = None
+    for name, error in errors:
+        if error is None:
+            return
+        first = first or f"no item can be used; {name}: {error}"
+    raise NothingUsable(str(first))
+
+
+def scored(
+    system: System, lm: Any, items: Items, settings: Settings
+) -> Iterator[tuple[Entry, Record]]:
+    """All objects of the input, each with its record, which has their ids and other fields."""
+    records = iter(system.score(lm, items, settings))
+    for entry in items.entries():
+        if entry.error is not None:
             yield entry, system.unusable(entry)
         elif system.has_ids or system.id_field != "id":
             yield entry, {system.id_field: entry.id, **next(records), **entry.extra}

@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
-from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_parts, to_json_value
-from jaxscore.report import markdown
+from jaxscore.io.json_output import json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
 from jaxscore.shell.records import Records, View
+from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.systems.prompt_settings import OWN_EXAMPLES
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Decision
+from jaxscore.systems.system import Decision, NoiseFloor, metadata_of
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -26,8 +27,19 @@ AUDITED_PER_FILE = (
 )
 
 
+class Failure(NamedTuple):
+    """An item that could not be evaluated.
+
+    Attributes:
+        name: for people: its id, or what its system calls it.
+    """
+
+    name: str
+    error: str
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
-class Report:
+class Report(Rendered):
     """What an evaluation found, for files, notebooks and people.
 
     Attributes:
@@ -74,14 +86,17 @@ class Report:
         return list(self.records)
 
     @property
-    def failures(self) -> list[tuple[str, str]]:
-        """(name, why) of items that could not be evaluated; they are in no mean."""
-        return list(self.found.failures)
+    def failures(self) -> list[Failure]:
+        """Items that could not be evaluated, and why; they are in no mean."""
+        return [Failure(*each) for each in self.found.failures]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What made the result: model, settings, versions, date."""
-        return {**self.about, **self.chosen.record()}
+        left_out = {}  # of the prompts' facts the one that shards add up
+        if "fewshot_drawn" in self.about:
+            left_out = {"fewshot_left_out": self.facts.warnings[OWN_EXAMPLES]}
+        return {**self.about, **self.chosen.record(), **left_out}
 
     @functools.cached_property
     def remarks(self) -> list[str]:
@@ -216,7 +231,7 @@ class Report:
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
             "remarks": self.remarks,
-            "failures": [{"name": name, "error": why} for name, why in found.failures],
+            "failures": [failure._asdict() for failure in self.failures],
             **audited,
             "settings": self.settings,
         }
@@ -258,42 +273,6 @@ class Report:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
         return self.declared.report(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, as its JSON file has it."""
-        found: dict[str, Any] = to_json_value(self.data())
-        return found
-
-    def json(self) -> str:
-        """`to_dict` as strict JSON."""
-        return "".join(self.json_parts())
-
-    def json_parts(self) -> Iterator[str]:
-        """`json` in parts."""
-        return json_parts(self.data())
-
-    def markdown(self) -> str:
-        """The Markdown report.
-
-        Raises:
-            InputError: the system has none.
-        """
-        return markdown.render(self._known_document())
-
-    def html(self) -> str:
-        """The page for a browser: one file that loads nothing.
-
-        Raises:
-            InputError: the system has none.
-        """
-        from jaxscore.report.html.frame import render
-
-        return render(self._known_document())
-
-    def _known_document(self) -> Document:
-        if self.document is None:
-            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return self.document
-
     def to_frame(self) -> Any:
         """A pandas DataFrame without lists; see `System.rows`.
 
@@ -309,9 +288,6 @@ class Report:
         n = len(self.found.failures)
         failed = f", {n} failed" if n else ""
         return f"<Report {self.system}: {len(self.records)} items{failed}; {self.headline}>"
-
-    def _repr_markdown_(self) -> str:
-        return repr(self) if self.document is None else self.markdown()
 
 
 def _filled(text: str, counts: Mapping[str, float]) -> str:
@@ -345,19 +321,29 @@ def _judged(
 
 
 def marked(system: System, settings: Settings, records: Records, noise: Noise | None) -> Records:
-    """Records that say of each decision whether rounding could change it."""
-    kinds = _judged(system, settings, noise)
-    if not kinds:
+    """Records that say what rounding could change: decisions, and by how much numbers move."""
+    kinds, floors = _judged(system, settings, noise), metadata_of(system.record, NoiseFloor)
+    if noise is None or not (kinds or floors):
         return records
+    largest = {name: spread.largest for name, spread in noise.spread.items()}
 
     def mark(record: Record) -> Record:
         for unit in units(system, record):
             for field, decision, spread in kinds:
                 if field in unit:
                     unit[str(decision.within)] = _mark(unit, field, decision, spread)
+        for field, floor in floors:
+            if isinstance(noted := record.get(field), dict):
+                noted[floor.entry] = _raised(noted.get(floor.entry), largest[floor.spread])
         return record
 
     return records.changed_by(mark)
+
+
+def _raised(earlier: Any, spread: float) -> float | str | None:
+    """The larger of a noted spread and another one, as JSON has it."""
+    known = math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
+    return json_number(max(known, spread))
 
 
 def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool | None:

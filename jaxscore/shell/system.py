@@ -17,7 +17,13 @@ from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.tables import is_dataset
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Compared, arrow_type, metadata_of, per_token_fields
+from jaxscore.systems.system import (
+    Compared,
+    PublishedFlags,
+    arrow_type,
+    metadata_of,
+    per_token_fields,
+)
 from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
@@ -94,6 +100,9 @@ class System:
         aliases: flag without its hyphens -> further spellings, as published.
         source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
             `describe`, as an `LM` has.
+        model_field: of the items, which names the model if --model does not; empty if --model is
+            required.
+        published_flags: further flags of the published script; None if there are none.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -111,6 +120,8 @@ class System:
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     source: ClassVar[type] = type(None)
+    model_field: ClassVar[str] = ""
+    published_flags: ClassVar[PublishedFlags | None] = None
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
@@ -200,13 +211,25 @@ class System:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
         items.require_usable()
 
-    def recall(self, item: Any, record: Record, settings: Any) -> Record | None:
-        """The record of an item from the output of an earlier run, if it may stay as it is.
+    def recall(
+        self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
+    ) -> bool | None:
+        """Whether a record of an earlier output may stay; `score` finds it in `Items.recalled`.
 
-        `record` has the item's place in that output. By default outputs are made anew; finished
-        requests come from the journal in any case.
+        By default outputs are made anew; finished requests come from the journal in any case.
+
+        Args:
+            record: at the entry's place in that output; empty beyond its end.
+            made: see `Items.recall`.
+
+        Returns:
+            True if the entry needs no model, False if the record is of the entry and has to be
+            made again, None if it is of another entry.
+
+        Raises:
+            InputError: it was made in another way.
         """
-        return None
+        return False
 
     def rows(self, record: Record) -> Iterable[Record]:
         """Return the rows of a record in a data frame; by default one for each part."""

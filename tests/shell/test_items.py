@@ -8,6 +8,7 @@ import pytest
 
 from jaxscore.errors import InputError, NoItems
 from jaxscore.shell.items import Items, scored, with_examples
+from jaxscore.shell.made import check_made
 from jaxscore.shell.system import PAGE, Layout, Summary, System
 from jaxscore.systems.settings import Settings
 
@@ -47,9 +48,9 @@ def items(objects, system=None, **options):
     return Items(system, lambda: rows, Settings(), **options)
 
 
-def records(objects, system=None, earlier=(), **options):
+def records(objects, system=None, **options):
     system = system or Lengths()
-    found = scored(system, None, items(objects, system, **options), Settings(), earlier)
+    found = scored(system, None, items(objects, system, **options), Settings())
     return [record for _, record in found]
 
 
@@ -107,18 +108,60 @@ def test_items_are_read_anew_and_only_so_many():
     assert (len(some), some.n_all, len(n_read)) == (3, 3, 1)
     assert [item.text for item in some] == [item.text for item in some] == ["a", "aa", "aaa"]
     assert len(n_read) == 3
-    assert [item.text for item in some.without({1})] == ["a", "aaa"]
-    assert len(some.without({1})) == 2
+
+
+class Recalls(Lengths):
+    """Takes over records of the same text and version."""
+
+    def recall(self, entry, record, settings, made):
+        if record.get("text") != entry.item.text:
+            return None
+        check_made(entry.name, record, made)
+        return record["length"] > 0
+
+    def score(self, lm, items, settings):
+        for place, entry in enumerate(items.entries()):
+            yield items.recalled.get(place) or {"text": entry.item.text, "length": 1}
 
 
 def test_recalled_records_stay_and_the_others_are_scored():
-    class Recalls(Lengths):
-        def recall(self, item, record, settings):
-            return record if record.get("text") == item.text else None
+    some = items([{"text": text} for text in "abcd"], Recalls())
+    earlier = [
+        {"text": text, "length": n, "version": 2} for text, n in (("a", 9), ("x", 9), ("c", 0))
+    ]
+    assert some.recall(earlier, Settings(), {"version": 2}) == 1
+    assert some.recalled == {0: earlier[0]}
+    found = [record for _, record in scored(Recalls(), None, some, Settings())]
+    assert [one["length"] for one in found] == [9, 1, 1, 1]
+    assert some.recall(earlier[:1], Settings(), {}) == 0
 
-    earlier = [{"id": 1, "text": "a", "length": 100}, {"id": 2, "text": "x", "length": 100}]
-    found = records([{"text": t} for t in ("a", "b", "c")], Recalls(), earlier)
-    assert [one["length"] for one in found] == [100, 1, 1]
+
+@pytest.mark.parametrize(
+    ("texts", "made", "why"),
+    [
+        ("abc", {}, "holds 3 items and the input 2, so it is not of this input"),
+        ("xy", {}, "none of its items is the one in the same place of this input"),
+        ("ab", {"version": 3}, "item 1 was computed with version 2, this run has version 3"),
+        ("ab", {"model": "m"}, "item 1 was computed with model None, this run has model m"),
+    ],
+)
+def test_an_output_that_cannot_be_continued(texts, made, why):
+    some = items([{"text": text} for text in "ab"], Recalls())
+    with pytest.raises(InputError, match=why):
+        some.recall([{"text": t, "length": 1, "version": 2} for t in texts], Settings(), made)
+
+
+def test_the_model_that_the_first_item_names():
+    class Named(TypedDict, total=False):
+        generator: str
+
+    class Names(Lengths):
+        item = Named
+
+    some = items([{"generator": "a"}, {"generator": "b"}, {}], Names())
+    assert some.named_model("generator") == ("a", 2)
+    with pytest.raises(InputError, match='item 1 has no string "generator" that names the model'):
+        items([{"generator": 3}], Names()).named_model("generator")
 
 
 def test_more_or_fewer_records_than_items_are_an_error_of_the_system():

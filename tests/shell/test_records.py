@@ -1,6 +1,7 @@
 """Records on disk are what JSON has of them, at any place and in any order of access."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -58,6 +59,14 @@ def test_changes_are_made_as_records_are_read_and_leave_the_others():
     more = doubled.changed_by(lambda record: {"k": record["k"] + 1})
     assert [[one["k"] for one in each] for each in (out, doubled, more)] == [[1, 2], [2, 4], [3, 5]]
     assert more[1] == {"k": 5}
+
+
+def test_lines_stay_as_they_were_unless_records_change():
+    out = records({"k": np.float32([8.487728e-6])})
+    out.append_line(b'{"k": [1e-05], "m": 1}\n')
+    assert [*out.lines()] == [b'{"k":[0.000008487728]}\n', b'{"k": [1e-05], "m": 1}\n']
+    changed = out.changed_by(lambda record: {**record, "m": 2})
+    assert [json.loads(line) for line in changed.lines()] == [*changed]
 
 
 def test_a_view_computes_elements_when_they_are_read():

@@ -83,7 +83,7 @@ def test_score_in_plain_text(scorer):
     assert "its context is blank" in c["error"]
     assert [failure.name for failure in report.failures] == ["c"]
     assert report.settings["fewshot_left_out"] == 1
-    assert report.evaluation.remarks == [
+    assert report.remarks == [
         "fewshot: items that are one of the examples, and are scored after the others alone: 1"
     ]
     apart = evaluate("score", scorer, ITEMS, fewshot=SHOTS, boundary="separate")

@@ -20,7 +20,7 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
-from jaxscore.shell.items import Entry, read_entry
+from jaxscore.shell.items import Entry, Items, read_entry
 from jaxscore.shell.system import Record, Summary, System
 
 FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
@@ -146,6 +146,11 @@ class RecordSystem(System):
         for index, row in enumerate(records.rows):
             name = row_name(index, row.get("q_id") if isinstance(row, dict) else None)
             yield Row(index, f"{prefix}{name}", row)
+
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse no records; unusable ones alone have a report of their own."""
+        if not items.n_all:
+            items.require_usable()
 
     def entries(self, objects: Any) -> list[Entry]:
         """The rows as entries, the unusable ones included."""

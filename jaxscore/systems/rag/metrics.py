@@ -162,9 +162,11 @@ class Metrics(RecordSystem):
             )
             for name in settings.names
         }
-        means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items())
+        means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items() if good)
         return Summary(
-            headline=f"{means} over {len(good)} records",
+            headline=f"{means} over {len(good)} records"
+            if good
+            else "no record is left to evaluate",
             numbers=numbers,
             failures=failed(records),
         )

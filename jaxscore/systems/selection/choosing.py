@@ -20,7 +20,7 @@ from jaxscore.io.items import NOTHING, Row, item_label, read_lenient_rows
 from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import FILES, Summary, System
+from jaxscore.shell.system import FILES, Record, Summary, System
 from jaxscore.systems.selection import Item, confidences, responses
 from jaxscore.systems.selection.answers import (
     FORMS,
@@ -98,7 +98,7 @@ class Selection(System):
         way: its name in tables.
         decided_by: what should decide, for the headline.
         fallbacks: why it did not decide -> the explanation for people.
-        source: field of an item, with all responses between which it chooses.
+        responses_field: field of an item with all responses between which it chooses.
         field: field of a record, with the chosen response in a list.
     """
 
@@ -106,7 +106,7 @@ class Selection(System):
     way: ClassVar[str]
     decided_by: ClassVar[str]
     fallbacks: ClassVar[Mapping[str, str]] = {}
-    source: ClassVar[str] = "output"
+    responses_field: ClassVar[str] = "output"
     field: ClassVar[str] = "output"
 
     @abc.abstractmethod
@@ -266,7 +266,7 @@ class Selection(System):
         gold = read_gold(
             fields,
             context.settings.gold,
-            len(fields[self.source]),
+            len(fields[self.responses_field]),
             answers=rules is not None,
             code=rules is not None and rules.code,
         )
@@ -358,13 +358,19 @@ class Selection(System):
         """Show shares by N, and the wrong choices; see `selection.report`."""
         return report(run.source())
 
+    def rows(self, record: Record) -> Sequence[Record]:
+        """Return the record with the chosen response as a text, not in a list."""
+        return [{**record, self.field: next(iter(record[self.field]), None)}]
+
     def read_answers(
         self, fields: Mapping[str, Any], responses: Sequence[str | None], context: Context
     ) -> Answers:
         """Read the answers of the first responses of an item."""
         settings = context.settings
         gold = None if settings.gold is None else fields.get(settings.gold)
-        rules = answer_rules(fields, context.first, fields[self.source], settings.answer_rule, gold)
+        rules = answer_rules(
+            fields, context.first, fields[self.responses_field], settings.answer_rule, gold
+        )
         return read_answers(responses, rules)
 
 

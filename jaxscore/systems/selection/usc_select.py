@@ -111,7 +111,7 @@ class UscSelect(Selection):
     compared = compared("output", "model_input", without=("confidence_list",))
     way = "the model's reply"
     decided_by = "the reply"
-    source = "responses"
+    responses_field = "responses"
     fallbacks: ClassVar[Mapping[str, str]] = {
         NONE_NAMED: "the reply names no response",
         OUT_OF_RANGE: "the reply names a response that does not exist",
