@@ -286,6 +286,10 @@ class Perplexity(System):
             check_regular(file)
             yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
 
+    def takes_folder(self, path: Path) -> bool:
+        """Return True: a folder has texts, or a data set."""
+        return True
+
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
         """Documents as objects, or their texts alone."""
         for row in super().rows_of(objects):
