@@ -42,10 +42,11 @@ from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, TABLE_FORMS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
+from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
 from jaxscore.shell.system import Record, System
-from jaxscore.systems.system import SYSTEMS, Place, declaration, metadata_of
+from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.

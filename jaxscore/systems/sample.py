@@ -17,9 +17,9 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, name_of
-from jaxscore.systems.settings import setting
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder

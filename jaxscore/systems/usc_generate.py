@@ -14,12 +14,12 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import named, read_lenient_rows
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.local_path import local_path
+from jaxscore.shell.fields import PublishedFlags
 from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import PublishedFlags
 from jaxscore.text import chat_template
 from jaxscore.types.results import Generated
 

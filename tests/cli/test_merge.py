@@ -18,7 +18,7 @@ from jaxscore.io.json_output import StoredRecords
 from jaxscore.io.manifest import read_manifest
 from jaxscore.io.records import csv_line
 from jaxscore.report import document
-from jaxscore.systems.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
+from jaxscore.shell.rounding_audit import OF_REQUESTS, Noise, OtherLayouts, Spread
 from tests.cli.conftest import QWEN
 from tests.io.test_remote import content, store  # noqa: F401
 

@@ -25,9 +25,11 @@ from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Decision, Metric, NoiseFloor, Place
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import FILES, Layout, Summary, System
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
@@ -36,8 +38,6 @@ from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.confidences import Confidence, Inputs, read_inputs
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.right_responses import RightResponses
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric, NoiseFloor, Place
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
