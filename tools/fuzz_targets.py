@@ -27,7 +27,6 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.shell.items import read_file
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
-from jaxscore.systems.entries import read_file as read_entries
 from jaxscore.systems.paths import SYSTEM as PATHS
 from jaxscore.systems.paths import read_system_prompts
 from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
@@ -81,9 +80,7 @@ def read_json(data: bytes, folder: Path) -> None:
         (USC_GENERATE, USC_GENERATE.settings(n=4)),
     ):
         with refusing():
-            work = system.work
-            assert work is not None
-            work(read_entries(system, path, settings=chosen), chosen)
+            read_file(system, path, chosen).recall(read_previous_output(path), chosen, {})
     with refusing():
         items = read_items(path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
