@@ -29,10 +29,10 @@ from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, read_file, with_examples
+from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import System
-from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`

@@ -9,7 +9,7 @@ from typing import Any
 from jaxscore.cli import system_command
 from jaxscore.cli.help_pages import Parser, advanced
 from jaxscore.errors import InputError, check_choice
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 
 GROUPS = {
     "start here": {

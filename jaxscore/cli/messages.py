@@ -13,7 +13,7 @@ from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 from jaxscore.shell.report import Report as NewReport
-from jaxscore.systems.rounding_audit import Noise
+from jaxscore.shell.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

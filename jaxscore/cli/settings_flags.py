@@ -12,7 +12,7 @@ from jaxscore.io import records
 from jaxscore.io.config_file import TAKES_ONE
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.streams import form_of
-from jaxscore.systems.settings import MODEL_GROUP, FileFlag, SettingField, fields_of
+from jaxscore.shell.settings import MODEL_GROUP, FileFlag, SettingField, fields_of
 
 
 def add(

@@ -37,7 +37,7 @@ from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.shell.system import System
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 
 Command = Callable[[argparse.Namespace], int]
 DESCRIPTION = """\

@@ -9,8 +9,8 @@ from jaxscore.cli import messages, model_flags, outputs, settings_flags, shards
 from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
+from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.system import System
-from jaxscore.systems.prompt_settings import PromptSettings
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint

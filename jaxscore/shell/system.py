@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.tables import is_dataset
-from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import (
+from jaxscore.shell.fields import (
     Compared,
     PublishedFlags,
     arrow_type,
     metadata_of,
     per_token_fields,
 )
+from jaxscore.shell.settings import Settings
 from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:

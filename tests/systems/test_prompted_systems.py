@@ -10,8 +10,8 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems import chronologic
 from jaxscore.shell.items import with_examples
+from jaxscore.systems import chronologic
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
 from tests.conftest import CASES
 
