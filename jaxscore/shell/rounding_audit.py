@@ -118,7 +118,9 @@ class Draw:
 
     def add(self, request: Any, result: Any) -> None:
         """Draw or leave out one request with its result."""
-        if getattr(result, "error", None) is not None or not np.isfinite(result.logprob).any():
+        if not self._n or getattr(result, "error", None) is not None:
+            return
+        if not np.isfinite(result.logprob).any():
             return
         self._n_seen += 1
         if len(self.pairs) < self._n:
