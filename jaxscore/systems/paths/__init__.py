@@ -210,7 +210,7 @@ class Paths(System):
       Next to OUT.json are a readable report, OUT_report.md, and its data,
       OUT_report.json: means with bootstrap intervals, by length of path, settings;
       and OUT_report.html, the same for a browser with charts, the paths with the
-      least gain first and coloured tokens. For an OUT of another name these are
+      least gain first and colored tokens. For an OUT of another name these are
       OUT.report.md and so on.
 
     exit code: 0 all scored, 1 some paths failed (they hold `error`),
