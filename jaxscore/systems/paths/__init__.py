@@ -307,7 +307,7 @@ class Paths(System):
             lines=averages(means),
         )
 
-    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def rows(self, record: dict[str, Any]) -> list[dict[str, Any]]:
         """Return a row for each path, with the path as one text."""
         return [{**row, "path": " -> ".join(row["path"])} for row in super().rows(record)]
 
