@@ -68,7 +68,7 @@ class Settings(AnswerSettings):
     boundary: Literal["joint", "separate", "upstream"] = setting(
         "joint",
         help="where a query starts. joint: encoded as one text with what is before it, after the "
-        "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
+        "newline (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
 
@@ -316,17 +316,17 @@ class ProbSem(System):
 
     text scored, without its empty parts:
       {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
-      --boundary upstream keeps the line ends of an empty prompt and an empty text,
-      and scores the last line alone of a query with several, as published.
+      --boundary upstream keeps the newlines of an empty prompt and an empty text,
+      and of a query of several lines scores only the last one, as published.
 
     A query's logp is the sum of its tokens' log-probabilities (--normalize: their
     mean), divided by the temperature; the scores of a context are the softmax over
-    its queries. A line of --fewshot is as an entry of `context`, and is shown with
-    its expected query.
+    its queries. A line of --fewshot has the fields of an entry of `context`, and
+    is shown with its expected query.
 
       Without --prompt and --test, --input has suites, each with its prompt's file
-      beside it or a field "prompt", and --output is NAME.json, an array of contexts
-      with NAME_report.md, or FOLDER/ for several suites.
+      next to it or a field "prompt". --output is then NAME.json, an array of
+      contexts with NAME_report.md, or FOLDER/ for several suites.
 
     outputs, in --output-dir:
       <prompt>_<test>_<model>_results.csv    text, query, logp, score
@@ -334,7 +334,7 @@ class ProbSem(System):
                                              and settings
       <prompt>_<test>_<model>_report.md      readable, the worst 50 contexts
       <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
-      <the table>.run.json                   what the result was made of and with
+      <the table>.run.json                   how the result was made
       A flag that changes the numbers adds a suffix after <model>, so that runs with
       different flags keep separate files: --normalize _norm, --temperature 2
       _temp2, --boundary upstream _upstream, --answer-separator X
