@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxscore.systems.entries import read_file as read_entries
 
 from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, UNPRINTABLE, InputError

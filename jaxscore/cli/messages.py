@@ -168,10 +168,8 @@ def _describe_journal(scorer: "Scorer") -> str | None:
         return f"{journal.path}{JOURNAL_LOST}"
     if not journal.path.is_file():
         return None
-    blanks = counted.sampled_with_blank
-    note = f"; the texts include sampled answers with a blank: {blanks}" if blanks else ""
     restored = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
-    return f"{journal.path}, {restored}{note}"
+    return f"{journal.path}, {restored}"
 
 
 def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:
