@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from tests.cli.conftest import QWEN
-from tests.cli.test_merge import read_report
 from tests.conftest import CASES
 from tests.io.test_remote import content, store  # noqa: F401
 
