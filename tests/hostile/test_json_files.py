@@ -1,6 +1,7 @@
 """Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
 
 import dataclasses
+import functools
 import io
 import json
 
@@ -235,10 +236,9 @@ def test_any_values_in_an_items_fields(tmp_path, item):
     previous = outcome(lambda: read_previous_output(path))
     assert previous[0] == SAMPLE
     for system, settings in (("self-certainty", {}), ("usc-generate", {"n": 2})):
-        made, source = {"model": "m"}, path
-        outcome(lambda: recall(system, source, previous, made, **settings))  # noqa: B023
+        outcome(functools.partial(recall, system, path, previous, {"model": "m"}, **settings))
         assert checked_items(system, path, **settings)[0].n_all == 2
-        written(outcome(lambda: run(system, None, source, previous, **settings)))  # noqa: B023
+        written(outcome(functools.partial(run, system, None, path, previous, **settings)))
 
 
 @HOSTILE
