@@ -75,16 +75,16 @@ def read_json(data: bytes, folder: Path) -> None:
     for read in (read_items, read_previous_output):
         with refusing():
             read(path)
-    for system, chosen in (
+    for system, settings in (
         (SELF_CERTAINTY, SELF_CERTAINTY.settings()),
         (USC_GENERATE, USC_GENERATE.settings(n=4)),
     ):
         with refusing():
-            read_file(system, path, chosen).recall(read_previous_output(path), chosen, {})
+            read_file(system, path, settings).recall(read_previous_output(path), settings, {})
     with refusing():
         items = read_items(path)
-        for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
-            evaluate(system, None, items)
+        for name in ("select", "livecode-select", "livecode-parse", "usc-select"):
+            evaluate(name, None, items)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():
