@@ -67,7 +67,7 @@ def system(tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "__path__", [*systems.__path__, str(tmp_path / "systems")])
     found = {file: "".join(line[1:] for line in lines) for file, lines in hunks("Adding a system")}
     for table, file in (
-        (SYSTEMS, "jaxscore/shell/system.py"),
+        (SYSTEMS, "jaxscore/systems/__init__.py"),
         (listing.GROUPS["score"], "jaxscore/cli/listing.py"),
     ):
         added = ast.literal_eval(f"{{{found[file]}}}")

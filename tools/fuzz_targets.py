@@ -81,9 +81,7 @@ def read_json(data: bytes, folder: Path) -> None:
         (USC_GENERATE, USC_GENERATE.settings(n=4)),
     ):
         with refusing():
-            work = system.work
-            assert work is not None
-            work(read_entries(system, path, settings=chosen), chosen)
+            read_file(system, path, chosen).recall(read_previous_output(path), chosen, {})
     with refusing():
         items = read_items(path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):

@@ -266,11 +266,22 @@ class AuditedLM:
         first, self._n_requests = self._n_requests, self._n_requests + len(requests)
         chosen = [r for k, r in enumerate(requests, first) if k < ALL or k % EVERY == 0]
         audited = [request for request in chosen if self._is_short(request)]
-        found = audit_boundaries(self._lm.encoder, audited, own, others, self._most_positions)
-        names = {policy: name for name, policy in self._policies.items()}
-        counts = {"audited": len(audited), "too_long": len(chosen) - len(audited),
-                  "passed_over": len(requests) - len(chosen)}  # fmt: skip
-        self._boundaries.update(counts | {names[policy]: n for policy, n in found.items()})
+        counts = Counter(
+            audited=len(audited),
+            too_long=len(chosen) - len(audited),
+            passed_over=len(requests) - len(chosen),
+        )
+        groups: dict[tuple[str, ...], list[Request]] = {}
+        for request in audited:
+            groups.setdefault(getattr(request, "boundaries", ()), []).append(request)
+        for rewritten, group in groups.items():
+            counts.update(dict.fromkeys(rewritten, len(group)))
+            left = {p: name for name, p in self._policies.items() if name not in rewritten}
+            found = audit_boundaries(
+                self._lm.encoder, group, own, [p for p in others if p in left], self._most_positions
+            )
+            counts.update({left[policy]: n for policy, n in found.items()})
+        self._boundaries.update(counts)
 
     @property
     def _most_positions(self) -> int | None:
@@ -300,7 +311,7 @@ def effects_of(
     A model that would compute whole prompts again scores no sample.
 
     Args:
-        changed: other boundary -> requests that it would change; if none, its way is the run's.
+        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again.
 
     Returns:
         `boundary` and `blank`, each if it has another way.
@@ -315,8 +326,9 @@ def effects_of(
     sample, left = [], SAMPLED_CHARACTERS
     n = min(len(items), SAMPLED)
     places = {k * len(items) // n for k in range(n)}
+    longest = LONGEST if changed.get("too_long") else left  # as the audit leaves them out
     for place, item in enumerate(items):
-        if place in places and (size := len(str(item))) <= left:
+        if place in places and (size := len(str(item))) <= min(left, longest):
             sample.append(item)
             left -= size
     own = _way(system, lm, sample, settings)

@@ -170,7 +170,7 @@ class PromptSettings(ScoringSettings):
         file=FileFlag(
             name="system-file",
             read=read_system_prompt,
-            help="the same from a text file, without line ends at its end",
+            help="the same from a text file, without newlines at its end",
             advanced=True,
         ),
     )
@@ -348,7 +348,7 @@ class AnswerSettings(PromptSettings):
         None,
         metavar="TEXT",
         help="text between a prompt and its answer, in examples too, scored with the answer "
-        "(default: as published: in paths nothing, in chronologic a blank, in probsem a line end)",
+        "(default: as published: in paths nothing, in chronologic a space, in probsem a newline)",
     )
 
     def __post_init__(self) -> None:

@@ -358,7 +358,7 @@ class Preferences(System):
       id, ref_chosen_logps, ref_rejected_logps (sums of the completion's
       log-probabilities, nats), n_chosen, n_rejected (tokens in the sums), and all
       fields of the input line.
-      Beside OUT lies OUT.run.json: what made it, and how many pairs failed.
+      Next to OUT is OUT.run.json: how it was made, and how many pairs failed.
 
     exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
                2 unusable input. A failed line holds the fields of its input line

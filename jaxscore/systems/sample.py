@@ -226,15 +226,16 @@ class Sample(GeneratingSystem):
       generator     the model
       configs       what it sampled with
       error         why it has fewer than n responses
-      Next to OUT is OUT.run.json: what made it, and how many prompts failed.
+      Next to OUT is OUT.run.json: how it was made, and how many prompts failed.
 
     Each sample has a seed of its own, made of --seed, the item's prompt and id, and
     the sample's number: other items and a higher n leave it as it is. Rounding
-    depends on what is written side by side and may, rarely, turn a token; with
-    --reproducible nothing does.
+    depends on the texts of the same batch and may, rarely, change a token; with
+    --reproducible it does not.
 
-    The same command continues a run that was interrupted, from its journal, and an
-    output of fewer prompts or with a lower n.
+    The same command continues an interrupted run from its journal, and an output of
+    fewer prompts. With a higher n it writes the missing samples; those of the
+    output come from the journal, or are drawn again with the same seeds.
 
       python -m jaxscore sample --model M --input p.jsonl -n 16 --output s.json
       python -m jaxscore self-certainty --input s.json --gold answer

@@ -220,10 +220,10 @@ class UscGenerate(GeneratingSystem):
                     the ids of model_input, and of the reply as they were drawn
       generator     the model
       configs       what it generated with
-      Next to OUT is OUT.run.json: what made it, and how many items failed.
+      Next to OUT is OUT.run.json: how it was made, and how many items failed.
 
-    The same command continues a run that was interrupted, from its journal, and an
-    output of fewer items.
+    The same command continues an interrupted run from its journal, and an output of
+    fewer items.
 
       python -m jaxscore usc-generate --input samples.json --model NAME -n 8
       python -m jaxscore usc-select --input samples-consistency-8.json

@@ -27,8 +27,9 @@ from jaxscore.systems.rag import experiment_folder, results_table, retrieval_run
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty import right_responses
+from jaxscore.systems.self_certainty.confidences import read_inputs
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
-from tests.systems.works import begin
+from tests.systems.checked import checked_items, recall
 
 SAMPLE = {
     "id": "s1",
@@ -92,8 +93,8 @@ WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
     "select": ("in.json", [SAMPLE], items_of(SELECT)),
-    "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
-    "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
+    "usc-generate": ("in.json", [SAMPLE], lambda path: checked_items("usc-generate", path, n=2)),
+    "self-certainty": ("in.json", [SAMPLE], functools.partial(checked_items, "self-certainty")),
     "records": (
         "eval_dev_out.json",
         [RECORD],
@@ -112,7 +113,7 @@ LINES = {
     "examples of probsem": ({"text": "A", "expected": 0}, shots(PROBSEM)),
     "choose": (CHOICE, items_of(CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, items_of(PERPLEXITY)),
-    "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
+    "sample": (PROMPT, lambda path: checked_items("sample", path, n=1)),
 }
 
 
@@ -168,13 +169,12 @@ def test_the_line_is_named(name, line, tmp_path):
 @given(fields(PROMPT), fields({"output": ["a"], "finish": ["eos"], "model_input": "", **PROMPT}))
 def test_any_values_in_a_prompts_fields_and_in_an_earlier_record(prompt, record):
     """It is read, or fails by name; what an earlier run has left is taken, or refused."""
-    work = begin("sample", [PROMPT, prompt], n=2)
-    assert not any(UNPRINTABLE.search(entry.name) for entry in work.entries)
-    write_array(io.StringIO(), work.records())
-    model = {"model": record.get("generator")}
-    found = outcome(lambda: begin("sample", [PROMPT, prompt], [record], n=2, model=model))
+    items, _ = checked_items("sample", [PROMPT, prompt], n=2)
+    assert not any(UNPRINTABLE.search(entry.name) for entry in items.entries())
+    made = {"model": record.get("generator")}
+    found = outcome(lambda: recall("sample", [PROMPT, prompt], [record], made, n=2))
     if not isinstance(found, InputError):
-        write_array(io.StringIO(), found.records())
+        write_array(io.StringIO(), found[0].recalled.values())
 
 
 @HOSTILE
@@ -188,8 +188,9 @@ def test_any_value_as_gold(value):
         report.markdown().encode()
         report.json().encode()
         write_array(io.StringIO(), map(dict, report.items))
-    found = right_responses.read(begin("self-certainty", items).inputs, "g")
-    assert found.graded[0].right == [True, False]
+    entries, settings = checked_items("self-certainty", items)
+    inputs = [read_inputs(entry.name, entry.item, settings) for entry in entries.entries()]
+    assert right_responses.read(inputs, "g").graded[0].right == [True, False]
 
 
 @HOSTILE
@@ -211,10 +212,9 @@ def test_any_values_in_an_items_fields(tmp_path, item):
     previous = outcome(lambda: read_previous_output(path))
     assert previous[0] == SAMPLE
     for system, settings in (("self-certainty", {}), ("usc-generate", {"n": 2})):
-        outcome(functools.partial(begin, system, path, previous, **settings))
-        work = begin(system, path, **settings)
-        assert len(work.entries) == 2
-        write_array(io.StringIO(), work.records())
+        outcome(lambda: recall(system, path, previous, {}, **settings))  # noqa: B023
+        items, _ = checked_items(system, path, **settings)
+        assert items.n_all == 2
 
 
 @HOSTILE

@@ -388,11 +388,11 @@ class Choose(System):
       gold also gold, acc, acc_norm, acc_pmi, chance, skill, skill_norm, skill_pmi,
       brier; other fields of the input line. An OUT that ends in .csv, .tsv or
       .parquet is a table with these columns.
-      Beside OUT lie OUT.report.md, OUT.report.json (accuracy, skill, calibration,
-      by category, wrong items first), OUT.report.html, which shows them in a
-      browser, and OUT.run.json. With --audit-noise an item has `within_noise` and
-      `acc_within_noise`: whether rounding could change the choice by the sum, and
-      whether it is right.
+      Next to OUT are OUT.report.md and OUT.report.json (accuracy, skill and
+      calibration, also by category), OUT.report.html, a page for a browser with
+      wrong items first, and OUT.run.json. With --audit-noise an item has
+      `within_noise` and `acc_within_noise`: whether rounding could change the
+      choice by the sum, and whether it is right.
 
     exit code: 0 all scored, 1 some items failed (their lines hold `error`),
                2 unusable input.

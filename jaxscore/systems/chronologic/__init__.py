@@ -409,17 +409,17 @@ class Chronologic(System):
 
     MODEL and QUESTIONS.jsonl may be given by --model and --input. The order of a
     question's options follows from the seed and its own texts, whatever else is in
-    the file. A question without a right answer is scored with a remark, and top
+    the file. A question without a right answer is scored with a warning, and top
     accuracy leaves it out; with --mcq it fails. Flags without effect in a mode are
     named on stderr.
 
-    output, in --output-dir (default: beside the questions); no file is replaced:
+    output, in --output-dir (default: next to the questions); no file is replaced:
       eval_report_<model>_<time>.md     readable, the worst 50 questions
       eval_report_<model>_<time>.html   for a browser, with all questions
       eval_results_<model>_<time>.json  the same as JSON, with all questions
-      <the report>.run.json             what the result was made of and with
+      <the report>.run.json             how the result was made
       --output NAME.json writes the questions as one JSON array, and NAME_report.md,
-      .json and .html beside it; several files need --output FOLDER/ and a mode.
+      .json and .html next to it; several files need --output FOLDER/ and a mode.
       The names begin eval_report_full_ and eval_report_mcq_ in those modes.
       With --audit-noise a question also holds `within_noise` and
       `correct_within_noise` (--mcq: `letter_correct_within_noise`): whether

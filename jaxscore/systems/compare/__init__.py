@@ -27,8 +27,8 @@ with intervals and tests, and what flipped. No model runs.
 
   python -m jaxscore compare a.jsonl b.jsonl
 
-input, two files that these commands wrote; where OUT.run.json lies beside a
-file, it says what made it:
+input, two files that these commands wrote; OUT.run.json next to a file
+describes how it was made:
   score           OUT.jsonl, OUT.parquet    paths         OUT.json
   chronologic     eval_results_….json       probsem       …_results.json
   judge           eval_…_judge_….json       metrics       eval_…_out.json
@@ -45,14 +45,14 @@ p, corrected by Holm's method for the number of tests:
              flipped together.
   decisions  right or wrong: McNemar's exact test, Newcombe's interval; which
              flipped, by how much, and how many flips lie within the noise
-             floor, where the runs were made with --audit-noise
-  OUT.report.md is the page, OUT.report.html the page for a browser,
-  OUT.report.json their data, OUT.run.json what made them; of an OUT that ends
-  in .json they are OUT_report.md, OUT_report.html, OUT_report.json and
-  OUT.json.run.json. OUT itself is no file. The default is A's name, -vs- and
-  B's name, beside A.
+             floor, if the runs were made with --audit-noise
+  OUT.report.md is the report, OUT.report.html the page for a browser,
+  OUT.report.json their data, OUT.run.json how they were made; if OUT ends in
+  .json they are OUT_report.md, OUT_report.html, OUT_report.json and
+  OUT.json.run.json. OUT itself is not written. The default is A's name, -vs-
+  and B's name, next to A.
 
-exit code: 0 compared, also where items have no partner (they are listed);
+exit code: 0 compared, also if items have no partner (they are listed);
            1 some items failed in a run (they are left out), 2 unusable input,
            two systems, settings that count otherwise, or no pair.
 """

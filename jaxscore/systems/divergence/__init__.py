@@ -125,7 +125,8 @@ class Divergence(System):
       intervals, percentiles, the tokens and texts with the largest divergence), its
       numbers, OUT.jsonl.report.json, OUT.jsonl.report.html, a page for a browser
       with the tokens of these texts colored by KL(p || q), and OUT.jsonl.run.json:
-      what made it. With --summary-only `merge` knows no percentiles and no tokens.
+      how it was made. With --summary-only the report of `merge` has no percentiles
+      and no tokens.
 
     exit code: 0 all compared, 1 some texts failed (their lines hold `error`),
                2 unusable input, or two models that cannot be compared.

@@ -210,7 +210,7 @@ class Paths(System):
       Next to OUT.json are a readable report, OUT_report.md, and its data,
       OUT_report.json: means with bootstrap intervals, by length of path, settings;
       and OUT_report.html, the same for a browser with charts, the paths with the
-      least gain first and coloured tokens. For an OUT of another name these are
+      least gain first and colored tokens. For an OUT of another name these are
       OUT.report.md and so on.
 
     exit code: 0 all scored, 1 some paths failed (they hold `error`),
@@ -306,6 +306,10 @@ class Paths(System):
             ],
             lines=averages(means),
         )
+
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return a row for each path, with the path as one text."""
+        return [{**row, "path": " -> ".join(row["path"])} for row in super().rows(record)]
 
     def report(self, run: Report) -> Document:
         """The paths with the least gain first; see `paths.report`."""

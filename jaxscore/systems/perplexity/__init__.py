@@ -234,9 +234,9 @@ class Perplexity(System):
       n_windows, sum_logprob, mean_logprob, perplexity (per token), bits_per_byte,
       bits_per_word; other fields of the input line. An OUT that ends in .csv, .tsv
       or .parquet is a table with these columns.
-      Beside OUT lie OUT.report.md, OUT.report.json (means over all documents
-      together, worst documents first), OUT.report.html, which shows them in a
-      browser, and OUT.run.json.
+      Next to OUT are OUT.report.md and OUT.report.json (means over all documents
+      together), OUT.report.html, a page for a browser with the worst documents
+      first, and OUT.run.json.
 
     exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
                2 unusable input.

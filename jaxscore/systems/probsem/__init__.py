@@ -22,7 +22,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import setting
-from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
+from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
     NO_ANSWER,
@@ -68,7 +68,7 @@ class Settings(AnswerSettings):
     boundary: Literal["joint", "separate", "upstream"] = setting(
         "joint",
         help="where a query starts. joint: encoded as one text with what is before it, after the "
-        "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
+        "newline (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
 
@@ -316,17 +316,17 @@ class ProbSem(System):
 
     text scored, without its empty parts:
       {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
-      --boundary upstream keeps the line ends of an empty prompt and an empty text,
-      and scores the last line alone of a query with several, as published.
+      --boundary upstream keeps the newlines of an empty prompt and an empty text,
+      and of a query of several lines scores only the last one, as published.
 
     A query's logp is the sum of its tokens' log-probabilities (--normalize: their
     mean), divided by the temperature; the scores of a context are the softmax over
-    its queries. A line of --fewshot is as an entry of `context`, and is shown with
-    its expected query.
+    its queries. A line of --fewshot has the fields of an entry of `context`, and
+    is shown with its expected query.
 
       Without --prompt and --test, --input has suites, each with its prompt's file
-      beside it or a field "prompt", and --output is NAME.json, an array of contexts
-      with NAME_report.md, or FOLDER/ for several suites.
+      next to it or a field "prompt". --output is then NAME.json, an array of
+      contexts with NAME_report.md, or FOLDER/ for several suites.
 
     outputs, in --output-dir:
       <prompt>_<test>_<model>_results.csv    text, query, logp, score
@@ -334,7 +334,7 @@ class ProbSem(System):
                                              and settings
       <prompt>_<test>_<model>_report.md      readable, the worst 50 contexts
       <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
-      <the table>.run.json                   what the result was made of and with
+      <the table>.run.json                   how the result was made
       A flag that changes the numbers adds a suffix after <model>, so that runs with
       different flags keep separate files: --normalize _norm, --temperature 2
       _temp2, --boundary upstream _upstream, --answer-separator X
@@ -416,14 +416,24 @@ class ProbSem(System):
         first = next(iter(items), None)
         if first is None:
             return
-        prompting = prompting_of(lm, first, settings)
+        # Boundaries that write another text for some suites, see `Context.split`.
+        is_upstream = settings.boundary == "upstream"
+        names = tuple(name for name in BOUNDARIES if (name == "upstream") != is_upstream)
+        other = dataclasses.replace(settings, boundary="joint" if is_upstream else "upstream")
+        prompting, other_prompting = (prompting_of(lm, first, each) for each in (settings, other))
         settings.note(lm, prompting, (context.text for context in items))
         pending: deque[list[Request]] = deque()  # of contexts without a record
 
         def requests() -> Iterator[Request]:
             for context in items:
-                pending.append(requests_of(context, prompting, settings))
-                yield from pending[-1]
+                own = requests_of(context, prompting, settings)
+                others = requests_of(context, other_prompting, other)
+                for k, request in enumerate(own):
+                    if request != others[k]:
+                        texts = request.context, request.continuation
+                        own[k] = Rewritten(request.id, *texts, boundaries=names)
+                pending.append(own)
+                yield from own
 
         n = len(items) * len(first.queries)
         results = lm.stream(requests(), n_requests=n, **settings.options())

@@ -243,9 +243,10 @@ class Judge(JudgeSystem):
     the judge, one of:
       --llm [MODEL [SHORT]]   a model on this machine; --model MODEL is the same.
                               With use_logits in the evaluator file the score is
-                              the mean worth of the labels by their next-token
-                              probabilities. Without it the model writes an answer,
-                              and the score is the worth of the one label in it
+                              the mean value of the labels, weighted by their
+                              next-token probabilities. Without it the model
+                              writes an answer, and the score is the value of the
+                              one label in it
                               (-100, outside the mean, for no label or several)
                               A prompt has the special tokens of the model's chat
                               template; no BOS is added
@@ -275,7 +276,7 @@ class Judge(JudgeSystem):
     eval_<split>_out_<N>.json. A metric that exists is kept. One that was made with
     other settings or records is refused, unless --force is given.
 
-    Evaluator files (--llm-prompt) hold prompts, labels and what each is worth.
+    Evaluator files (--llm-prompt) hold prompts, labels and their values.
     Templates are filled with rubrik_section (the labels), question, answer,
     prediction, prediction_1 and prediction_2 in braces, also in Python f-strings as
     BERGEN writes them. Templates with other fields are refused.

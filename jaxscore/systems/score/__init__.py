@@ -143,8 +143,8 @@ class Score(System):
       self_certainty and their means, and `greedy` of a server that lists nothing.
       Next to OUT are OUT.report.md and OUT.report.json, the numbers of all requests
       together; OUT.report.html, a page for a browser: charts, and the requests with
-      coloured tokens, least probable first (at most 50,000 of them); and
-      OUT.run.json: what made it, and how many requests failed.
+      colored tokens, least probable first (at most 50,000 of them); and
+      OUT.run.json: how it was made, and how many requests failed.
       --audit-noise reports there, and on stdout, how far rounding moves numbers.
 
     exit code: 0 all scored, 1 some requests failed (their lines hold `error`),

@@ -165,8 +165,8 @@ class MeasureSettings(Settings):
         "count",
         group=GROUP,
         advanced=True,
-        help="count: tokens before a word that are blanks alone belong to it (default); skip: "
-        "they belong to no word. A remark tells what it changes",
+        help="count: tokens of spaces alone before a word belong to it (default); skip: "
+        "they belong to no word. A warning reports what it changes",
     )
 
     def __post_init__(self) -> None:

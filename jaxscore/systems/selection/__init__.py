@@ -135,7 +135,7 @@ class GradedSettings(Settings):
         metavar="FIELD",
         expected="the name of a field",
         help="field of the items with the right answer, a list of acceptable ones, or true or "
-        "false for each response: report how often the choice is right, beside the first sample, a "
+        "false for each response: report how often the choice is right, and the first sample, a "
         "majority vote and an oracle",
     )
     n_bootstrap: int = setting(

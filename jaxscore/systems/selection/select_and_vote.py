@@ -196,7 +196,7 @@ class Select(RankedSelection):
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
-    2, 4, ... N responses is printed beside the first sample's, a majority vote's
+    2, 4, ... N responses is printed next to the first sample's, a majority vote's
     and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
     OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
     has a readable answer, there is no share, and the exit code is 1.
@@ -229,7 +229,7 @@ class Vote(RankedSelection):
     """For each question keep the answer with the most votes among the first N
     responses. Responses are ranked by self-certainty; rank r, from 0, of n gives
     (n - r)^power votes to its answer (Borda voting, arXiv 2502.18581). Power 0 is
-    the majority vote; a high power comes near `select`.
+    the majority vote; a high power approximates `select`.
 
     input, a JSON array as `self-certainty` writes it:
       [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "math",
@@ -238,12 +238,12 @@ class Vote(RankedSelection):
         "confidence_list": [12.3, 11.0, 19.8]}]
 
     Answers are found as `select` finds them: --gold can change the choice, not only
-    its grade, since a numeric gold also has responses without another form read by
-    their last number. They are equal when they are the same
-    after sanitising: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items
-    with "dataset": "crux" hold code, and only the quotes around an answer are left
-    out. Where `task` or `subtask` holds amps_hard, SymPy also compares unequal
-    answers: they are equal when their difference is below 0.001.
+    its grade, since with a numeric gold a response without another form is read by
+    its last number. Answers are equal if they are the same after normalization:
+    1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items with
+    "dataset": "crux" hold code: only the quotes around an answer are removed. If
+    `task` or `subtask` contains amps_hard, SymPy also compares answers that differ:
+    they are equal if their difference is below 0.001.
 
     output, the same items with
       output        the first response of the winning answer, in a list
@@ -261,7 +261,7 @@ class Vote(RankedSelection):
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
-    2, 4, ... N responses is printed beside the first sample's, a majority vote's,
+    2, 4, ... N responses is printed next to the first sample's, a majority vote's,
     an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
     and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
     .json). If no response has a readable answer, there is no share, and the exit

@@ -92,7 +92,7 @@ class UscSelect(Selection):
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
-    2, 4, ... N responses is printed beside the first sample's, a majority vote's
+    2, 4, ... N responses is printed next to the first sample's, a majority vote's
     and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
     OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
     has a readable answer, there is no share, and the exit code is 1.

@@ -349,9 +349,9 @@ class SelfCertainty(System):
                            `truncate` where the input was cut; with --audit-noise
                            `noise`: how far, in nats, rounding moves a confidence.
                            `select` and `vote` mark what that could change.
-      Next to OUT are OUT.run.json: what made it, and how many outputs failed; and
-      OUT_report.html, a page for a browser: charts, and each item's outputs in
-      order of certainty.
+      Next to OUT are OUT.run.json: how it was made, and how many outputs failed;
+      and OUT_report.html, a page for a browser: charts, and each item's outputs,
+      the most certain first.
 
     --gold FIELD reports how well four confidences find the right outputs:
     self-certainty, negative mean entropy, mean log-probability and negative
@@ -366,11 +366,10 @@ class SelfCertainty(System):
       (OUT.report.md where OUT does not end in .json). If no output has a readable
       answer, `right` is null, no AUROC is reported, and the exit code is 1.
 
-    The same command continues a run that was interrupted, from its journal. It also
-    continues an output, and a file that the published script has left half done: it
-    scores the items without all confidences, and those that have changed. That
-    script reads every prediction one token late (--alignment upstream) and cuts
-    long texts silently.
+    The same command continues an interrupted run from its journal. It also
+    continues an output, and an incomplete file of the published script: it scores
+    the items that lack a confidence or have changed. That script reads every
+    prediction one token late (--alignment upstream) and cuts long texts silently.
 
       python -m jaxscore self-certainty --input samples.json
           writes samples-confidence-list.json
