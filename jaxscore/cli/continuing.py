@@ -96,7 +96,7 @@ def begin(
 
 
 def _flag_facts(args: argparse.Namespace, model: str | None) -> dict[str, Any]:
-    """What flags say of a model, as `record_facts` does; `auto` depends on the device."""
+    """Return the facts of `record_facts` that flags give; `auto` depends on the device."""
     facts = {
         "model": model,
         "revision": args.revision,

@@ -238,7 +238,7 @@ def add_records(records: Records, path: Path, system: System, settings: Any) -> 
     """Add the records of a finished output; lines of JSONL stay as they are.
 
     Raises:
-        InputError: it cannot be read, or a line is no record.
+        InputError: it cannot be read, or a line is not a record.
     """
     if form_of(path) in (*TABLE_FORMS, ".json"):
         numbered = [field for field, _ in metadata_of(system.record, Place)]

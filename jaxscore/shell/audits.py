@@ -41,7 +41,7 @@ NO_SHARING = (
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """What other ways of scoring do to a sample.
+    """The effect of other ways of scoring on a sample.
 
     Attributes:
         n_items: numbers of the sample that all ways have.
@@ -70,13 +70,13 @@ class Effect:
 
     @property
     def raises_most(self) -> bool:
-        """Whether most answers are more probable in the last way."""
+        """Return True if most answers are more probable in the last way."""
         return 2 * self.n_raised > self.n_answers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a run knows and its records do not say. `a + b` are the facts of both runs as one.
+    """Facts of a run that its records lack. `a + b` are the facts of both runs as one.
 
     Attributes:
         seconds: wall time of the model.
@@ -115,7 +115,7 @@ class Facts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has them."""
+        """Return the facts as a manifest has them."""
         found: dict[str, Any] = to_json_value(self)
         return found
 
@@ -212,7 +212,7 @@ class AuditedLM:
             self._seconds += time.perf_counter() - started
 
     def facts(self) -> Facts:
-        """What was noted so far; scores the drawn requests again in other layouts."""
+        """Return what was noted so far; scores the drawn requests again in other layouts."""
         warnings = self.warnings.copy()
         warnings.update(dict.fromkeys(self._lm.remarks, 1))  # known after the results
         return Facts(
@@ -289,7 +289,7 @@ class AuditedLM:
         return None if is_cut else self._lm.capabilities.max_positions
 
     def _is_short(self, request: Request) -> bool:
-        """Whether other boundaries can encode a request in bounded time."""
+        """Return True if other boundaries can encode a request in bounded time."""
         if "reencoded" not in self._policies.values():
             return True
         return len(request.continuation) <= LONGEST and len(request.context) <= PIECE

@@ -82,7 +82,7 @@ class NoiseFloor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """How `compare` finds the units of two runs and pairs them: by id and by text.
+    """Rules by which `compare` pairs the units of two runs: by id and by text.
 
     A unit is a record, or an entry of a list that the record holds. Functions take the unit with
     all fields of its record, those that the user added included:

@@ -325,7 +325,7 @@ def with_examples(system: System, settings: Any) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
-    """Of each field of an item the name, whether it is required, and the types of `_json_types`."""
+    """Return each field's name, whether it is required, and the types of `_json_types`."""
     hints = typing.get_type_hints(kind)
     return [
         (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))

@@ -8,7 +8,7 @@ from jaxscore.lm import LM
 
 
 def record_facts(lm: LM) -> dict[str, Any]:
-    """What a record says of a model and its precision; None for what does not apply."""
+    """Return a record's facts of a model and its precision; None for what does not apply."""
     described = lm.describe()
     return {
         "model": described["model"],

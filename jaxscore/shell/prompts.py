@@ -49,7 +49,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Prompting:
-    """How prompts of items become the contexts that a model reads.
+    """The way from prompts of items to the contexts that a model reads.
 
     Attributes:
         tokenizer: its chat template makes the text; None is plain text.
@@ -115,7 +115,7 @@ class Prompting:
         return self.tokenizer is None
 
     def n_left_out(self, keys: Iterable[Hashable]) -> int:
-        """How many items are one of the examples, and so do not see it."""
+        """Return the number of items that are one of the examples, and so do not see it."""
         own = {one.key for one in self.examples}
         return sum(key in own for key in keys)
 
@@ -210,7 +210,7 @@ class PromptSettings(ScoringSettings):
         return {k: v for k, v in values.items() if k not in PromptSettings.__annotations__}
 
     def policies(self) -> dict[str, str]:
-        """As of `ScoringSettings`; in a conversation `joint` is `exact`, see `Prompting`."""
+        """See `ScoringSettings`; in a conversation `joint` is `exact`, see `Prompting`."""
         found = super().policies()
         if not self.apply_chat_template:
             return found
@@ -281,7 +281,7 @@ class PromptSettings(ScoringSettings):
     def prompting(
         self, lm: LM, examples: Iterable[Example], *, system: str | None = None
     ) -> Prompting:
-        """How the settings make prompts.
+        """Return the `Prompting` of the settings.
 
         Args:
             lm: its tokenizer has the chat template, if that is applied.
@@ -306,7 +306,7 @@ class PromptSettings(ScoringSettings):
         return prompting
 
     def facts(self, prompting: Prompting, n_left_out: int | None) -> dict[str, Any]:
-        """What a report says of the prompts: only what was requested.
+        """Return a report's facts of the prompts: only what was requested.
 
         Args:
             n_left_out: items that are one of the examples; None leaves it out.

@@ -1,4 +1,4 @@
-"""What is found, in the forms in which people and programs read it."""
+"""Results in the forms in which people and programs read them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -31,7 +31,7 @@ class FileFlag:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a setting is described and checked, on the command line and in Python.
+    """The description and checks of a setting, on the command line and in Python.
 
     Attributes:
         help: one or two lines for `--help`.
@@ -94,7 +94,7 @@ class SettingField(NamedTuple):
 
     @property
     def is_required(self) -> bool:
-        """Whether it has to be given."""
+        """True if it has to be given."""
         return self.default is dataclasses.MISSING
 
     def check(self, value: object) -> None:

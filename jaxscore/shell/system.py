@@ -1,4 +1,4 @@
-"""What a system declares: items in, records out, and what the records say together.
+"""The declaration of a system: items in, records out, and a summary of the records.
 
     items ── score(lm, items, settings) ──> records ── summarize ──> Summary ── report ──> Document
              streams, resumes, shards       on disk     pure, streaming
@@ -57,7 +57,7 @@ class Rewritten(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What the records say together.
+    """The summary of all records.
 
     Attributes:
         headline: the result in one line.
@@ -148,7 +148,7 @@ class System:
         return {self.id_field: entry.id, "error": entry.error}
 
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
-        """What finished records say together. Pure; reads them as often as it needs.
+        """Summarize finished records. Pure; reads them as often as it needs.
 
         Records are as JSON has them: NaN is null, infinities are "Infinity" and "-Infinity".
         """
@@ -225,7 +225,7 @@ class System:
     def recall(
         self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
     ) -> bool | None:
-        """Whether a record of an earlier output may stay; `score` finds it in `Items.recalled`.
+        """Decide if a record of an earlier output may stay; `score` has it in `Items.recalled`.
 
         By default outputs are made anew; finished requests come from the journal in any case.
 
@@ -251,7 +251,7 @@ class System:
 
     @property
     def has_ids(self) -> bool:
-        """Whether records have the item's id and its other fields."""
+        """Return True if records have the item's id and its other fields."""
         return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
 
     @functools.cached_property
@@ -286,7 +286,7 @@ class System:
 
 
 def units(system: System, record: Record) -> Iterable[Record]:
-    """What one number stands for: the record, or each of its parts; none of a failed record."""
+    """Return the units that have numbers: a record or its parts; none of a failed one."""
     if "error" in record:
         return ()
     return record[system.parts] if system.parts else (record,)
