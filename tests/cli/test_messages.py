@@ -101,9 +101,9 @@ def test_the_noise_floor_is_told_where_an_audit_was_asked_for():
 
 
 def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place, monkeypatch):
-    from jaxscore.cli import system_command
+    from jaxscore.cli import execute
 
-    folder, real = place({"context": "a", "continuation": " b"}), system_command.run_declared
+    folder, real = place({"context": "a", "continuation": " b"}), execute.run_system
     journal = folder / ".jaxscore/out.jsonl.journal"
 
     def removes(*args, **settings):
@@ -111,7 +111,7 @@ def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place,
         journal.unlink()
         return report
 
-    monkeypatch.setattr(system_command, "run_declared", removes)
+    monkeypatch.setattr(execute, "run_system", removes)
     words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
     ran = run("score", "--model", QWEN, *words)
     assert ran.code == 0
