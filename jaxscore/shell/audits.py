@@ -23,7 +23,7 @@ from jaxscore.lm import LM, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
-from jaxscore.shell.system import Aside, System, units
+from jaxscore.shell.system import Aside, Record, System, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
@@ -304,36 +304,41 @@ class AuditedLM:
 
 
 def effects_of(
-    system: System, lm: Any, items: Items, settings: Any, changed: Mapping[str, int]
+    system: System,
+    lm: Any,
+    items: Items,
+    settings: Any,
+    changed: Mapping[str, int],
+    records: Sequence[Record],
 ) -> dict[str, Effect]:
     """Score a sample of the items in other ways, in no counter and no journal.
 
     A model that would compute whole prompts again scores no sample.
 
     Args:
-        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again.
+        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again: its
+            numbers are the run's, so that shards add up.
+        records: the run's, one for each of all objects.
 
     Returns:
         `boundary` and `blank`, each if it has another way.
     """
-    kinds = {
-        kind: ways
-        for kind, ways in settings.variants().items()
-        if any(changed.get(name, 1) for name in ways)
-    }
-    if not kinds or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
+    variants = settings.variants()
+    if not variants or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
         return {}
-    sample, left = [], SAMPLED_CHARACTERS
+    sample, numbers, left = [], [], SAMPLED_CHARACTERS
     n = min(len(items), SAMPLED)
-    places = {k * len(items) // n for k in range(n)}
+    positions = {k * len(items) // n for k in range(n)}
     longest = LONGEST if changed.get("too_long") else left  # as the audit leaves them out
-    for place, item in enumerate(items):
-        if place in places and (size := len(str(item))) <= min(left, longest):
+    usable = ((k, e.item) for k, e in enumerate(items.entries()) if e.error is None)
+    for position, (place, item) in enumerate(usable):
+        if position in positions and (size := len(str(item))) <= min(left, longest):
             sample.append(item)
+            numbers.append(_results(system, records[place]))
             left -= size
-    own = _way(system, lm, sample, settings)
+    own = _way(system, lm, sample, settings) if "blank" in variants else (numbers, [])
     out = {}
-    for kind, ways in kinds.items():
+    for kind, ways in variants.items():
         other = {
             name: _way(system, lm, sample, variant) if changed.get(name, 1) else own
             for name, variant in ways.items()
@@ -351,8 +356,13 @@ def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
     watched = AuditedLM(lm, settings, retains=True)
     with lm.uncounted():
         records = list(system.score(watched, sample, settings))
-    numbers = [[unit.get(system.result) for unit in units(system, record)] for record in records]
-    return numbers, watched.results or []
+    return [_results(system, record) for record in records], watched.results or []
+
+
+def _results(system: System, record: Record) -> list[float | None]:
+    """The result of each unit of a record, whose infinities may be text."""
+    values = [unit.get(system.result) for unit in units(system, record)]
+    return [float(value) if isinstance(value, str) else value for value in values]
 
 
 def _effect(ways: Mapping[str, Way]) -> Effect:
