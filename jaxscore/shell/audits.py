@@ -1,4 +1,4 @@
-"""Audits: a model that notes what passes, and what a run knows that its records do not say.
+"""Audits: a model that counts and times requests, and the facts of a run beyond its records.
 
     AuditedLM    an `LM` around the model: time, boundaries, a draw of requests, warnings
     effects_of   the system run again on a sample, with another boundary or answer separator
@@ -41,11 +41,11 @@ NO_SHARING = (
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """What other ways of scoring do to a sample.
+    """The effect of other ways of scoring on a sample.
 
     Attributes:
-        n_items: numbers of the sample that all ways have.
-        means: of the system's result, by the name of each way; the run's own first.
+        n_items: number of results of the sample that all ways have.
+        means: means of the system's result, by the name of each way; the run's own first.
         n_answers: requests that the first and the last way score.
         n_raised: those that are more probable in the last way.
     """
@@ -70,23 +70,23 @@ class Effect:
 
     @property
     def raises_most(self) -> bool:
-        """Whether most answers are more probable in the last way."""
+        """True if most answers are more probable in the last way."""
         return 2 * self.n_raised > self.n_answers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a run knows and its records do not say. `a + b` are the facts of both runs as one.
+    """The facts of a run that its records do not have. `a + b` are those of both runs as one.
 
     Attributes:
         seconds: wall time of the model.
         warnings: sentence with {n} -> how often; a name of `counts` in braces becomes that count.
-        counts: numbers that a system adds up beside its records, by name.
+        counts: numbers that a system adds up in addition to its records, by name.
         boundaries: `audited`, `too_long`, `passed_over`, and for each other boundary the audited
             requests that it would change; empty without an audit.
         boundary, blank: effects on a sample, None if not scored.
         noise: the rounding-error audit; None without one, or where nothing was scored.
-        n_runs: of which these are the facts.
+        n_runs: number of runs that these are the facts of.
     """
 
     seconds: float = 0.0
@@ -115,13 +115,13 @@ class Facts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has them."""
+        """Return the facts as a manifest has them."""
         found: dict[str, Any] = to_json_value(self)
         return found
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """From a manifest."""
+        """Read the facts of a manifest."""
         counters: Any = {
             name: Counter(found[name]) for name in ("warnings", "counts", "boundaries")
         }
@@ -150,10 +150,10 @@ class AuditedLM:
     Attributes:
         warnings: a system counts here what a reader of its numbers should know: sentence with {n}
             -> how often.
-        counts: numbers that a system adds up beside its records. The report's JSON file has those
-            whose names have a dot: `a.b` is field `b` of object `a`.
-        about: what a system notes for the report's settings, such as the digest of a template.
-        results: of all requests, if they are retained.
+        counts: numbers that a system adds up in addition to its records. The report's JSON file
+            has those whose names have a dot: `a.b` is field `b` of object `a`.
+        about: entries that a system adds to the report's settings, such as a template's digest.
+        results: the results of all requests, if they are retained.
     """
 
     def __init__(self, lm: LM, settings: Any, *, retains: bool = False) -> None:
@@ -212,7 +212,7 @@ class AuditedLM:
             self._seconds += time.perf_counter() - started
 
     def facts(self) -> Facts:
-        """What was noted so far; scores the drawn requests again in other layouts."""
+        """Return the facts so far; scores the drawn requests again in other layouts."""
         warnings = self.warnings.copy()
         warnings.update(dict.fromkeys(self._lm.remarks, 1))  # known after the results
         return Facts(
@@ -289,7 +289,7 @@ class AuditedLM:
         return None if is_cut else self._lm.capabilities.max_positions
 
     def _is_short(self, request: Request) -> bool:
-        """Whether other boundaries can encode a request in bounded time."""
+        """Return True if other boundaries can encode a request in bounded time."""
         if "reencoded" not in self._policies.values():
             return True
         return len(request.continuation) <= LONGEST and len(request.context) <= PIECE
@@ -375,7 +375,7 @@ def _effect(ways: Mapping[str, Way]) -> Effect:
     ]
     means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else []
     (_, first), *_, (_, last) = ways.values()
-    # An item that one way refuses has no request there, and the others have no pairs.
+    # If one way refuses an item, its requests and those of the other ways are not pairs.
     pairs = zip(first, last, strict=True) if len(first) == len(last) else ()
     logprobs = [(a.mean_logprob, b.mean_logprob) for a, b in pairs]
     known = [(a, b) for a, b in logprobs if a is not None and b is not None]

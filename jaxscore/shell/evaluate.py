@@ -34,7 +34,7 @@ def run_system(
         lm: the model; for a system that needs none its `source`, and None if all is recalled.
         items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
-        about: what to add to the report's settings.
+        about: entries to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is found, in the forms in which people and programs read it."""
+"""The forms of a report for people and programs."""
 
 from collections.abc import Iterator
 from typing import Any

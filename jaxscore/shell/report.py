@@ -40,13 +40,13 @@ class Failure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report(Rendered):
-    """What an evaluation found, for files, notebooks and people.
+    """The results of an evaluation, for files, notebooks and people.
 
     Attributes:
         declared: the system.
         chosen: its settings.
         records: one per item, as the output has it.
-        facts: what the run knows beside its records.
+        facts: the facts of the run that its records do not have.
         about: model, versions, date and input, for people.
         vocabulary: columns of the model's distribution; None if it is not known.
         places: id of a failed item -> its file and line, if the run knows them.
@@ -67,12 +67,12 @@ class Report(Rendered):
 
     @functools.cached_property
     def found(self) -> Summary:
-        """What the records say together."""
+        """The summary of the records."""
         return self.declared.summarize(self.records, self.chosen)
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """What is said of all items together: name -> number or `Estimate`."""
+        """Numbers of all items together: name -> number or `Estimate`."""
         return self.found.numbers
 
     @property
@@ -92,7 +92,7 @@ class Report(Rendered):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What made the result: model, settings, versions, date."""
+        """The origin of the result: model, settings, versions, date."""
         left_out = {}  # of the prompts' facts the one that shards add up
         if "fewshot_drawn" in self.about:
             left_out = {"fewshot_left_out": self.facts.warnings[OWN_EXAMPLES]}
@@ -100,7 +100,7 @@ class Report(Rendered):
 
     @functools.cached_property
     def remarks(self) -> list[str]:
-        """What a reader of the numbers should know."""
+        """Warnings for a reader of the numbers."""
         counted = [
             _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
         ]
@@ -200,7 +200,7 @@ class Report(Rendered):
 
     @property
     def _unit_name(self) -> str:
-        """What the numbers are of, in the plural: the parts of records, or the items."""
+        """The units of the numbers, in the plural: the parts of records, or the items."""
         names = [one.what for one in self.declared.compared if one.parts and one.what]
         return names[0] if names else self.declared.what
 
@@ -237,10 +237,10 @@ class Report(Rendered):
         }
 
     def source(self, *, items: Any = None, strips: Sequence[Any] = (), **listed: Any) -> Source:
-        """What the report of a system is made of.
+        """Return the source of a system's report.
 
         Args:
-            items: what collected the page's items.
+            items: the items of the page.
             strips: scored texts of each listed item.
             listed: sequences of the page by name, which no file has.
         """
@@ -270,7 +270,7 @@ class Report(Rendered):
 
     @functools.cached_property
     def document(self) -> Document | None:
-        """Numbers, charts, tables and items of the report, or None if the system has no report."""
+        """Numbers, charts, tables and items of the report, or None if there is none."""
         return self.declared.report(self)
 
     def to_frame(self) -> Any:
