@@ -1,2 +1,2 @@
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 NUMBERS = 7  # raised with every change that moves a score, so that no journal mixes versions

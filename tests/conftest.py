@@ -29,6 +29,7 @@ from jaxscore.engine.devices import use_compilation_cache
 from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_ignore_collect,
     pytest_sessionfinish,
     pytest_terminal_summary,
     pytest_testnodedown,

@@ -1,5 +1,6 @@
 """Pytest's hooks for the runs of the tests, which conftest.py takes.
 
+python -m pytest -m core         the tests of `CORE`, on each edit; other files are not collected
 python -m pytest                 the quick run: all but the slow tests
 python -m pytest --all           every test
 python -m pytest --all -m slow   what the quick run leaves out
@@ -16,25 +17,77 @@ PyTorch; a run that names files or tests has none.
 
 import collections
 import os
+from pathlib import Path
 
 import pytest
 
 from tests import releases
 
 LEFT_OUT = pytest.StashKey[int]()
+TESTS = Path(__file__).parent
+
+# What `-m core` runs: folders, files, and beginnings of names of tests, below tests/. Together at
+# most 90 seconds on two cores. Each part of the package has its quickest tests here.
+CORE = (
+    "analysis/",
+    "cli/test_choose.py",
+    "cli/test_report.py",
+    "models/test_parity.py::test_every_token_agrees_with_torch[llama-",
+    "plan/",
+    "shell/",
+    "systems/choose/",
+    "systems/paths/test_system.py",
+    "systems/score/test_system.py",
+    "systems/selection/test_ranking.py",
+    "test_cases.py",
+    "test_errors.py",
+    "test_lm.py",
+    "test_scorer.py",
+    "test_shell_merge.py",
+    "test_walkthrough.py",
+    "text/",
+    "types/",
+)
 
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run the slow tests too")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Ignore what has no test of `CORE`, if these alone are requested."""
+    if config.option.markexpr == "core" and not has_core(collection_path):
+        return True
+    return None
+
+
+def has_core(path):
+    """Return True if a file or a folder may have tests of `CORE`."""
+    name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+    if path.suffix == ".py":
+        return any(name.startswith(entry.split("::")[0]) for entry in CORE)
+    folder = "" if name in ("", ".") else f"{name}/"
+    return any(entry.startswith(folder) or folder.startswith(entry) for entry in CORE)
+
+
+def is_core(name):
+    """Return True if a test is one of `CORE`.
+
+    Args:
+        name: of the test below tests/, as `plan/test_tries.py::test_x[1]`.
+    """
+    return name.startswith(CORE)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark what `slow_after` leaves out and what one line has, and deselect the slow tests.
+    """Mark core tests, what `slow_after` leaves out, what one line has; deselect slow tests.
 
     A slow test that the command line names (`file.py::test`) runs.
     """
     for item in items:
+        if is_core(item.nodeid.removeprefix("tests/")):
+            item.add_marker("core")
         for name, reason in releases.ABSENT.items():
             if item.get_closest_marker(name):
                 item.add_marker("lines")

@@ -56,10 +56,10 @@ input: a folder that a command wrote with --output FOLDER/, local or in a store
 output, in the order of the inputs' names:
   OUT, in the form of the shards' outputs (.jsonl, .csv, .tsv, .parquet, .json;
   compressed or not by its own name), and OUT.run.json. Also the report and the
-  page of one run over everything, with means and intervals over all items.
-  preferences, sample, select, vote, usc-* and livecode-* get no page, and other
-  pages no contexts and no tokens that the outputs do not have. Audits (noise,
-  boundaries, blanks, windows) cover the samples of all shards together.
+  page of one run over everything, if the shards' command writes them, with
+  means and intervals over all items. The page lacks contexts and tokens that
+  the outputs do not have. Audits (noise, boundaries, spaces before answers,
+  windows) cover the samples of all shards together.
 
 exit code: 0 all there, 1 some shards are missing or some items failed (the
   missing ones are listed on stderr, the others are merged), 2 unusable input.

@@ -1,4 +1,4 @@
-"""Audits: a model that notes what passes, and what a run knows that its records do not say.
+"""Audits: a model that counts and times requests, and the facts of a run beyond its records.
 
     AuditedLM    an `LM` around the model: time, boundaries, a draw of requests, warnings
     effects_of   the system run again on a sample, with another boundary or answer separator
@@ -23,7 +23,7 @@ from jaxscore.lm import LM, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
-from jaxscore.shell.system import Aside, System, units
+from jaxscore.shell.system import Aside, Record, System, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
@@ -44,8 +44,8 @@ class Effect:
     """The effect of other ways of scoring on a sample.
 
     Attributes:
-        n_items: numbers of the sample that all ways have.
-        means: of the system's result, by the name of each way; the run's own first.
+        n_items: number of results of the sample that all ways have.
+        means: means of the system's result, by the name of each way; the run's own first.
         n_answers: requests that the first and the last way score.
         n_raised: those that are more probable in the last way.
     """
@@ -70,23 +70,23 @@ class Effect:
 
     @property
     def raises_most(self) -> bool:
-        """Return True if most answers are more probable in the last way."""
+        """True if most answers are more probable in the last way."""
         return 2 * self.n_raised > self.n_answers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts of a run that its records lack. `a + b` are the facts of both runs as one.
+    """The facts of a run that its records do not have. `a + b` are those of both runs as one.
 
     Attributes:
         seconds: wall time of the model.
         warnings: sentence with {n} -> how often; a name of `counts` in braces becomes that count.
-        counts: numbers that a system adds up beside its records, by name.
+        counts: numbers that a system adds up in addition to its records, by name.
         boundaries: `audited`, `too_long`, `passed_over`, and for each other boundary the audited
             requests that it would change; empty without an audit.
         boundary, blank: effects on a sample, None if not scored.
         noise: the rounding-error audit; None without one, or where nothing was scored.
-        n_runs: of which these are the facts.
+        n_runs: number of runs that these are the facts of.
     """
 
     seconds: float = 0.0
@@ -121,7 +121,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """From a manifest."""
+        """Read the facts of a manifest."""
         counters: Any = {
             name: Counter(found[name]) for name in ("warnings", "counts", "boundaries")
         }
@@ -150,10 +150,10 @@ class AuditedLM:
     Attributes:
         warnings: a system counts here what a reader of its numbers should know: sentence with {n}
             -> how often.
-        counts: numbers that a system adds up beside its records. The report's JSON file has those
-            whose names have a dot: `a.b` is field `b` of object `a`.
-        about: what a system notes for the report's settings, such as the digest of a template.
-        results: of all requests, if they are retained.
+        counts: numbers that a system adds up in addition to its records. The report's JSON file
+            has those whose names have a dot: `a.b` is field `b` of object `a`.
+        about: entries that a system adds to the report's settings, such as a template's digest.
+        results: the results of all requests, if they are retained.
     """
 
     def __init__(self, lm: LM, settings: Any, *, retains: bool = False) -> None:
@@ -212,7 +212,7 @@ class AuditedLM:
             self._seconds += time.perf_counter() - started
 
     def facts(self) -> Facts:
-        """Return what was noted so far; scores the drawn requests again in other layouts."""
+        """Return the facts so far; scores the drawn requests again in other layouts."""
         warnings = self.warnings.copy()
         warnings.update(dict.fromkeys(self._lm.remarks, 1))  # known after the results
         return Facts(
@@ -304,36 +304,41 @@ class AuditedLM:
 
 
 def effects_of(
-    system: System, lm: Any, items: Items, settings: Any, changed: Mapping[str, int]
+    system: System,
+    lm: Any,
+    items: Items,
+    settings: Any,
+    changed: Mapping[str, int],
+    records: Sequence[Record],
 ) -> dict[str, Effect]:
     """Score a sample of the items in other ways, in no counter and no journal.
 
     A model that would compute whole prompts again scores no sample.
 
     Args:
-        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again.
+        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again: its
+            numbers are the run's, so that shards add up.
+        records: the run's, one for each of all objects.
 
     Returns:
         `boundary` and `blank`, each if it has another way.
     """
-    kinds = {
-        kind: ways
-        for kind, ways in settings.variants().items()
-        if any(changed.get(name, 1) for name in ways)
-    }
-    if not kinds or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
+    variants = settings.variants()
+    if not variants or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
         return {}
-    sample, left = [], SAMPLED_CHARACTERS
+    sample, numbers, left = [], [], SAMPLED_CHARACTERS
     n = min(len(items), SAMPLED)
-    places = {k * len(items) // n for k in range(n)}
+    positions = {k * len(items) // n for k in range(n)}
     longest = LONGEST if changed.get("too_long") else left  # as the audit leaves them out
-    for place, item in enumerate(items):
-        if place in places and (size := len(str(item))) <= min(left, longest):
+    usable = ((k, e.item) for k, e in enumerate(items.entries()) if e.error is None)
+    for position, (place, item) in enumerate(usable):
+        if position in positions and (size := len(str(item))) <= min(left, longest):
             sample.append(item)
+            numbers.append(_results(system, records[place]))
             left -= size
-    own = _way(system, lm, sample, settings)
+    own = _way(system, lm, sample, settings) if "blank" in variants else (numbers, [])
     out = {}
-    for kind, ways in kinds.items():
+    for kind, ways in variants.items():
         other = {
             name: _way(system, lm, sample, variant) if changed.get(name, 1) else own
             for name, variant in ways.items()
@@ -351,8 +356,13 @@ def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
     watched = AuditedLM(lm, settings, retains=True)
     with lm.uncounted():
         records = list(system.score(watched, sample, settings))
-    numbers = [[unit.get(system.result) for unit in units(system, record)] for record in records]
-    return numbers, watched.results or []
+    return [_results(system, record) for record in records], watched.results or []
+
+
+def _results(system: System, record: Record) -> list[float | None]:
+    """The result of each unit of a record, whose infinities may be text."""
+    values = [unit.get(system.result) for unit in units(system, record)]
+    return [float(value) if isinstance(value, str) else value for value in values]
 
 
 def _effect(ways: Mapping[str, Way]) -> Effect:
@@ -365,7 +375,7 @@ def _effect(ways: Mapping[str, Way]) -> Effect:
     ]
     means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else []
     (_, first), *_, (_, last) = ways.values()
-    # An item that one way refuses has no request there, and the others have no pairs.
+    # If one way refuses an item, its requests and those of the other ways are not pairs.
     pairs = zip(first, last, strict=True) if len(first) == len(last) else ()
     logprobs = [(a.mean_logprob, b.mean_logprob) for a, b in pairs]
     known = [(a, b) for a, b in logprobs if a is not None and b is not None]

@@ -34,7 +34,7 @@ def run_system(
         lm: the model; for a system that needs none its `source`, and None if all is recalled.
         items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
-        about: what to add to the report's settings.
+        about: entries to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
@@ -60,7 +60,7 @@ def run_system(
         facts, noted = Facts(seconds=time.perf_counter() - started, n_runs=1), lm.describe()
     if needs:
         facts = watched.facts()
-        effects: Any = effects_of(system, lm, items, settings, facts.boundaries)
+        effects: Any = effects_of(system, lm, items, settings, facts.boundaries, records)
         if "blank" in settings.variants() and "blank" not in effects:
             facts.warnings[NO_SHARING] += 1
         facts = dataclasses.replace(facts, **effects)

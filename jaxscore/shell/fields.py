@@ -23,7 +23,7 @@ class Metric:
         scores: Annotated[list[float], Metric("log-probability of an answer", "answer_logprob")]
 
     Attributes:
-        title: as displayed, with the unit.
+        title: the displayed name, with the unit.
         name: in the comparison, if it is not the field's.
         value: computes it from the record if the field itself is not the number; the record then
             has this field. None if the item does not have the number.
@@ -41,9 +41,9 @@ class Decision:
     A field may have several, each with a name.
 
     Attributes:
-        title: as displayed.
-        is_right: it says right or wrong, so that its share is a metric.
-        statistic: what its margin is a difference of; None without a margin.
+        title: the displayed name.
+        is_right: True if it says right or wrong, so that its share is a metric.
+        statistic: name of the number whose difference is the margin; None without a margin.
         value: computes what was decided from the record if the field itself does not say it.
         margin: computes by how much, in units of the statistic; None or infinite if the scores do
             not decide it.
@@ -72,7 +72,7 @@ class NoiseFloor:
     """Metadata of an object of a record in which a noise audit notes how far a number moves.
 
     Attributes:
-        entry: of the object, which gets the largest spread.
+        entry: name of the object's entry that gets the largest spread.
         spread: key of the noise's spread.
     """
 
@@ -82,7 +82,7 @@ class NoiseFloor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Rules by which `compare` pairs the units of two runs: by id and by text.
+    """The way in which `compare` finds the units of two runs and pairs them: by id and by text.
 
     A unit is a record, or an entry of a list that the record holds. Functions take the unit with
     all fields of its record, those that the user added included:
@@ -115,15 +115,15 @@ class Compared:
         part_name: field of a part that completes its id; a list is joined by arrows.
         answer: field with what was judged; pairs in which it differs are counted.
         n_tokens: field with the number of scored tokens, or a list of such numbers.
-        error: computes why a unit has no numbers, if its field `error` does not say so.
+        error: computes the reason why a unit lacks numbers, if its field `error` does not say so.
         numbers: computes metrics that are not declared, by name, such as a user's columns.
         settings: names of settings that the functions need: the unit has them as fields.
         order: metrics that come before the others; the first one is the headline.
         fixed: settings that decide what is counted: runs in which they differ are not compared.
-        input_fields: of the input's lines, whose texts are compared if the records do not have
-            them.
+        input_fields: fields of the input's lines whose texts are compared if the records do not
+            have them.
         what: the units, in the plural, if they are not the system's items.
-        name_of_runs: what the records are called, if several systems write records that can be
+        name_of_runs: name of the records, if several systems write records that can be
             compared with each other, or one system writes records of two kinds.
         record: the declared type of the records, if it is not the system's.
         signature: fields that identify the records in a file without a manifest. Of several
@@ -202,7 +202,7 @@ def arrow_type(hint: Any) -> str:
     """Arrow's name of a type, in brackets for a list: `list[float]` -> `[float64]`.
 
     Raises:
-        TypeError: a table has no column of this type.
+        TypeError: tables do not have columns of this type.
     """
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) in (list, Sequence):

@@ -25,7 +25,7 @@ class Entry:
     """One object of the input.
 
     Attributes:
-        name: what messages call it: file, line and id.
+        name: its name in messages: file, line and id.
         id: its own, else its line or place from 1.
         item: None if the object cannot be used.
         error: why not.
@@ -65,11 +65,11 @@ class Items(Sequence[Any]):
 
         Args:
             rows: reads them.
-            prefix: of the ids of items without one, which are then text.
+            prefix: prefix of the ids of items without one, which are then text.
             limit: use only so many first objects; None uses all.
 
         Raises:
-            InputError: as `rows` does.
+            InputError: from `rows`.
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
@@ -121,7 +121,7 @@ class Items(Sequence[Any]):
 
         Args:
             earlier: item k's record at place k.
-            made: what made this run's records, as far as it is known, see `made.record_facts`.
+            made: facts of this run's records, as far as they are known, see `made.record_facts`.
 
         Returns:
             The number of records of other items than those in their places.
@@ -183,8 +183,8 @@ def read_file(
     """The items of a file, checked before a model is loaded.
 
     Args:
-        columns: as of `System.read`.
-        prefix, limit: as of `Items`.
+        columns: see `System.read`.
+        prefix, limit: see `Items`.
 
     Raises:
         InputError: the file cannot be read, or its items cannot be used.
@@ -208,7 +208,7 @@ def read_file(
 
 
 def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
-    """Check that an item has no error.
+    """Check that not all items have an error.
 
     Args:
         errors: name and error of each item.
@@ -325,7 +325,7 @@ def with_examples(system: System, settings: Any) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> list[tuple[str, bool, tuple[type, ...] | None]]:
-    """Return each field's name, whether it is required, and the types of `_json_types`."""
+    """Return (name, True if it is required, types of `_json_types`) of each field of an item."""
     hints = typing.get_type_hints(kind)
     return [
         (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))

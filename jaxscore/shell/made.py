@@ -8,7 +8,7 @@ from jaxscore.lm import LM
 
 
 def record_facts(lm: LM) -> dict[str, Any]:
-    """Return a record's facts of a model and its precision; None for what does not apply."""
+    """Return the facts of a model and its precision in a record; None for what does not apply."""
     described = lm.describe()
     return {
         "model": described["model"],
@@ -25,8 +25,8 @@ def check_made(name: str, earlier: Mapping[str, Any], made: Mapping[str, Any]) -
 
     Args:
         name: the item's, for the message.
-        earlier: what the record says. One without a dtype may have any.
-        made: what this run's records say, as far as it is known.
+        earlier: facts in the record. One without a dtype may have any.
+        made: facts in this run's records, as far as they are known.
 
     Raises:
         InputError: the two differ.

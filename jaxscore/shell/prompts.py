@@ -7,9 +7,9 @@
     (empty line)                    user       {prompt}
     {prompt}                        assistant  (the continuation follows)
 
-In a conversation, blanks at the end of a prompt and at the start of a continuation or an answer
-are left out: in plain text they join the two, and here a header stands between them. Where the
-template itself writes a blank before an answer, the continuation begins with it.
+In a conversation, spaces at the end of a prompt and at the start of a continuation or an answer
+are left out: in plain text they join the two, and here a header is between them. If the template
+itself writes a space before an answer, the continuation begins with it.
 """
 
 import dataclasses
@@ -49,15 +49,15 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Prompting:
-    """The way from prompts of items to the contexts that a model reads.
+    """The way from the prompts of items to the contexts that a model reads.
 
     Attributes:
         tokenizer: its chat template makes the text; None is plain text.
         system: the system prompt; None is none, and so is an empty one in a conversation.
         examples: before the prompt, in this order.
-        system_end: what stands after the system prompt in plain text.
+        system_end: text after the system prompt in plain text.
         opening: text before the first example's prompt, or before the prompt without examples.
-        answer_start: what a continuation begins with in a conversation, see
+        answer_start: text with which a continuation begins in a conversation, see
             `chat_template.answer_start`.
     """
 
@@ -72,7 +72,7 @@ class Prompting:
         """The text before the continuation.
 
         Args:
-            key: of the item, see `Example`.
+            key: the item's key, see `Example`.
 
         Raises:
             InputError: the template refuses the messages, or leaves out text of them.
@@ -93,7 +93,7 @@ class Prompting:
         return chat_template.render(self.tokenizer, messages)
 
     def continuation_of(self, continuation: str) -> str:
-        """The text that is scored after `context_of`; one of blanks alone stays as it is."""
+        """The text that is scored after `context_of`; one of spaces alone stays as it is."""
         bare = continuation.lstrip(" ")
         if self.tokenizer is None or not bare:
             return continuation
@@ -102,8 +102,8 @@ class Prompting:
     def policies(self, known: Mapping[str, Boundary]) -> dict[str, Boundary]:
         """A system's boundaries; in a conversation `joint` is `exact`.
 
-        The header before an answer often ends in a line end, which `joint` would count to the
-        continuation as it does with other blanks at the end of a context.
+        The header before an answer often ends in a newline, which `joint` would count to the
+        continuation as it does with other spaces at the end of a context.
         """
         if self.tokenizer is None:
             return dict(known)
@@ -115,7 +115,7 @@ class Prompting:
         return self.tokenizer is None
 
     def n_left_out(self, keys: Iterable[Hashable]) -> int:
-        """Return the number of items that are one of the examples, and so do not see it."""
+        """Count the items that are one of the examples, and so do not see it."""
         own = {one.key for one in self.examples}
         return sum(key in own for key in keys)
 
@@ -124,10 +124,10 @@ PLAIN = Prompting()  # prompts as they are
 
 
 def read_system_prompt(path: Path) -> str:
-    """A system prompt from a text file, without line ends at its end.
+    """A system prompt from a text file, without newlines at its end.
 
     Raises:
-        InputError: the file cannot be read, or is blank.
+        InputError: the file cannot be read, or is empty.
     """
     text = read_text(path, "a system prompt in UTF-8", MOST_SETTINGS).rstrip("\n")
     if not text.strip():
@@ -210,7 +210,7 @@ class PromptSettings(ScoringSettings):
         return {k: v for k, v in values.items() if k not in PromptSettings.__annotations__}
 
     def policies(self) -> dict[str, str]:
-        """See `ScoringSettings`; in a conversation `joint` is `exact`, see `Prompting`."""
+        """See `ScoringSettings.policies`; in a conversation `joint` is `exact`, see `Prompting`."""
         found = super().policies()
         if not self.apply_chat_template:
             return found
@@ -224,7 +224,7 @@ class PromptSettings(ScoringSettings):
         """Note in an audited model what the prompts are made of.
 
         Args:
-            keys: of the items, see `Example`.
+            keys: keys of the items, see `Example`.
         """
         lm.about.update(self.facts(prompting, None))
         if n := prompting.n_left_out(keys):
@@ -272,7 +272,7 @@ class PromptSettings(ScoringSettings):
         return dataclasses.replace(self, fewshot=known)
 
     def drawn(self) -> list[Any]:
-        """The examples that stand before each item, in their order.
+        """The examples before each item, in their order.
 
         Fewer examples of the same seed are the first ones of more.
         """
@@ -281,7 +281,7 @@ class PromptSettings(ScoringSettings):
     def prompting(
         self, lm: LM, examples: Iterable[Example], *, system: str | None = None
     ) -> Prompting:
-        """Return the `Prompting` of the settings.
+        """Return the prompting that the settings describe.
 
         Args:
             lm: its tokenizer has the chat template, if that is applied.
@@ -289,7 +289,7 @@ class PromptSettings(ScoringSettings):
             system: a system prompt in place of the settings'.
 
         Raises:
-            InputError: an example is no text; the tokenizer's template is missing or takes no
+            InputError: an example is not a text; the tokenizer's template is missing or takes no
                 such conversation.
         """
         examples = tuple(examples)
@@ -306,7 +306,7 @@ class PromptSettings(ScoringSettings):
         return prompting
 
     def facts(self, prompting: Prompting, n_left_out: int | None) -> dict[str, Any]:
-        """Return a report's facts of the prompts: only what was requested.
+        """Return the facts of the prompts for a report: only what was requested.
 
         Args:
             n_left_out: items that are one of the examples; None leaves it out.
@@ -342,7 +342,7 @@ class PromptSettings(ScoringSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnswerSettings(PromptSettings):
-    """`PromptSettings` of a published system that scores answers after a prompt of its own."""
+    """`PromptSettings` of a published system that scores answers after its own prompt."""
 
     answer_separator: str | None = setting(
         None,

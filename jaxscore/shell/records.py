@@ -100,7 +100,7 @@ class Records(LazySequence[Record]):
 
     @property
     def has_extras(self) -> bool:
-        """Return True if any record has an extra; those that are read from a file have none."""
+        """True if any record has an extra; those that are read from a file have none."""
         return self._ends[1][-1] > 0
 
     def _read(self, which: int, place: int) -> bytes:

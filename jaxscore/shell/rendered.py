@@ -1,4 +1,4 @@
-"""Results in the forms in which people and programs read them."""
+"""The forms of a report for people and programs."""
 
 from collections.abc import Iterator
 from typing import Any

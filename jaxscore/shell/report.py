@@ -46,7 +46,7 @@ class Report(Rendered):
         declared: the system.
         chosen: its settings.
         records: one per item, as the output has it.
-        facts: what the run knows beside its records.
+        facts: the facts of the run that its records do not have.
         about: model, versions, date and input, for people.
         vocabulary: columns of the model's distribution; None if it is not known.
         places: id of a failed item -> its file and line, if the run knows them.
@@ -67,12 +67,12 @@ class Report(Rendered):
 
     @functools.cached_property
     def found(self) -> Summary:
-        """The summary of all records."""
+        """The summary of the records."""
         return self.declared.summarize(self.records, self.chosen)
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """Results of all items together: name -> number or `Estimate`."""
+        """Numbers of all items together: name -> number or `Estimate`."""
         return self.found.numbers
 
     @property
@@ -200,7 +200,7 @@ class Report(Rendered):
 
     @property
     def _unit_name(self) -> str:
-        """The name of what is counted, in the plural: the parts of records, or the items."""
+        """The units of the numbers, in the plural: the parts of records, or the items."""
         names = [one.what for one in self.declared.compared if one.parts and one.what]
         return names[0] if names else self.declared.what
 
@@ -237,10 +237,10 @@ class Report(Rendered):
         }
 
     def source(self, *, items: Any = None, strips: Sequence[Any] = (), **listed: Any) -> Source:
-        """Return the parts of a system's report.
+        """Return the source of a system's report.
 
         Args:
-            items: what collected the page's items.
+            items: the items of the page.
             strips: scored texts of each listed item.
             listed: sequences of the page by name, which no file has.
         """
@@ -270,7 +270,7 @@ class Report(Rendered):
 
     @functools.cached_property
     def document(self) -> Document | None:
-        """Numbers, charts, tables and items of the report, or None if the system has no report."""
+        """Numbers, charts, tables and items of the report, or None if there is none."""
         return self.declared.report(self)
 
     def to_frame(self) -> Any:

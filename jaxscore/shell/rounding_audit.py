@@ -1,9 +1,9 @@
 """Rounding-error audit (`--audit-noise`): how far scores change with the layout of the requests.
 
-The text beside a request (shared prefixes, rows, batches) determines the order of a device's
+The layout around a request (shared prefixes, rows, batches) determines the order of a device's
 additions, and with it the last bits of a score. An audit scores some requests of a run again:
 
-    alone               every text in a batch of its own, see `jaxscore.plan.row_batches`
+    alone               every text in a separate batch, see `jaxscore.plan.row_batches`
     batches of N        together, in batches of another size
     one request per row together, without shared prefixes or rows
 
@@ -76,7 +76,7 @@ def united_noise(records: Sequence[Mapping[str, Any]]) -> Noise | None:
     """One audit of the requests that several runs have drawn; None without any.
 
     Args:
-        records: as `Noise.record` makes them, or as JSON has these.
+        records: results of `Noise.record`, or their JSON.
     """
     if not records:
         return None
@@ -151,7 +151,7 @@ class OtherLayouts:
 
         Args:
             pairs: see `Draw.pairs`.
-            boundary, truncate, special_tokens: as in the run.
+            boundary, truncate, special_tokens: those of the run.
         """
 
         def again(lm: LocalLM, requests: list[Request]) -> list[ScoredRequest]:
@@ -185,7 +185,7 @@ class OtherLayouts:
 
         Args:
             pairs: see `Draw.pairs`.
-            truncate: as in the run.
+            truncate: that of the run.
         """
 
         def again(lm: LocalLM, requests: list[LabelRequest]) -> list[LabelScores]:

@@ -20,7 +20,7 @@ class FileFlag:
     Attributes:
         name: the flag without its hyphens in front.
         read: path -> value.
-        help, advanced: as of `Flag`.
+        help, advanced: see `Flag`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class FileFlag:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flag:
-    """The description and checks of a setting, on the command line and in Python.
+    """The description of a setting, and its checks, on the command line and in Python.
 
     Attributes:
         help: one or two lines for `--help`.
@@ -43,9 +43,10 @@ class Flag:
         aliases: further spellings, such as those of the published script.
         advanced: shown by `--help-all` alone.
         group: title of the help's section; None for the main one.
-        separator: what separates the values of a list, as in A,B; None if they are words.
+        separator: text between the values of a list, as in A,B; None if they are words.
         is_flag: on the command line; False for a setting that Python alone can give.
-        expected: what a text has to be, which is then not empty, such as "the name of a field".
+        expected: description of a valid text, which is then not empty, such as "the name of a
+            field".
         choice_flags: value -> (flag without its hyphens in front, help), in place of one flag
             that takes the value; without any of them it is the default.
     """
@@ -120,7 +121,7 @@ class SettingField(NamedTuple):
             or (self.flag.expected and not value)
         ):
             expected = {str: "a text", float: "a finite number", bool: "True or False"}
-            kind = getattr(self.kind, "__name__", str(self.kind))  # a union has no name
+            kind = getattr(self.kind, "__name__", str(self.kind))  # a union does not have a name
             wanted = self.flag.expected or expected.get(self.kind, kind)
             raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
         elif self.kind is str and not is_valid_unicode(typing.cast(str, value)):
@@ -323,7 +324,7 @@ def check_setting(name: str, value: object, choices: Sequence[object]) -> None:
 
 
 def check_whole_number(name: str, value: object, least: int | None = None) -> None:
-    """Refuse a setting that is no whole number, or below `least`.
+    """Refuse a setting that is not a whole number, or below `least`.
 
     Raises:
         InputError: names the setting and its value.
@@ -338,7 +339,7 @@ def check_list(name: str, value: object, what: str = "strings") -> tuple[Any, ..
     """A setting that is a list, as a tuple.
 
     Raises:
-        InputError: it is a string, a mapping or no list, naming the setting.
+        InputError: it is a string, a mapping or otherwise not a list; names the setting.
     """
     if isinstance(value, str):
         raise InputError(f"setting {name} is a string, expected a list of {what}")

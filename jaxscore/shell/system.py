@@ -57,7 +57,7 @@ class Rewritten(Request):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The summary of all records.
+    """The summary of the records.
 
     Attributes:
         headline: the result in one line.
@@ -65,7 +65,7 @@ class Summary:
         details: further fields of the report's JSON file.
         failures: (name, why) of what has an error.
         warnings: about valid but suspicious input.
-        lines: what the command prints before its closing block.
+        lines: lines that the command prints before its closing block.
         is_complete: False if something other than an item is missing; the exit code is then 1.
     """
 
@@ -84,7 +84,7 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: how the default name beside the input ends, for --help; empty if --output is
+        ending: end of the default name next to the input, for --help; empty if --output is
             required. See `System.ending`.
     """
 
@@ -101,20 +101,20 @@ class System:
         what: its items, in the plural.
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
             a TypedDict to get the object as it is), of the settings, and of an output line.
-        version: of the record; raised when a field changes its meaning.
+        version: version of the record; raised when a field changes its meaning.
         id_field: field of the record with the item's id, or with its place if items have no ids.
-        parts: field of the record with a list of objects, each with numbers of its own.
+        parts: field of the record with a list of objects that each have numbers.
         result: the number that the system is about, a field of a record or of a part, for audits.
-        result_title: what the audits call it.
-        layout: of an output that is one JSON array; None if the output's name decides.
+        result_title: its name in audits.
+        layout: layout of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
         source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
             `describe`, as an `LM` has.
-        model_field: of the items, which names the model if --model does not; empty if --model is
-            required.
+        model_field: field of the items that names the model if --model does not; empty if --model
+            is required.
         published_flags: further flags of the published script; None if there are none.
-        compared: how `compare` pairs two runs; empty if they are not compared.
+        compared: ways in which `compare` pairs two runs; empty if they are not compared.
     """
 
     name: ClassVar[str]
@@ -180,12 +180,12 @@ class System:
         """The objects of an input file.
 
         Args:
-            columns, lists: as of `io.items.read_rows`.
+            columns, lists: see `io.items.read_rows`.
         """
         return read_rows(path, columns, lists)
 
     def takes_folder(self, path: Path) -> bool:
-        """Return True if a folder is one input, as of `read`; its files are inputs otherwise."""
+        """Return True if a folder is one input of `read`; otherwise its files are inputs."""
         return is_dataset(path)
 
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
@@ -225,7 +225,7 @@ class System:
     def recall(
         self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
     ) -> bool | None:
-        """Decide if a record of an earlier output may stay; `score` has it in `Items.recalled`.
+        """Decide if a record of an earlier output may stay; `score` finds it in `Items.recalled`.
 
         By default outputs are made anew; finished requests come from the journal in any case.
 
@@ -251,7 +251,7 @@ class System:
 
     @property
     def has_ids(self) -> bool:
-        """Return True if records have the item's id and its other fields."""
+        """True if records have the item's id and its other fields."""
         return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
 
     @functools.cached_property
@@ -264,7 +264,7 @@ class System:
         """Names that an input object may not use, since the record has them.
 
         Args:
-            settings: of the run; None for any run.
+            settings: settings of the run; None for any run.
         """
         if self.layout is not None and not self.layout.repeats:
             return frozenset()
@@ -286,7 +286,7 @@ class System:
 
 
 def units(system: System, record: Record) -> Iterable[Record]:
-    """Return the units that have numbers: a record or its parts; none of a failed one."""
+    """Return the units of numbers: the record, or each of its parts; none of a failed record."""
     if "error" in record:
         return ()
     return record[system.parts] if system.parts else (record,)

@@ -182,7 +182,6 @@ def test_shard_replaced_while_it_is_scored_is_refused(run, data, tmp_path, monke
         ([MADE, "weights"], {"model": "0" * 64}, "with weights (--model) 0000"),
         ([MADE], {"numbers": 4}, "with version of jaxscore's numerics (numbers) 4, this one has"),
         ([MADE], {"records": 2}, "with version of the records 2, this one has 1"),
-        ([], {MADE: None}, "of an earlier version of jaxscore"),
     ],
 )
 def test_finished_run_of_another_model_or_version_is_refused(
@@ -191,6 +190,17 @@ def test_finished_run_of_another_model_or_version_is_refused(
     assert run(*words(data / "a.jsonl", tmp_path / "out")).code == 0
     change_manifest(tmp_path / "out/a.jsonl.run.json", entry, *where)
     ran = run(*words(data / "a.jsonl", tmp_path / "out"))
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_finished_run_of_an_earlier_version_is_refused(run, data, tmp_path):
+    assert run(*words(data / "a.jsonl", tmp_path / "out")).code == 0
+    path = tmp_path / "out/a.jsonl.run.json"
+    manifest = json.loads(path.read_text())
+    del manifest[MADE]
+    path.write_text(json.dumps(manifest))
+    ran = run(*words(data / "a.jsonl", tmp_path / "out"))
+    message = "finished by another run, of an earlier version of jaxscore; give another --output"
     assert (ran.code, message in ran.err) == (2, True), ran.err
 
 

@@ -10,7 +10,6 @@ import pytest
 from jaxscore import InputError, evaluate
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Source
-from jaxscore.shell.report import Failure
 from jaxscore.systems.self_certainty.report import report as self_certainty_report
 from tests.report.html.made import block, rounded, tree, values
 
