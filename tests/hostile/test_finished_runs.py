@@ -62,7 +62,7 @@ def finished(run, tmp_path):
             write_input(tmp_path / f"in/{name}{'.jsonl' if form == '.json' else form}", rows)
         ran = run(*scoring(tmp_path / "in", f"{tmp_path}/out/", form))
         assert ran.code == 0, ran.err
-        others = (".run.json", "_report.md", "_report.json")
+        others = (".run.json", "report.md", "report.json")
         files = sorted((tmp_path / "out").glob("[ab]*"))
         outputs = [path for path in files if not path.name.endswith(others)]
         assert len(outputs) == 2
