@@ -136,8 +136,8 @@ def test_output_that_lost_records_is_not_merged_and_scored_again(
 
 def test_manifest_has_the_number_and_the_digest_of_the_records(run, tmp_path, finished):
     [path, _] = finished(".jsonl")
-    [(name, facts)] = json.loads(manifest_path(path).read_text())["outputs"].items()
-    assert (name, facts["records"], facts["size"]) == (path.name, N, path.stat().st_size)
+    facts = json.loads(manifest_path(path).read_text())["outputs"][path.name]
+    assert (facts["records"], facts["size"]) == (N, path.stat().st_size)
     assert len(facts["sha256"]) == 64
     assert run("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl").code == 0
     outputs = json.loads((tmp_path / "m.jsonl.run.json").read_text())["outputs"]
