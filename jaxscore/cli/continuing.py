@@ -96,7 +96,7 @@ def begin(
 
 
 def _flag_facts(args: argparse.Namespace, model: str | None) -> dict[str, Any]:
-    """What flags say of a model, as `record_facts` does; `auto` depends on the device."""
+    """Return `record_facts` of a model as far as flags decide; `auto` depends on the device."""
     facts = {
         "model": model,
         "revision": args.revision,

@@ -40,7 +40,7 @@ ABOUT = "about"  # field of a manifest: `Report.about`
 
 
 class Setup:
-    """What a run knows before it has items: its settings, the files that it reads, its endpoint.
+    """The parts of a run that exist before its items: settings, files that it reads, endpoint.
 
     Attributes:
         inputs: files that the run reads, those of its settings too.
@@ -78,7 +78,7 @@ class Setup:
         """Load the model, unless the system needs none or an endpoint has it.
 
         Args:
-            files: what the run writes, as of `model_flags.load_scorer`.
+            files: files that the run writes, see `model_flags.load_scorer`.
             model: its name; None for --model.
         """
         args, needs = self._args, self._system.needs(self.settings)
@@ -94,7 +94,7 @@ class Setup:
         return made_of(self._args, digests, self.scorer)
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of the settings, and of a loaded model and its machine."""
+        """Return the facts of settings, loaded model and its machine for a manifest."""
         facts = {} if self.scorer is None else model_facts(self.scorer)
         return {MADE: self.made(), **facts}
 
@@ -171,9 +171,9 @@ def run(system: System, args: argparse.Namespace) -> int:
 
 
 def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
-    """--output, or the default name beside the input.
+    """--output, or the default name next to the input.
 
-    A default name says --limit, so that it replaces no result of all items.
+    A default name contains --limit, so that it does not replace a result of all items.
     """
     if system.layout is None:
         return args.output
@@ -186,7 +186,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
 def report_files(
     system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
 ) -> outputs.ReportFiles:
-    """Where the report lies, if the system and the settings make one.
+    """Return the files of the report, if the system and the settings make one.
 
     Raises:
         InputError: --html is given, and no page is made; or as `ReportFiles`.
@@ -220,13 +220,13 @@ def _model_name(system: System, args: argparse.Namespace, items: Items) -> str |
 
 
 def takes_lines(system: System, output: Path) -> bool:
-    """Whether an output has the records' JSON lines as they are."""
+    """Return True if an output has the records' JSON lines as they are."""
     return system.layout is None and (is_stream(output) or form_of(output) not in TABLE_FORMS)
 
 
 @contextlib.contextmanager
 def scratch(output: Path) -> Iterator[Records]:
-    """Open empty records in temporary files, beside the output, where there is room for them."""
+    """Open empty records in temporary files next to the output, which has room for them."""
     folder = None if is_stream(output) else os.path.dirname(os.path.realpath(output))
     if folder is not None and not os.path.isdir(folder):
         folder = None
@@ -243,7 +243,7 @@ def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
-    """What the schema of a Parquet file says of the records."""
+    """Return the facts of the records for the schema of a Parquet file."""
     facts = {"version": VERSION, "system": made["command"], "made_sha256": digest(made)}
     return {METADATA: json.dumps(facts)}
 
@@ -279,7 +279,7 @@ def write_records(
 
 
 def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, Any]:
-    """What a manifest says of the input."""
+    """Return the facts of the input for a manifest."""
     facts: dict[str, Any] = {"input_sha256": files_read.digest(args.input)}
     if args.part.identity is not None:
         facts["input_identity"] = dict(args.part.identity)
@@ -289,7 +289,7 @@ def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
 
 
 def model_facts(scorer: Any) -> dict[str, Any]:
-    """What a manifest says of a loaded model and its machine."""
+    """Return the facts of a loaded model and its machine for a manifest."""
     return {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
 
 
@@ -300,12 +300,12 @@ def write_manifest(
     facts: Mapping[str, Any],
     reports: Sequence[Path] = (),
 ) -> Path:
-    """Write an output's manifest beside it.
+    """Write an output's manifest next to it.
 
     Args:
         flags: argparse's result, including defaults and `command`.
         facts: what the caller knows: digests, input, model.
-        reports: files of the report; its JSON file is described beside the output.
+        reports: files of the report; the manifest describes its JSON file too.
 
     Returns:
         Its path, or `NOWHERE` if the output is a stream.
@@ -327,7 +327,7 @@ def write_manifest(
 
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
-    """What a manifest says of an output and of the JSON file of its report."""
+    """Return the facts of an output and of the JSON file of its report for a manifest."""
     facts = {path.name: output_facts(path) for path in reports if path.suffix == ".json"}
     n_records = None if output in reports else len(report.records)
     return {output.name: output_facts(output, n_records), **facts}

@@ -224,7 +224,7 @@ def add_records(records: Records, path: Path, system: System, settings: Any) -> 
     """Add the records of a finished output; lines of JSONL stay as they are.
 
     Raises:
-        InputError: it cannot be read, or a line is no record.
+        InputError: it cannot be read, or a line is not a record.
     """
     if form_of(path) in (*TABLE_FORMS, ".json"):
         numbered = [field for field, _ in metadata_of(system.record, Place)]
@@ -404,7 +404,7 @@ def finished_shards(
 
 
 def _check_described(shard: Shard, manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest is of the output beside it.
+    """Check that a manifest describes the output next to it.
 
     Raises:
         InputError: both were moved to the place of another shard.

@@ -113,7 +113,7 @@ class ModelFacts(TypedDict, total=False):
 
 
 class Made(TypedDict):
-    """What decides the records of a run, see `cli.made`."""
+    """The facts that decide the records of a run, see `cli.made`."""
 
     command: str
     flags: dict[str, Any]
