@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
-from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli.schema import schema_of
 from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
-from jaxscore.evaluate import SYSTEMS, compare, frame_of
+from jaxscore.evaluate import compare
 from jaxscore.io.json_output import json_text
-from jaxscore.systems import declaration
+from jaxscore.systems import SYSTEMS, declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
 from tests.systems.json_schemas import check, rows_of_config
@@ -322,14 +321,17 @@ def test_a_frame(scorer):
     report = evaluate("paths", scorer, PATHS)
     frame = report.to_frame()
     assert isinstance(frame, pandas.DataFrame)
-    assert len(frame) == 3
+    assert list(zip(frame["id"], frame["path"], strict=True)) == [
+        ("q1", "Ada -> born in -> Oslo"), (2, "the cat -> ran"), (2, "a -> b -> the dog"),
+    ]  # fmt: skip
     assert frame["absolute_improvement"].mean() == pytest.approx(report.summary["absolute"].mean)
 
 
-def test_a_frame_without_pandas_says_what_to_install(monkeypatch):
+def test_a_frame_without_pandas_says_what_to_install(scorer, monkeypatch):
+    report = evaluate("paths", scorer, PATHS)
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(InputError, match="pip install pandas"):
-        frame_of([{"mean": Estimate(1, 0.5, None, None)}])
+        report.to_frame()
 
 
 def test_every_system_is_there():
@@ -343,18 +345,13 @@ OUTPUTS = [{"model_input": "1 + 1 =", "output": [" 2", " three"]},
            {"model_input": "The sea is", "output": [" blue", " deep"]}]  # fmt: skip
 
 
-def test_audited_confidences_are_given_as_they_finish_and_get_the_noise_floor_later(scorer):
-    taken, at_first = [], []
-
-    def take(record):
-        taken.append(record)
-        at_first.append("noise" in record["confidence_settings"])
-
-    evaluate("self-certainty", scorer, OUTPUTS, on_item=take, audit_noise=4)
-    assert at_first == [False, False]
-    assert all(record["confidence_settings"]["noise"] >= 0 for record in taken)
-    plain = evaluate("self-certainty", scorer, OUTPUTS, audit_noise=4).items
-    assert taken == plain
+def test_audited_confidences_get_the_noise_floor_after_they_are_given(scorer):
+    taken = []
+    report = evaluate("self-certainty", scorer, OUTPUTS, on_item=taken.append, audit_noise=4)
+    assert not any("noise" in record["confidence_settings"] for record in taken)
+    records = report.items
+    assert all(record["confidence_settings"].pop("noise") >= 0 for record in records)
+    assert json.loads(json_text(taken)) == records
 
 
 def test_confidences_whose_noise_floor_is_infinite_are_compared(scorer, tmp_path):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from jaxscore.systems.entries import read_file as read_entries
 
 from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, UNPRINTABLE, InputError
@@ -76,18 +75,16 @@ def read_json(data: bytes, folder: Path) -> None:
     for read in (read_items, read_previous_output):
         with refusing():
             read(path)
-    for system, chosen in (
+    for system, settings in (
         (SELF_CERTAINTY, SELF_CERTAINTY.settings()),
         (USC_GENERATE, USC_GENERATE.settings(n=4)),
     ):
         with refusing():
-            work = system.work
-            assert work is not None
-            work(read_entries(system, path, settings=chosen), chosen)
+            read_file(system, path, settings).recall(read_previous_output(path), settings, {})
     with refusing():
         items = read_items(path)
-        for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
-            evaluate(system, None, items)
+        for name in ("select", "livecode-select", "livecode-parse", "usc-select"):
+            evaluate(name, None, items)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():

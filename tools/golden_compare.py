@@ -27,6 +27,7 @@ VOLATILE_KEYS = {
     *("jax", "jaxlib", "jaxscore", "transformers", "numpy", "python", "XLA_FLAGS", "host_cores"),
     *("used", "bytes_temporary", "git_hash", "pretty_env_info", "model_source"),
     *("lm_eval_version", "transformers_version", "upper_git_hash", "evaluation_time"),
+    *("mtime_ns", "ctime_ns", "ino"),
 }
 REPLACEMENTS = [
     (re.compile(pattern), new)
@@ -96,11 +97,15 @@ def compare_folders(
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Files of a case by their normalised names."""
+    """Files of a case by their normalised names; help pages by their command."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            found[_normalise(str(path.relative_to(folder)))] = path
+            name = str(path.relative_to(folder))
+            if folder.name.startswith("help"):
+                line = path.with_suffix(".code").read_text(encoding="utf-8").splitlines()[0]
+                name = f"{line}{path.suffix}"
+            found[_normalise(name)] = path
     return found
 
 
@@ -195,6 +200,13 @@ def _read_json(path: Path) -> Any:
     if path.name.endswith(".run.json") and isinstance(found, dict) and "programs" in found:
         # Which programs were compiled depends on what ran before in the same process.
         found["programs"] = sorted({program["name"] for program in found["programs"]})
+    if path.name.endswith(".run.json") and isinstance(found, dict) and "outputs" in found:
+        # Reports have a date, and so have some names; the files themselves are compared.
+        outputs = {_normalise(name): one for name, one in found["outputs"].items()}
+        found["outputs"] = {
+            name: {} if "<date>" in name or name.endswith(("_report.json", ".report.json")) else one
+            for name, one in outputs.items()
+        }
     return found
 
 

@@ -163,7 +163,8 @@ def report_of(
     """The finished run of some outputs, as their manifests and records describe it."""
     manifests = [shard.manifest for shard in shards]
     try:
-        facts = sum(map(facts_of, shards), Facts())
+        facts_by_shard = [facts_of(shard) for shard in shards]
+        facts = sum(facts_by_shard, Facts())
     except UNREADABLE as problem:
         raise InputError(
             f"{remote.displayed(shards[0].output)}: the facts in its manifest and those of the "
@@ -173,6 +174,10 @@ def report_of(
         facts.warnings[UNVERIFIED] += n
     if n := sum(bool(manifest.get(outputs.IS_EMPTY)) for manifest in manifests):
         facts.warnings[outputs.EMPTY] += n
+    for audit in ("noise", "boundaries"):
+        n = sum(bool(getattr(of_shard, audit)) for of_shard in facts_by_shard)
+        if 0 < n < facts.n_runs:
+            facts.warnings[f"audits: {audit} audited in {{n}} of {facts.n_runs} files"] += n
     first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
     about = dict(first.get(execute.ABOUT, NOTHING))
     if len(shards) > 1:
@@ -189,14 +194,23 @@ def facts_of(shard: Finished) -> Facts:
     Raises:
         InputError: it has none, since an earlier version wrote it.
     """
-    found = shard.manifest.get(execute.FACTS)
+    return Facts.from_json(_field_of(shard, execute.FACTS))
+
+
+def _field_of(shard: Finished, name: str) -> Mapping[str, Any]:
+    """Return a field that the manifests of this version have.
+
+    Raises:
+        InputError: the manifest does not have it.
+    """
+    found: Mapping[str, Any] | None = shard.manifest.get(name)
     if found is None:
         raise InputError(
-            f"{remote.displayed(manifest_path(shard.output))}: found no field "
-            f"{execute.FACTS!r}, expected it: an earlier version of jaxscore wrote this output; "
-            "score its input again with --force"
+            f"{remote.displayed(manifest_path(shard.output))}: found no field {name!r}, expected "
+            "it: an earlier version of jaxscore wrote this output; score its input again with "
+            "--force"
         )
-    return Facts.from_json(found)
+    return found
 
 
 def check_forms(shards: Sequence[Finished], output: Path) -> None:
@@ -432,7 +446,7 @@ def _check_made_alike(first: Finished, other: Finished) -> None:
     Raises:
         InputError: naming the difference.
     """
-    why = mismatch(other.manifest[MADE], first.manifest[MADE])
+    why = mismatch(_field_of(other, MADE), _field_of(first, MADE))
     if why is not None:
         raise InputError(
             f"{remote.displayed(other.output)}: made with {why.name} {why.before}, and "

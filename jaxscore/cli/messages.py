@@ -89,7 +89,9 @@ def close(
     for line in itertools.chain(found.lines, lines):
         print(line)
     print_remarks(args, report.remarks)
-    is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
+    # Shards without an audit may have been scored: `merge` says nothing of them.
+    is_audited = getattr(report.chosen, "audit_noise", 0) > 0 and not of_files
+    is_audited |= report.facts.noise is not None
     code = print_closing_block(
         done=f"{len(report.records)} {report.declared.what}{of_files}",
         failures=[(report.places.get(name, name), why) for name, why in found.failures],
@@ -168,10 +170,8 @@ def _describe_journal(scorer: "Scorer") -> str | None:
         return f"{journal.path}{JOURNAL_LOST}"
     if not journal.path.is_file():
         return None
-    blanks = counted.sampled_with_blank
-    note = f"; the texts include sampled answers with a blank: {blanks}" if blanks else ""
     restored = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
-    return f"{journal.path}, {restored}{note}"
+    return f"{journal.path}, {restored}"
 
 
 def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:

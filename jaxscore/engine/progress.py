@@ -72,8 +72,6 @@ class RunStatistics:
 
     Attributes:
         sequences: number of requested texts; the journal had `sequences_restored` of them.
-        sampled_with_blank: number of answers of a sample that were also scored with a space, see
-            `jaxscore.systems.audits`; the other counters include their texts.
         tokens_given: number of tokens of all texts, before sharing.
         tokens_unique: number of tokens after prefix sharing; `tokens_laid_out` also counts paths
             that rows repeat.
@@ -84,7 +82,6 @@ class RunStatistics:
 
     def __init__(self) -> None:
         self.sequences = self.sequences_restored = 0
-        self.sampled_with_blank = 0
         self.tokens_given = self.tokens_unique = self.tokens_laid_out = self.tokens_scored = 0
         self.tokens_written = 0
         self.begin_output()
@@ -130,7 +127,6 @@ class RunStatistics:
         return {
             "texts": self.sequences,
             "texts_from_journal": self.sequences_restored,
-            "answers_sampled_with_blank": self.sampled_with_blank,
             "tokens_given": self.tokens_given,
             "tokens_unique": self.tokens_unique,
             "tokens_laid_out": self.tokens_laid_out,

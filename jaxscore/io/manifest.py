@@ -50,54 +50,6 @@ class NoiseFacts(TypedDict):
     n_greedy_differs: int | None
 
 
-class RemarkFacts(TypedDict):
-    """Fields of a `Remark`."""
-
-    text: str
-    if_all: bool
-    of_shard: bool
-    counts: dict[str, int | float]
-
-
-class ResultFacts(TypedDict):
-    """Number of units of a sample, and their mean under each boundary."""
-
-    n: int
-
-
-class EffectFacts(TypedDict):
-    """Effect of the other boundaries."""
-
-    what: str
-    advice: str
-    results: dict[str, ResultFacts]
-
-
-class BoundaryFacts(TypedDict, total=False):
-    """Fields of `BoundaryAudit.counts`."""
-
-    changed: Required[dict[str, int]]
-    effect: EffectFacts
-
-
-class BlankFacts(TypedDict, total=False):
-    """Fields of an audit of the blank before answers."""
-
-    results: dict[str, ResultFacts]
-    n_answers: int
-    n_raised: int
-    what: str
-    opening: str
-    finding: str | None
-
-
-class Details(TypedDict, total=False):
-    """Details of a report that `merge` reads from the manifest."""
-
-    boundary_audit: BoundaryFacts | None
-    answer_blank: BlankFacts | None
-
-
 class VersionFacts(TypedDict, total=False):
     """Versions of programs."""
 
@@ -162,18 +114,12 @@ class Manifest(TypedDict, total=False):
     versions: VersionFacts
     machine: dict[str, Any] | None
     model: ModelFacts | None
-    model_name: str | None
     input_path: str
     input_identity: dict[str, int | str | None] | None
     input_sha256: str | None
     seconds: float
     counts: dict[str, int | float] | None
     failed: int
-    failures: list[tuple[str, str]]
-    details: Details | None
-    remarks: list[str | RemarkFacts]
-    prompting: dict[str, Any] | None
-    noise: NoiseFacts | None
     is_empty: bool
     shards: dict[str, dict[str, int | str | None] | None] | int
     empty: list[str]

@@ -120,7 +120,8 @@ def _is_replaced(schema: Any, name: str, kind: str) -> bool:
     from pyarrow.types import is_large_string, is_string
 
     own = schema.field(name).type
-    return (is_string(own) or is_large_string(own)) and kind not in ("string", "[string]")
+    is_text = is_string(own) or is_large_string(own)
+    return is_text and name != "id" and kind not in ("string", "[string]")
 
 
 def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
@@ -333,11 +334,13 @@ class ParquetWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self._flush()
-            self._opened().close()
-        elif self._writer is not None:
-            self._writer.close()
+        try:
+            if error is None:
+                self._flush()
+                self._opened()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
 
     def _opened(self) -> Any:
         """The writer of the file, whose schema says what only a loaded model knows."""

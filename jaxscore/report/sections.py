@@ -62,8 +62,7 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     """The boundary of a run, and what another would change of its `what` (answers, queries).
 
     Args:
-        audit: `n_<what>` and `changed`, `n_too_long` and `n_passed_over` if some were left out,
-            and `effect`, see `audits.BoundaryAudit`, if another changes some; None without one.
+        audit: see `shell.report.Report.boundary_audit`; None without one.
     """
     if audit is None:
         return []
@@ -75,9 +74,9 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
         left_out = f" {n} longer {what} are not audited."
     if n := audit.get("n_passed_over"):
         left_out += f" They are a sample; {n} others are not audited."
-    n_audited = audit.get("n_requests", audit.get(f"n_{what}"))
     out = [
-        f"Boundary `{chosen}` says where {what} start. Of {n_audited} {what} {others}.{left_out}"
+        f"Boundary `{chosen}` says where {what} start. Of {audit['n_requests']} {what} "
+        f"{others}.{left_out}"
     ]
     if effect := audit.get("effect"):
         ways = [chosen, *audit["changed"]]

@@ -23,7 +23,7 @@ from jaxscore.lm import LM, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
-from jaxscore.shell.system import Aside, System, units
+from jaxscore.shell.system import Aside, Record, System, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
@@ -266,11 +266,22 @@ class AuditedLM:
         first, self._n_requests = self._n_requests, self._n_requests + len(requests)
         chosen = [r for k, r in enumerate(requests, first) if k < ALL or k % EVERY == 0]
         audited = [request for request in chosen if self._is_short(request)]
-        found = audit_boundaries(self._lm.encoder, audited, own, others, self._most_positions)
-        names = {policy: name for name, policy in self._policies.items()}
-        counts = {"audited": len(audited), "too_long": len(chosen) - len(audited),
-                  "passed_over": len(requests) - len(chosen)}  # fmt: skip
-        self._boundaries.update(counts | {names[policy]: n for policy, n in found.items()})
+        counts = Counter(
+            audited=len(audited),
+            too_long=len(chosen) - len(audited),
+            passed_over=len(requests) - len(chosen),
+        )
+        groups: dict[tuple[str, ...], list[Request]] = {}
+        for request in audited:
+            groups.setdefault(getattr(request, "boundaries", ()), []).append(request)
+        for rewritten, group in groups.items():
+            counts.update(dict.fromkeys(rewritten, len(group)))
+            left = {p: name for name, p in self._policies.items() if name not in rewritten}
+            found = audit_boundaries(
+                self._lm.encoder, group, own, [p for p in others if p in left], self._most_positions
+            )
+            counts.update({left[policy]: n for policy, n in found.items()})
+        self._boundaries.update(counts)
 
     @property
     def _most_positions(self) -> int | None:
@@ -293,35 +304,41 @@ class AuditedLM:
 
 
 def effects_of(
-    system: System, lm: Any, items: Items, settings: Any, changed: Mapping[str, int]
+    system: System,
+    lm: Any,
+    items: Items,
+    settings: Any,
+    changed: Mapping[str, int],
+    records: Sequence[Record],
 ) -> dict[str, Effect]:
     """Score a sample of the items in other ways, in no counter and no journal.
 
     A model that would compute whole prompts again scores no sample.
 
     Args:
-        changed: other boundary -> requests that it would change; if none, its way is the run's.
+        changed: see `Facts.boundaries`. A boundary that changes no request is not scored again: its
+            numbers are the run's, so that shards add up.
+        records: the run's, one for each of all objects.
 
     Returns:
         `boundary` and `blank`, each if it has another way.
     """
-    kinds = {
-        kind: ways
-        for kind, ways in settings.variants().items()
-        if any(changed.get(name, 1) for name in ways)
-    }
-    if not kinds or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
+    variants = settings.variants()
+    if not variants or not lm.capabilities.is_local or not lm.capabilities.shares_prefixes:
         return {}
-    sample, left = [], SAMPLED_CHARACTERS
+    sample, numbers, left = [], [], SAMPLED_CHARACTERS
     n = min(len(items), SAMPLED)
-    places = {k * len(items) // n for k in range(n)}
-    for place, item in enumerate(items):
-        if place in places and (size := len(str(item))) <= left:
+    positions = {k * len(items) // n for k in range(n)}
+    longest = LONGEST if changed.get("too_long") else left  # as the audit leaves them out
+    usable = ((k, e.item) for k, e in enumerate(items.entries()) if e.error is None)
+    for position, (place, item) in enumerate(usable):
+        if position in positions and (size := len(str(item))) <= min(left, longest):
             sample.append(item)
+            numbers.append(_results(system, records[place]))
             left -= size
-    own = _way(system, lm, sample, settings)
+    own = _way(system, lm, sample, settings) if "blank" in variants else (numbers, [])
     out = {}
-    for kind, ways in kinds.items():
+    for kind, ways in variants.items():
         other = {
             name: _way(system, lm, sample, variant) if changed.get(name, 1) else own
             for name, variant in ways.items()
@@ -339,8 +356,13 @@ def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
     watched = AuditedLM(lm, settings, retains=True)
     with lm.uncounted():
         records = list(system.score(watched, sample, settings))
-    numbers = [[unit.get(system.result) for unit in units(system, record)] for record in records]
-    return numbers, watched.results or []
+    return [_results(system, record) for record in records], watched.results or []
+
+
+def _results(system: System, record: Record) -> list[float | None]:
+    """The result of each unit of a record, whose infinities may be text."""
+    values = [unit.get(system.result) for unit in units(system, record)]
+    return [float(value) if isinstance(value, str) else value for value in values]
 
 
 def _effect(ways: Mapping[str, Way]) -> Effect:

@@ -60,7 +60,7 @@ def run_system(
         facts, noted = Facts(seconds=time.perf_counter() - started, n_runs=1), lm.describe()
     if needs:
         facts = watched.facts()
-        effects: Any = effects_of(system, lm, items, settings, facts.boundaries)
+        effects: Any = effects_of(system, lm, items, settings, facts.boundaries, records)
         if "blank" in settings.variants() and "blank" not in effects:
             facts.warnings[NO_SHARING] += 1
         facts = dataclasses.replace(facts, **effects)

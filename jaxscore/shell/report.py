@@ -228,7 +228,7 @@ class Report(Rendered):
             **found.details,
             **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
-            "boundary_audit": self.boundary_audit(),
+            **({"boundary_audit": self.boundary_audit()} if self.chosen.policies() else {}),
             **({"findings": self.findings} if self.findings else {}),
             "remarks": self.remarks,
             "failures": [failure._asdict() for failure in self.failures],

@@ -15,8 +15,7 @@ import dataclasses
 import functools
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,8 @@ class Draw:
 
     Example:
         >>> draw = Draw(16, seed=0)
-        >>> scored = list(draw.results(scorer.score(draw.watch(requests))))
+        >>> for request, result in zip(requests, scorer.score(requests)):
+        ...     draw.add(request, result)
         >>> draw.pairs
 
     Attributes:
@@ -115,25 +115,12 @@ class Draw:
         self.pairs: list[Pair] = []
         self._n, self._n_seen = n, 0
         self._random = random.Random(seed)
-        self._waiting: deque[Any] = deque()  # requests without a result
-
-    def watch(self, requests: Iterable[Any]) -> Iterator[Any]:
-        """Pass requests through."""
-        for request in requests:
-            if self._n:
-                self._waiting.append(request)
-            yield request
-
-    def results(self, results: Iterable[Any]) -> Iterator[Any]:
-        """Pass results through, in the order of their requests."""
-        for result in results:
-            if self._n:
-                self.add(self._waiting.popleft(), result)
-            yield result
 
     def add(self, request: Any, result: Any) -> None:
         """Draw or leave out one request with its result."""
-        if getattr(result, "error", None) is not None or not np.isfinite(result.logprob).any():
+        if not self._n or getattr(result, "error", None) is not None:
+            return
+        if not np.isfinite(result.logprob).any():
             return
         self._n_seen += 1
         if len(self.pairs) < self._n:

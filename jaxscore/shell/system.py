@@ -44,6 +44,17 @@ class Aside(Request):
     """A request of no item, such as an option after a premise: no audit counts or draws it."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewritten(Request):
+    """A request that is another text under other boundaries, which their audit cannot see.
+
+    Attributes:
+        boundaries: their names.
+    """
+
+    boundaries: tuple[str, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
     """The summary of the records.

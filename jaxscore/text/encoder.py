@@ -398,27 +398,6 @@ def audit_boundaries(
     }
 
 
-def compare_boundaries(
-    encoder: TextEncoder,
-    pairs: Sequence[tuple[Request, Request]],
-    chosen: Boundary,
-    other: Boundary,
-    max_positions: int | None = None,
-) -> list[bool]:
-    """Compare the scored tokens and their contexts for each pair of requests.
-
-    Args:
-        pairs: requests to encode by `chosen` (first) and by `other` (second).
-        max_positions: see `audit_boundaries`.
-
-    Returns:
-        For each pair, True if the scored tokens or their contexts differ.
-    """
-    first = _encoded(encoder, [request for request, _ in pairs], chosen, max_positions)
-    second = _encoded(encoder, [request for _, request in pairs], other, max_positions)
-    return [_differ(a, b) for a, b in zip(first, second, strict=True)]
-
-
 def _encoded(
     encoder: TextEncoder, requests: Sequence[Request], policy: Boundary, max_positions: int | None
 ) -> list[Encoded | TextError]:

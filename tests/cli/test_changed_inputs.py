@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from jaxscore.cli import chronologic, model_flags
+from jaxscore.cli import execute, model_flags
 from tests.cli.conftest import QWEN
 from tests.conftest import CASES
 from tests.io.test_remote import Faulty
@@ -165,9 +165,7 @@ def test_dated_report_of_a_system_prompt_that_changes_after_it_is_read_is_not_wr
     source, system = tmp_path / "questions.jsonl", tmp_path / "system.txt"
     source.write_bytes((CASES / "chronologic/questions.jsonl").read_bytes())
     system.write_text("Some words.")
-    monkeypatch.setattr(
-        chronologic, "with_examples", lambda _, settings: replace(system) or settings
-    )
+    monkeypatch.setattr(execute, "with_examples", lambda _, settings: replace(system) or settings)
     ran = run("chronologic", QWEN, source, "--full-eval", "--limit", 2, "--output-dir",
               tmp_path / "out", "--quiet", "--system-file", system)  # fmt: skip
     assert (ran.code, f"{system}: changed while" in ran.err) == (2, True)

@@ -113,11 +113,12 @@ def test_outputs_of_an_input_that_became_empty_are_replaced(run, tmp_path, store
         assert run(*score(*words)).code == 0
         return files()
 
-    names = {"a.jsonl", "a.jsonl.run.json", "a.jsonl.report.html"}
+    reports = {f"a.jsonl.report.{kind}" for kind in ("html", "json", "md")}
+    names = {"a.jsonl", "a.jsonl.run.json", *reports}
     first = scored(LINE)
     assert first.keys() == names
     empty = scored("")
-    assert empty.keys() == names - {"a.jsonl.report.html"}
+    assert empty.keys() == names - reports
     assert empty["a.jsonl"] == b""
     again = scored(LINE + LINE.replace("x", "z"))
     assert again.keys() == names

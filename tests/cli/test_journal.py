@@ -115,8 +115,9 @@ def test_off_keeps_none(run, tmp_path):
     source.write_text('{"context": "a", "continuation": " b"}\n')
     words = ("score", "--model", QWEN, "--input", source, "--output", tmp_path / "out.jsonl")
     assert run(*words, "--journal", "off", "--quiet").code == 0
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["in.jsonl", "out.jsonl", "out.jsonl.report.html", "out.jsonl.run.json"]
+    reports = {f"out.jsonl.report.{kind}" for kind in ("html", "json", "md")}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"in.jsonl", "out.jsonl", "out.jsonl.run.json", *reports}
 
 
 @pytest.mark.parametrize(

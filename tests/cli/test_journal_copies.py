@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from jaxscore.cli import system_command
+from jaxscore.cli import execute
 from jaxscore.errors import InputError
 from jaxscore.io import remote, upload
 from jaxscore.journal import Journal
@@ -25,19 +25,20 @@ def test_worker_on_another_machine_goes_on_from_the_copy(run, store, tmp_path, m
     (tmp_path / "in.jsonl").write_text(LINES)
     words = ("score", "--model", QWEN, "--quiet", "--no-html", "--input", tmp_path / "in.jsonl",
              "--output", "faulty://b/out.jsonl")  # fmt: skip
-    finished = system_command.run_declared
+    finished = execute.run_system
 
     def interrupted(*args, **options):
         finished(*args, **options)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(system_command, "run_declared", interrupted)
+        patch.setattr(execute, "run_system", interrupted)
         assert run(*words).code == 130
     assert list(content(store)) == [COPY]
     shutil.rmtree(tmp_path / "cache/remote")
     assert run(*words).code == 0
-    assert list(content(store)) == ["/b/out.jsonl", "/b/out.jsonl.run.json"]
+    written = ("", ".run.json", ".report.md", ".report.json")
+    assert set(content(store)) == {f"/b/out.jsonl{ending}" for ending in written}
     manifest = json.loads(store.cat_file("/b/out.jsonl.run.json"))
     assert manifest["counts"]["texts_from_journal"] == manifest["counts"]["texts"] == 2
 

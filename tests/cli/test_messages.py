@@ -14,7 +14,7 @@ from jaxscore.shell.rounding_audit import Noise, Spread
 from tests.cli.conftest import QWEN
 
 
-def scorer(*, journal=None, given=12, unique=4, sampled_with_blank=0):
+def scorer(*, journal=None, given=12, unique=4):
     model = SimpleNamespace(
         model_type="llama", implementation="native", dtype="float32", quantized=None
     )
@@ -25,7 +25,6 @@ def scorer(*, journal=None, given=12, unique=4, sampled_with_blank=0):
             tokens_scored=3,
             sequences_restored=1,
             sequences=2,
-            sampled_with_blank=sampled_with_blank,
         ),
         models=(model,),
         journal=journal,
@@ -58,14 +57,6 @@ def test_every_line(capsys, tmp_path):
         f"journal  {kept}, 1 of 2 texts come from it",
     ]
     assert captured.err == "failed: a\\nb: why\n1 failed, the others are kept\n"
-
-
-def test_a_sample_with_blanks_is_named_in_the_journals_line(capsys, tmp_path):
-    (kept := tmp_path / "j").touch()
-    journal = SimpleNamespace(path=kept, is_lost=False)
-    messages.print_closing_block(done="", scorer=scorer(journal=journal, sampled_with_blank=1))
-    line = "1 of 2 texts come from it; the texts include sampled answers with a blank: 1\n"
-    assert capsys.readouterr().out.endswith(line)
 
 
 def test_what_there_is_not_has_no_line(capsys):
@@ -101,9 +92,9 @@ def test_the_noise_floor_is_told_where_an_audit_was_asked_for():
 
 
 def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place, monkeypatch):
-    from jaxscore.cli import system_command
+    from jaxscore.cli import execute
 
-    folder, real = place({"context": "a", "continuation": " b"}), system_command.run_declared
+    folder, real = place({"context": "a", "continuation": " b"}), execute.run_system
     journal = folder / ".jaxscore/out.jsonl.journal"
 
     def removes(*args, **settings):
@@ -111,7 +102,7 @@ def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place,
         journal.unlink()
         return report
 
-    monkeypatch.setattr(system_command, "run_declared", removes)
+    monkeypatch.setattr(execute, "run_system", removes)
     words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
     ran = run("score", "--model", QWEN, *words)
     assert ran.code == 0

@@ -96,11 +96,13 @@ def test_score(run, place):
     ran = run(*words, "--output", folder / "out.jsonl", "--audit-noise", 4)
     assert (ran.code, ran.err) == (0, "")
     assert (folder / "out.jsonl").read_bytes() == (folder / "plain.jsonl").read_bytes()
-    noise = read(folder / "out.jsonl.run.json")["noise"]
-    assert (noise["n_requests"], noise["layouts"], noise["decisions"]) == (4, LAYOUTS, [])
+    noise = read(folder / "out.jsonl.run.json")["facts"]["noise"]
+    assert (noise["n_requests"], noise["layouts"]) == (4, LAYOUTS)
+    assert read(folder / "out.jsonl.report.json")["noise"]["decisions"] == []
     assert "         noise floor: 4 requests in 4 layouts move by at most " in ran.out
     assert f"greedy differs on 0 of {noise['n_tokens']} tokens" in ran.out
-    assert "noise" not in read(folder / "plain.jsonl.run.json")
+    assert read(folder / "plain.jsonl.run.json")["facts"]["noise"] is None
+    assert "noise" not in read(folder / "plain.jsonl.report.json")
     ran = run(*words, "--output", folder / "all.jsonl", "--audit-noise", 100)
     assert "noise floor: 9 requests in 4 layouts" in ran.out
 
@@ -110,7 +112,7 @@ def test_score_of_nothing(run, place):
     words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
     ran = run("score", "--model", QWEN, *words, "--audit-noise", 4)
     assert "noise floor: no request was scored, so none was scored again\n" in ran.out
-    assert read(folder / "out.jsonl.run.json")["noise"] is None
+    assert read(folder / "out.jsonl.report.json")["noise"] is None
 
 
 def test_paths(run, place, spread):
@@ -199,8 +201,9 @@ def test_probsem_of_means(run, tmp_path, spread):
     ran = run(*words, "--output-dir", tmp_path / "out", "--audit-noise", 3)
     record = read(only(tmp_path / "out", "*_results.json"))
     assert [one["within_noise"] for one in record["contexts"]] == [m <= reached for m in margins]
-    assert "(mean_logprob / temperature)" in json.dumps(record["noise"]["decisions"])
-    assert "which query has the highest score" in ran.out
+    [decision] = record["noise"]["decisions"]
+    assert (decision["statistic"], decision["margin"]) == ("logp", 2 * value)
+    assert "the expected query has the highest score" in ran.out
 
 
 def test_chronologic(run, place):
@@ -306,7 +309,7 @@ def test_self_certainty_to_the_votes(run, tmp_path):
     assert ran.code == 0
     assert "noise floor: 5 requests in 4 layouts" in ran.out
     found, plain = read(out), read(tmp_path / "plain.json")
-    noise = read(tmp_path / "out.json.run.json")["noise"]
+    noise = read(tmp_path / "out.json.run.json")["facts"]["noise"]
     largest = noise["spread"]["mean_self_certainty"]["largest"]
     assert {one["confidence_settings"].pop("noise") for one in found} == {largest}
     assert found == plain

@@ -14,12 +14,13 @@ import pytest
 
 from jaxscore.cli import (
     distributed_flags,
+    execute,
     finished_shards,
     model_flags,
     shard_files,
     shards,
-    system_command,
 )
+from jaxscore.cli.made import MADE, made_of
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, upload
 from jaxscore.journal.files import default_path, open_database
@@ -63,7 +64,7 @@ def written(output):
     return sorted(
         str(file)
         for file in files
-        if not file.name.endswith(".run.json")
+        if not file.name.endswith((".run.json", ".report.md", ".report.json"))
         and not file.name.startswith("_")
         and ".jaxscore" not in file.parts
     )
@@ -83,9 +84,10 @@ def listed(output):
     return [json.loads(path.read_text()) for path in sorted(output.glob("_shards*.json"))]
 
 
-def change_manifest(path, where, entry):
-    manifest = json.loads(path.read_text())
-    part = manifest if where is None else manifest[where]
+def change_manifest(path, entry, *where):
+    manifest = part = json.loads(path.read_text())
+    for name in where:
+        part = part[name]
     part |= entry
     path.write_text(json.dumps(manifest))
 
@@ -177,17 +179,28 @@ def test_shard_replaced_while_it_is_scored_is_refused(run, data, tmp_path, monke
 @pytest.mark.parametrize(
     ("where", "entry", "message"),
     [
-        ("model", {"model": "0" * 64}, "other weights of the same name (--model"),
-        ("model", {"numbers": 4}, "another version of jaxscore"),
-        (None, {"record_version": 2}, "records of another version"),
+        ([MADE, "weights"], {"model": "0" * 64}, "with weights (--model) 0000"),
+        ([MADE], {"numbers": 4}, "with version of jaxscore's numerics (numbers) 4, this one has"),
+        ([MADE], {"records": 2}, "with version of the records 2, this one has 1"),
     ],
 )
 def test_finished_run_of_another_model_or_version_is_refused(
     run, data, tmp_path, where, entry, message
 ):
     assert run(*words(data / "a.jsonl", tmp_path / "out")).code == 0
-    change_manifest(tmp_path / "out/a.jsonl.run.json", where, entry)
+    change_manifest(tmp_path / "out/a.jsonl.run.json", entry, *where)
     ran = run(*words(data / "a.jsonl", tmp_path / "out"))
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
+def test_finished_run_of_an_earlier_version_is_refused(run, data, tmp_path):
+    assert run(*words(data / "a.jsonl", tmp_path / "out")).code == 0
+    path = tmp_path / "out/a.jsonl.run.json"
+    manifest = json.loads(path.read_text())
+    del manifest[MADE]
+    path.write_text(json.dumps(manifest))
+    ran = run(*words(data / "a.jsonl", tmp_path / "out"))
+    message = "finished by another run, of an earlier version of jaxscore; give another --output"
     assert (ran.code, message in ran.err) == (2, True), ran.err
 
 
@@ -210,17 +223,17 @@ def test_shards_of_another_tokenizer_are_neither_finished_nor_merged(
     (model / "chat_template.jinja").write_text("{{ messages }}")
     ran = run(*command)
     assert ran.code == 2
-    changed = "with another tokenizer, chat template or generation_config.json"
-    assert f"{changed} (--model {model})" in ran.err
-    change_manifest(out / "a.jsonl.run.json", None, {"tokenizer_sha256": "0" * 64})
+    changed = "with tokenizer, chat template or generation_config.json "
+    assert f"finished by another run, {changed}" in ran.err
+    change_manifest(out / "a.jsonl.run.json", {"tokenizer": "0" * 64}, MADE)
     merged = run("merge", out, "--output", tmp_path / "merged.jsonl")
-    assert (merged.code, "made with another tokenizer" in merged.err) == (2, True), merged.err
+    assert (merged.code, f"made {changed}" in merged.err) == (2, True), merged.err
 
 
 def test_two_precisions_of_one_flag_are_not_mixed(run, data, tmp_path):
     out = tmp_path / "out"
     assert run(*words(data / "a.jsonl", out)).code == 0
-    change_manifest(out / "a.jsonl.run.json", "model", {"dtype": "bfloat16"})
+    change_manifest(out / "a.jsonl.run.json", {"dtype": "bfloat16"}, "model")
     ran = run(*words(data, out))
     assert ran.code == 1
     assert "weights in bfloat16, and --dtype auto is float32" in ran.err
@@ -233,9 +246,9 @@ def test_other_weights_of_the_reference_are_refused(run, data, tmp_path):
                f"{tmp_path}/out/")  # fmt: skip
     assert run(*command).code == 0
     assert "1 were finished" in run(*command).out
-    change_manifest(tmp_path / "out/a.jsonl.run.json", "model", {"reference_model": "0" * 64})
+    change_manifest(tmp_path / "out/a.jsonl.run.json", {"reference": "0" * 64}, MADE, "weights")
     ran = run(*command)
-    assert (ran.code, "other weights of the same name (--reference" in ran.err) == (2, True)
+    assert (ran.code, "with weights (--reference) 0000" in ran.err) == (2, True)
 
 
 @pytest.mark.parametrize("flag", ["--fewshot", "--system-file"])
@@ -248,7 +261,7 @@ def test_other_content_of_a_file_that_a_flag_names_is_refused(run, data, tmp_pat
     assert "1 were finished" in run(*command).out
     file.write_text(example.replace("dog", "cow") if flag == "--fewshot" else "Be long.")
     ran = run(*command)
-    assert (ran.code, f"another content of {file}" in ran.err) == (2, True), ran.err
+    assert (ran.code, f"with content of {flag} " in ran.err) == (2, True), ran.err
 
 
 def test_folder_of_a_data_set_is_scored_again_if_one_file_changes(run, tmp_path):
@@ -268,7 +281,7 @@ def finished(identity, manifest):
     """Whether a finished output of this manifest holds for an input of this identity."""
     args = argparse.Namespace(force=False, quiet=True, command="score")
     shard = shard_files.Shard(Path("none"), "x", Path("x"), identity)
-    manifest = {"command": "score", "flags": {"quiet": True}, **manifest}
+    manifest = {"command": "score", "flags": {"quiet": True}, MADE: made_of(args, {}), **manifest}
     return finished_shards.is_finished(args, shard, manifest)
 
 
@@ -284,13 +297,13 @@ def test_files_of_one_size_and_time_in_two_folders_differ_by_their_bytes(tmp_pat
         (tmp_path / name).write_text(name)
     identity = {"size": 1, "mtime_ns": "5"}
     digest = run_files.file_digest(tmp_path / "a")
-    made = {"input_identity": identity, "input_sha256": digest}
-    made |= {"command": "score", "flags": {"input": "in"}, "input_path": str(tmp_path / "a")}
     args = argparse.Namespace(force=False, quiet=True, command="score")
+    manifest = {"input_identity": identity, "input_sha256": digest, MADE: made_of(args, {})}
+    manifest |= {"command": "score", "flags": {"input": "in"}, "input_path": str(tmp_path / "a")}
 
     def is_finished(name):
         shard = shard_files.Shard(tmp_path / name, "x", Path("x"), identity)
-        return finished_shards.is_finished(args, shard, made)
+        return finished_shards.is_finished(args, shard, manifest)
 
     args.input = "in"
     assert is_finished("a")
@@ -617,7 +630,7 @@ def test_new_output_never_lies_beside_the_old_manifest(run, tmp_path, monkeypatc
         raise InputError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(system_command.outputs, "write_manifest", stop)
+        patch.setattr(execute, "write_manifest", stop)
         assert run(*command(source, out, "--reproducible", "--force")).code == 2
     assert not manifest.exists()
     assert run(*command(source, out, "--reproducible")).code == 0

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
 
 from jaxscore.cli import model_flags
 from jaxscore.report.html.strips import MISSING
+from jaxscore.shell.audits import NO_SHARING
 from tests.cli.conftest import strict
 from tests.conftest import CASES
 from tests.endpoints.model_server import ModelServer
@@ -176,9 +176,8 @@ def test_paths(both, place, more):
     report = strict((folder / "s_report.json").read_text(encoding="utf-8"))
     assert report["settings"]["endpoint"].startswith("http://127.0.0.1")
     assert report["boundary_audit"] is None
-    why = "answer_separator is given" if more else "the model would compute whole prompts again"
-    assert report["answer_blank"] == {"not_scored": why}
-    assert report["remarks"] == ([] if more else [NO_BLANKS_REMARK])
+    assert "answer_blank" not in report
+    assert report["remarks"] == ([] if more else [NO_SHARING])
     assert report["settings"]["answer_separator"] == (more[1] if more else None)
 
 
@@ -198,7 +197,7 @@ def test_probsem(both, place):
     [data] = (folder / "s").glob("p_t_served_endpoint_results.json")
     [other] = (folder / "l").glob("*_results.json")
     record = strict(data.read_text(encoding="utf-8"))
-    assert record["remarks"] == [NO_BLANKS_REMARK]
+    assert record["remarks"] == [NO_SHARING]
     one, failed = record["contexts"]
     want = strict(other.read_text(encoding="utf-8"))["contexts"][0]
     assert one["logp"] == pytest.approx(want["logp"], abs=1e-3)

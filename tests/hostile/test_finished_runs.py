@@ -295,14 +295,12 @@ FIELDS = {
     "versions": ({}, {"a": None}),
     "counts": (None, {}),
     "failed": (-1,),
-    "failures": ([],),
     "seconds": (1.5, -1),
-    "details": (None, {}, {"a": None}),
-    "remarks": ([], ["x"]),
-    "noise": (None,),
+    "made": (),
+    "facts": (),
+    "about": ({}, {"a": None}),
+    "vocabulary": (None, -1),
     "is_empty": (True,),
-    "record_version": (-1,),
-    "n_items": (-1,),
 }
 
 

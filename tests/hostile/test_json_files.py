@@ -24,11 +24,15 @@ from jaxscore.systems.probsem import SYSTEM as PROBSEM
 from jaxscore.systems.probsem import repeated_queries
 from jaxscore.systems.probsem.suite import load as load_suite
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
+from jaxscore.systems.sample import SYSTEM as SAMPLING
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection.select_and_vote import SELECT
+from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from jaxscore.systems.self_certainty import right_responses
+from jaxscore.systems.self_certainty.confidences import read_inputs
+from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
-from tests.systems.works import begin
+from tests.systems.checked import checked_items, recall, run
 
 SAMPLE = {
     "id": "s1",
@@ -65,6 +69,13 @@ QUESTION = {
 PATHS = {"id": 7, "question": "Where?", "paths": [["a", "in", "b"], []]}
 CHOICE = {"id": "a", "context": "The", "options": [" cat", " dog"], "gold": 0}
 PROMPT = {"id": "a", "messages": [{"role": "user", "content": "Where?"}]}
+SAMPLED = {
+    "output": ["a", "b"],
+    "finish": ["eos", "eos"],
+    "model_input": "Where?",
+    "configs": SAMPLING.drawn_with(SAMPLING.settings(n=2)),
+    **PROMPT,
+}
 PLAIN = {"id": "a", "context": "The", "continuation": " cat"}
 
 
@@ -82,9 +93,9 @@ def shots(system):
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
 
 
-def items_of(system):
+def items_of(system, **options):
     """A reader of a file's items, as commands read them."""
-    return lambda path: read_file(system, path, system.settings())
+    return lambda path: read_file(system, path, system.settings(**options))
 
 
 # name of the file, what is good in it, the reader
@@ -92,8 +103,8 @@ WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
     "select": ("in.json", [SAMPLE], items_of(SELECT)),
-    "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
-    "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
+    "usc-generate": ("in.json", [SAMPLE], items_of(USC_GENERATE, n=2)),
+    "self-certainty": ("in.json", [SAMPLE], items_of(SELF_CERTAINTY)),
     "records": (
         "eval_dev_out.json",
         [RECORD],
@@ -112,7 +123,7 @@ LINES = {
     "examples of probsem": ({"text": "A", "expected": 0}, shots(PROBSEM)),
     "choose": (CHOICE, items_of(CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, items_of(PERPLEXITY)),
-    "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
+    "sample": (PROMPT, items_of(SAMPLING, n=1)),
 }
 
 
@@ -123,6 +134,13 @@ def folder(tmp_path):
     place.mkdir()
     put(place / "p.txt", b"prompt\r\n")
     return place
+
+
+def written(report):
+    """Write the output and the report of a run that was not refused."""
+    if not isinstance(report, InputError):
+        write_array(io.StringIO(), report.items)
+        report.json().encode()
 
 
 def read_whatever_it_holds(path, good, read):
@@ -165,16 +183,22 @@ def test_the_line_is_named(name, line, tmp_path):
 
 
 @HOSTILE
-@given(fields(PROMPT), fields({"output": ["a"], "finish": ["eos"], "model_input": "", **PROMPT}))
+@given(fields(PROMPT), fields(SAMPLED))
 def test_any_values_in_a_prompts_fields_and_in_an_earlier_record(prompt, record):
     """It is read, or fails by name; what an earlier run has left is taken, or refused."""
-    work = begin("sample", [PROMPT, prompt], n=2)
-    assert not any(UNPRINTABLE.search(entry.name) for entry in work.entries)
-    write_array(io.StringIO(), work.records())
-    model = {"model": record.get("generator")}
-    found = outcome(lambda: begin("sample", [PROMPT, prompt], [record], n=2, model=model))
-    if not isinstance(found, InputError):
-        write_array(io.StringIO(), found.records())
+    items, _ = checked_items("sample", [PROMPT, prompt], n=2)
+    assert not any(UNPRINTABLE.search(entry.name) for entry in items.entries())
+    made = {"model": record.get("generator")}
+    outcome(lambda: recall("sample", [PROMPT, prompt], [record], made, n=2))
+    written(outcome(lambda: run("sample", None, [PROMPT], [record], n=2)))
+
+
+def test_whole_earlier_records_are_taken_without_a_model():
+    """The random records of the other tests are damaged versions of these."""
+    [sampled] = run("sample", None, [PROMPT], [SAMPLED], n=2).items
+    assert {name: sampled[name] for name in SAMPLED} == SAMPLED
+    [scored] = run("self-certainty", None, [SAMPLE], [SAMPLE]).items
+    assert scored["confidence_list"] == SAMPLE["confidence_list"]
 
 
 @HOSTILE
@@ -188,7 +212,8 @@ def test_any_value_as_gold(value):
         report.markdown().encode()
         report.json().encode()
         write_array(io.StringIO(), map(dict, report.items))
-    found = right_responses.read(begin("self-certainty", items).inputs, "g")
+    inputs = [read_inputs("an item", item, SELF_CERTAINTY.settings()) for item in items]
+    found = right_responses.read(inputs, "g")
     assert found.graded[0].right == [True, False]
 
 
@@ -211,10 +236,9 @@ def test_any_values_in_an_items_fields(tmp_path, item):
     previous = outcome(lambda: read_previous_output(path))
     assert previous[0] == SAMPLE
     for system, settings in (("self-certainty", {}), ("usc-generate", {"n": 2})):
-        outcome(functools.partial(begin, system, path, previous, **settings))
-        work = begin(system, path, **settings)
-        assert len(work.entries) == 2
-        write_array(io.StringIO(), work.records())
+        outcome(functools.partial(recall, system, path, previous, {"model": "m"}, **settings))
+        assert checked_items(system, path, **settings)[0].n_all == 2
+        written(outcome(functools.partial(run, system, None, path, previous, **settings)))
 
 
 @HOSTILE

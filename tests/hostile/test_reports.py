@@ -6,12 +6,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxscore.systems.audits import BoundaryAudit
-from jaxscore.systems.scoring_run import ScoringRun
 
 from jaxscore.errors import LONGEST, UNPRINTABLE, InputError, many_lines, one_line
 from jaxscore.report import sections
 from jaxscore.report.markdown import cell, table, text
+from jaxscore.shell import evaluate
+from jaxscore.shell.audits import Effect
 from jaxscore.systems.rag.results_table import markdown
 from tests.cli.conftest import QWEN
 from tests.hostile.inputs import HALF_PAIR, HOSTILE, TEXTS, any_texts, put
@@ -150,9 +150,9 @@ def ran(run, folder, write, words, model):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_pages_of_a_run(run, tmp_path, monkeypatch, command, hostile_model, plain_model):
     """The same headings, rows and cells as of plain words, and the same lines on the terminal."""
-    # What boundaries and blanks do depends on the tokens of the words, and holds no text of a user.
-    monkeypatch.setattr(BoundaryAudit, "effect", lambda audit: None)
-    monkeypatch.setattr(ScoringRun, "_blanks", lambda run, sample: [])
+    # The effects of boundaries and spaces depend on the tokens of the words; no text of a user is
+    # in them.
+    monkeypatch.setattr(evaluate, "effects_of", lambda *args: {"blank": Effect()})
     words = [*MARKUP, MARKUP[0]]
     plain = [f"word{k}" for k in range(len(MARKUP))] + ["word0"]
     page, elements, said = ran(run, tmp_path / "hostile", COMMANDS[command], words, hostile_model)

@@ -1,26 +1,22 @@
-"""JSON and JSONL that commands write: strict, exact, and whole at every moment."""
+"""JSON and JSONL that commands write: strict and exact."""
 
 import json
 import math
-import tempfile
-import time
 
 import numpy as np
 import pytest
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.errors import InputError
-from jaxscore.io import json_output
 from jaxscore.io.json_output import (
-    GrowingArray,
     Lazy,
-    StoredRecords,
+    array_writer,
     json_line,
     json_parts,
     json_text,
     where,
     write_array,
 )
+from jaxscore.shell.records import Records
 
 
 def test_numbers_that_json_does_not_have_also_in_dataclasses():
@@ -97,10 +93,6 @@ ITEMS = [
 ]
 
 
-def read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def test_the_array_is_json_whatever_is_in_it(tmp_path):
     path = tmp_path / "out.json"
     for items in (ITEMS, ITEMS[:1], []):
@@ -110,101 +102,16 @@ def test_the_array_is_json_whatever_is_in_it(tmp_path):
         assert path.read_text(encoding="utf-8") == (json.dumps(want, indent=4) + "\n")
 
 
-def test_half_a_surrogate_pair_survives(tmp_path):
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_half_a_surrogate_pair_survives_in_an_array(tmp_path, is_ascii):
     items = [{"a": "é \ud83d"}, {"a": "é"}]
-    with GrowingArray(tmp_path / "out.json").open() as write:
+    path = tmp_path / "out.json"
+    with path.open("w", encoding="utf-8") as file, array_writer(file, is_ascii=is_ascii) as write:
         for item in items:
             write(item)
-    assert read(tmp_path / "out.json") == items
-
-
-def test_it_is_written_after_a_pause_that_grows_with_the_cost(tmp_path, monkeypatch):
-    clock, path = [100.0], tmp_path / "out.json"
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    genuine = json_output.write_array
-
-    def slow(file, items):
-        clock[0] += 10
-        genuine(file, items)
-
-    monkeypatch.setattr(json_output, "write_array", slow)
-    with GrowingArray(path).open() as write:
-        for n, (wait, written) in enumerate((
-            (json_output.PAUSE - 1, 0),
-            (1, 2),  # the pause is over: both are written, which takes 10 seconds
-            (json_output.SHARE * 10 - 1, 2),
-            (1, 4),
-        )):  # fmt: skip
-            clock[0] += wait
-            write({"n": n})
-            assert (len(read(path)) if path.exists() else 0) == written
-        write({})
-    assert len(read(path)) == 5
-
-
-@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, InputError])
-def test_what_is_finished_outlives_a_failure(tmp_path, problem):
-    def fail():
-        with GrowingArray(tmp_path / "out.json").open() as write:
-            write({"a": 1})
-            raise problem
-
-    with pytest.raises(problem) as stop:
-        fail()
-    assert (problem is KeyboardInterrupt) == ("out.json holds the items" in str(stop.value))
-    assert read(tmp_path / "out.json") == [{"a": 1}]
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_records_of_an_earlier_run_stay_until_others_take_their_places(tmp_path):
-    def fail():
-        with GrowingArray(tmp_path / "out.json", [{"a": 1}, {"a": 2}]).open() as write:
-            write({"a": 3})
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert read(tmp_path / "out.json") == [{"a": 3}, {"a": 2}]
-
-
-@pytest.mark.parametrize("records", [[], [{"error": "too long"}]])
-def test_without_results_a_failure_touches_nothing(tmp_path, records):
-    def fail():
-        with GrowingArray(tmp_path / "out.json").open() as write:
-            for record in records:
-                write(record)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt) as stop:
-        fail()
-    assert str(stop.value) == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_while_writing_keeps_the_old_file(tmp_path, monkeypatch):
-    def half(file, items):
-        file.write("[")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(json_output, "write_array", half)
-    (tmp_path / "out.json").write_text("old", encoding="utf-8")
-
-    def fail():
-        with GrowingArray(tmp_path / "out.json").open():
-            pass
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert (tmp_path / "out.json").read_text(encoding="utf-8") == "old"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_place_that_cannot_be_written_is_known_at_once(tmp_path):
-    with (
-        pytest.raises(InputError, match="found a folder"),
-        GrowingArray(tmp_path).open(),
-    ):
-        pytest.fail("the work began")
+    text = path.read_text(encoding="utf-8")
+    assert json.loads(text) == items
+    assert ("é" in text) != is_ascii
 
 
 RECORDS = [
@@ -213,24 +120,28 @@ RECORDS = [
 ]
 
 
+WRITTEN = [{**record, "values": [*record["values"][:2], "Infinity"]} for record in RECORDS]
+
+
 @pytest.fixture
 def stored():
-    with tempfile.TemporaryFile() as file:
-        yield StoredRecords(iter(RECORDS), file)
+    out = Records.temporary()
+    out.extend(RECORDS)
+    return out
 
 
 def test_records_come_back_in_any_order(stored):
-    assert stored == RECORDS
-    assert (len(stored), stored[-1], stored[1:3]) == (4, RECORDS[-1], RECORDS[1:3])
-    assert [(a, b) for a in stored for b in stored] == [(a, b) for a in RECORDS for b in RECORDS]
+    assert stored == WRITTEN
+    assert (len(stored), stored[-1], stored[1:3]) == (4, WRITTEN[-1], WRITTEN[1:3])
+    assert [(a, b) for a in stored for b in stored] == [(a, b) for a in WRITTEN for b in WRITTEN]
     with pytest.raises(IndexError):
         stored[4]
 
 
 def test_chosen_records(stored):
-    assert where(stored, lambda record: record["id"] % 2) == RECORDS[1::2]
-    assert where(where(stored, lambda record: record["id"]), lambda one: one["text"]) == RECORDS[1:]
-    assert Lazy([2, 0], stored.__getitem__) == [RECORDS[2], RECORDS[0]]
+    assert where(stored, lambda record: record["id"] % 2) == WRITTEN[1::2]
+    assert where(where(stored, lambda record: record["id"]), lambda one: one["text"]) == WRITTEN[1:]
+    assert Lazy([2, 0], stored.__getitem__) == [WRITTEN[2], WRITTEN[0]]
 
 
 def test_report_in_parts_is_the_json_of_the_whole(stored):

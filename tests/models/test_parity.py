@@ -88,13 +88,15 @@ def test_every_token_agrees_with_torch(tmp_path, kind, config, apart):
     assert_case(tmp_path, kind, config, apart)
 
 
-QUICK = {"mixtral", "qwen3_next"}  # a mixture, and a hybrid with one
+# One family of each mechanism: all programs get their settings in one place.
+MECHANISMS = (
+    "mixtral", "qwen3_next", "bloom", "deepseek_v3", "falcon_h1", "gemma3_text", "gpt2", "gpt_oss",
+    "kimi_linear", "llama", "mamba2", "minimax", "recurrent_gemma",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.slow]) for kind in FAMILIES],
-)
+@pytest.mark.slow_after(2)
+@pytest.mark.parametrize("kind", [kind for kind in MECHANISMS if kind in FAMILIES])
 def test_strict_and_64_bit_modes_of_jax_change_no_bit(kind, originals):
     sequences = ragged()
     want = scorer(loaded(originals[kind])).score_sequences(sequences)

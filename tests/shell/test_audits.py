@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore import InputError, Request, evaluate
+from jaxscore.endpoints import Endpoint
+from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.shell import audits
 from jaxscore.shell.audits import AuditedLM, Effect, Facts
 from jaxscore.shell.rounding_audit import Noise, Spread
-from jaxscore.shell.system import Aside
+from jaxscore.shell.system import Aside, Rewritten
+from jaxscore.systems import paths
 from jaxscore.systems.choose import Settings
+from jaxscore.text.encoder import audit_boundaries
+from jaxscore.types.requests import LabelRequest
 
 COUNTS = st.dictionaries(st.sampled_from(["a {n}", "b"]), st.integers(0, 9)).map(Counter)
 NUMBERS = st.integers(-50, 50).map(float)
@@ -119,3 +125,102 @@ def test_a_sample_is_scored_without_counts(scorers):
     evaluate("choose", scorer, ITEMS)
     n_texts = len({option for item in ITEMS for option in item["options"]})
     assert scorer.statistics.sequences - before == 2 * len(ITEMS) + n_texts
+
+
+ANSWERS = [Request(k, "ANSWER: ", text) for k, text in enumerate(("Oslo", "Rome", "x"))]
+
+
+def watched(lm, **settings):
+    """A model watched with the boundaries of `paths`, whose own one is "separate"."""
+    return AuditedLM(lm, paths.Settings(**settings))
+
+
+def test_requests_that_another_boundary_changes_are_counted(scorers):
+    lm = watched(scorers("tiny-gpt2"))
+    found = lm.score(ANSWERS, boundary="separate")
+    counts = lm.facts().boundaries
+    upstream = counts["upstream"]
+    # "ANSWER: Oslo" is `ANSWER`, `:`, `ĠOslo` in one, and ends in `Ġ` in the other.
+    assert counts == Counter(audited=3, joint=3, upstream=upstream, too_long=0, passed_over=0)
+    other = [one.sum_logprob for one in scorers("tiny-gpt2").score(ANSWERS, boundary="reencoded")]
+    moved = sum(a.sum_logprob != pytest.approx(b) for a, b in zip(found, other, strict=True))
+    assert upstream >= moved > 0
+
+
+def test_all_requests_are_counted_whatever_passes_together(scorers, monkeypatch):
+    whole, parts = watched(scorers("tiny-gpt2")), watched(scorers("tiny-gpt2"))
+    whole.score(ANSWERS)
+    monkeypatch.setattr(audits, "TOGETHER", 2)
+    parts.score(ANSWERS)
+    assert parts.facts().boundaries == whole.facts().boundaries
+
+
+def test_many_requests_are_audited_by_a_sample(scorers, monkeypatch):
+    for name, value in (("ALL", 2), ("EVERY", 3), ("TOGETHER", 4)):
+        monkeypatch.setattr(audits, name, value)
+    lm = watched(scorers("tiny-gpt2"))
+    lm.score([Request(k, "ANSWER: ", "Oslo") for k in range(10)])
+    counts = lm.facts().boundaries  # of 0 and 1; then of 3, 6 and 9
+    assert (counts["audited"], counts["joint"], counts["passed_over"]) == (5, 5, 5)
+
+
+def test_without_a_context_there_is_no_boundary_to_compare(scorers, monkeypatch):
+    def encode(requests, boundary, max_positions):
+        assert not requests
+        return []
+
+    encoder = scorers("tiny-gpt2").encoder
+    monkeypatch.setattr(encoder, "encode", encode)
+    own = [Request(k, "", "Oslo") for k in range(3)]
+    assert audit_boundaries(encoder, own, "joint", ["separate"]) == {"separate": 0}
+
+
+def test_long_answers_are_not_encoded_for_each_of_their_tokens(scorers):
+    requests = [Request("a", "The cat", " sat"), Request("b", "The cat", " word" * 201)]
+    lm = watched(scorers("tiny-gpt2"), truncate="left")
+    lm.score(requests, truncate="left")
+    counts = lm.facts().boundaries
+    assert (counts["audited"], counts["too_long"]) == (1, 1)
+    both = AuditedLM(scorers("tiny-gpt2"), Settings())  # whose boundaries encode no token again
+    both.score(requests)
+    assert both.facts().boundaries["too_long"] == 0
+
+
+def test_requests_that_a_boundary_writes_otherwise_are_changed_by_it(scorers):
+    lm = watched(scorers("tiny-gpt2"))
+    same = [Request(k, "The", " cat") for k in range(2)]
+    lm.score([*same, Rewritten("x", "The", " cat", boundaries=("joint",))])
+    counts = lm.facts().boundaries
+    assert (counts["audited"], counts["joint"], counts["upstream"]) == (3, 1, 0)
+
+
+def test_an_audit_of_nothing(scorers):
+    lm = watched(scorers("tiny-gpt2"), audit_noise=3)
+    assert lm.score([]) == []
+    assert lm.facts().boundaries == Counter(audited=0, joint=0, upstream=0)
+    assert lm.facts().noise is None
+
+
+def test_an_endpoint_has_no_audits():
+    class Server(Endpoint):
+        CAPABILITIES = CompletionsEndpoint.CAPABILITIES
+        NOT_FOUND = ""
+
+        def stream(self, requests, **options):
+            return iter([(request, options) for request in requests])
+
+    lm = watched(Server("m", "http://localhost:1"), boundary="upstream", truncate="left")
+    options = {"boundary": "reencoded", "truncate": "left"}
+    assert list(lm.stream(ANSWERS, **options)) == [(request, options) for request in ANSWERS]
+    facts = lm.facts()
+    assert (facts.boundaries, facts.noise) == (Counter(), None)
+
+
+@pytest.mark.slow
+def test_the_noise_of_labels(scorers):
+    scorer = scorers("tiny-gpt2")
+    lm = watched(scorer, audit_noise=1)
+    ids = scorer.encoder.tokenizer("The cat")["input_ids"]
+    [found] = lm.label([LabelRequest("a", "The cat", tuple(ids))])
+    assert found.error is None
+    assert set(lm.facts().noise.spread) == {"label_logprob", "label_probability"}

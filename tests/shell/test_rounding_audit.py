@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
+from jaxscore.shell.records import Records
+from jaxscore.shell.report import marked
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread
 from jaxscore.systems import choose
 from jaxscore.types.requests import LabelRequest
@@ -47,6 +49,14 @@ def texts(n: int) -> list[Request]:
         )
         for k in range(n)
     ]
+
+
+def drawing(draw: Draw, ask, requests, **options) -> list:
+    """The results of requests, from which a sample is drawn."""
+    results = list(ask(requests, **options))
+    for request, result in zip(requests, results, strict=True):
+        draw.add(request, result)
+    return results
 
 
 def loaded_as(name: str, moved: bool = False, **options) -> Scorer:
@@ -87,7 +97,7 @@ def test_scores_against_each_layout_by_hand(name, options):
     loaded = loaded_as(name, **options)
     draw = Draw(7, seed=3)
     how = {"boundary": "separate", "special_tokens": False}
-    run = list(draw.results(loaded.score(draw.watch(texts(24)), **how)))
+    run = drawing(draw, loaded.score, texts(24), **how)
     counts = loaded.facts()["counts"]
     noise = OtherLayouts(loaded).scores(draw.pairs, **how)
     assert loaded.facts()["counts"] == counts
@@ -127,7 +137,7 @@ def test_scores_against_each_layout_by_hand(name, options):
 def test_labels_against_each_layout_by_hand(name, options):
     loaded = loaded_as(name, **options)
     draw = Draw(5, seed=0)
-    run = list(draw.results(loaded.label(draw.watch(PROMPTS))))
+    run = drawing(draw, loaded.label, PROMPTS)
     noise = OtherLayouts(loaded).labels(draw.pairs)
     requests = [request for request, _ in draw.pairs]
 
@@ -170,7 +180,7 @@ def test_reproducible_runs_have_a_layout_less(scorers):
     base = scorers("tiny-qwen2")
     scorer = Scorer(moved_by_layout(base.model), base.encoder, reproducible=True)
     draw = Draw(3, 0)
-    list(draw.results(scorer.score(draw.watch(texts(6)))))
+    drawing(draw, scorer.score, texts(6))
     noise = OtherLayouts(scorer).scores(draw.pairs)
     assert noise.layouts == ("alone", "batches of 2048 tokens", "one request a row")
     assert all(one.largest > 0 for one in noise.spread.values())
@@ -181,12 +191,12 @@ def test_no_spread_where_one_layout_is_possible(scorers):
     base = scorers("tiny-qwen2")
     scorer = Scorer(base.model, base.encoder, batch_tokens=64)
     draw = Draw(9, 0)
-    list(draw.results(scorer.score(draw.watch([Request(0, "the cat", " sat down")]))))
+    drawing(draw, scorer.score, [Request(0, "the cat", " sat down")])
     noise = OtherLayouts(scorer).scores(draw.pairs)
     assert (noise.n_requests, noise.n_tokens, noise.n_greedy_differs) == (1, 5, 0)
     assert set(noise.spread.values()) == {Spread(0.0, 0.0)}
     draw = Draw(9, 0)
-    list(draw.results(scorer.label(draw.watch(PROMPTS[1:2]))))
+    drawing(draw, scorer.label, PROMPTS[1:2])
     assert set(OtherLayouts(scorer).labels(draw.pairs).spread.values()) == {Spread(0.0, 0.0)}
 
 
@@ -199,7 +209,7 @@ def test_no_finite_number_in_another_layout_is_infinite_noise(scorers):
         (base.label, PROMPTS[:2], "labels"),
     ):
         draw = Draw(2, 0)
-        list(draw.results(ask(draw.watch(asked))))
+        drawing(draw, ask, asked)
         layouts = OtherLayouts(base)
         layouts.__dict__["_others"] = {"broken": broken}
         noise = getattr(layouts, again)(draw.pairs)
@@ -218,9 +228,7 @@ def test_the_same_seed_draws_the_same_of_those_with_numbers(scorers):
 
     def drawn(n, seed):
         draw = Draw(n, seed)
-        found = list(draw.results(scorer.stream(draw.watch(asked), window=3)))
-        assert [one.id for one in found] == [one.id for one in asked]
-        assert not draw._waiting
+        drawing(draw, scorer.stream, asked, window=3)
         assert all(request.id == result.id for request, result in draw.pairs)
         return [request.id for request, _ in draw.pairs]
 
@@ -238,8 +246,7 @@ def test_each_request_is_as_likely_to_be_drawn():
     counts = dict.fromkeys(range(10), 0)
     for seed in range(1000):
         draw = Draw(3, seed)
-        list(draw.watch(asked))
-        list(draw.results([*[good] * 10, bad]))
+        drawing(draw, lambda _: [*[good] * 10, bad], asked)
         for one, _ in draw.pairs:
             counts[one.id] += 1
     assert all(250 < count < 350 for count in counts.values())
@@ -249,12 +256,12 @@ MESH = """
 import dataclasses, json
 from jaxscore.systems import choose
 from jaxscore.shell.rounding_audit import Draw, OtherLayouts
-from tests.systems.test_rounding_audit import PROMPTS, loaded_as, texts
+from tests.shell.test_rounding_audit import PROMPTS, drawing, loaded_as, texts
 for moved in (False, True):
     scorer = loaded_as("tiny-gpt2", moved, mesh="data=2,model=1")
     draw, labels = Draw(3, 0), Draw(3, 0)
-    list(draw.results(scorer.score(draw.watch(texts(12)))))
-    list(labels.results(scorer.label(labels.watch(PROMPTS[:4]))))
+    drawing(draw, scorer.score, texts(12))
+    drawing(labels, scorer.label, PROMPTS[:4])
     layouts = OtherLayouts(scorer)
     found = layouts.scores(draw.pairs), layouts.labels(labels.pairs)
     print(json.dumps([str(scorer.model.mesh.shape), *map(dataclasses.asdict, found)]))
@@ -287,9 +294,8 @@ def test_a_mesh():
 
 def test_records_are_marked_one_by_one_without_reading_types_again(monkeypatch):
     noise = Noise(1, ("alone",), {"sum_logprob": Spread(1e-6, 1e-6)}, 1, 0)
-    record = {"sum_logprob": [-1.0, -2.0], "choice": 0}
-    choose.mark([dict(record)], noise, None)
+    records = Records.temporary()
+    records.extend([{"sum_logprob": [-1.0, -2.0], "choice": 0}] * 3)
+    records = marked(choose.SYSTEM, choose.Settings(), records, noise)
     monkeypatch.setattr(typing, "get_type_hints", pytest.fail)
-    marked = dict(record)
-    choose.mark([marked], noise, None)
-    assert marked["within_noise"] is False
+    assert [record["within_noise"] for record in records] == [False] * 3

@@ -118,5 +118,5 @@ def test_chronologic_has_the_flag():
 def test_a_separator_has_no_effect_on_letters(scorer):
     report = evaluate("chronologic", scorer, QUESTIONS, mode="mcq", answer_separator=" ")
     assert "setting answer_separator: of no effect in mode mcq, only in sample and full" in (
-        report.evaluation.remarks
+        report.remarks
     )

@@ -7,10 +7,10 @@ from math import log
 
 import numpy as np
 import pytest
-from jaxscore.systems.entries import read_objects, with_examples
 
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
+from jaxscore.shell.items import with_examples
 from jaxscore.systems import chronologic
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
 from tests.conftest import CASES
@@ -43,6 +43,9 @@ SUITE = {
     "context": [{"text": "It rains.", "expected": 1}, {"text": "It snows.", "expected": 0}],
     "queries": ["True", "False"],
 }
+ONE_LEFT_OUT = (
+    "fewshot: items that are one of the examples, and are scored after the others alone: 1"
+)
 
 
 @pytest.fixture(params=["tiny-llama3", "tiny-qwen2"])
@@ -82,10 +85,7 @@ def test_score_in_plain_text(scorer):
     # Without a context the empty line before it would be scored.
     assert "its context is blank" in c["error"]
     assert [failure.name for failure in report.failures] == ["c"]
-    assert report.settings["fewshot_left_out"] == 1
-    assert report.remarks == [
-        "fewshot: items that are one of the examples, and are scored after the others alone: 1"
-    ]
+    assert report.remarks == [ONE_LEFT_OUT]
     apart = evaluate("score", scorer, ITEMS, fewshot=SHOTS, boundary="separate")
     last = ("The cow ate\n\nThe dog ran away\n\n", "The end")
     assert apart.items[2]["sum_logprob"] == close(sums(scorer, [last], "separate")[0])
@@ -118,7 +118,7 @@ def test_which_texts_without_context_see_an_example(scorer):
     report = evaluate("score", scorer, items, **settings)
     pairs = [(chat(scorer, ""), "The cat"), (chat(scorer, "", "The cat", ""), "The dog")]
     assert [one["sum_logprob"] for one in report.items] == close(sums(scorer, pairs, "exact"))
-    assert report.settings["fewshot_left_out"] == 1
+    assert ONE_LEFT_OUT in report.remarks
 
 
 @pytest.mark.slow_after(1)
@@ -157,7 +157,7 @@ def test_paths(scorer, chatted):
     got = [one["path_evaluations"][0] for one in report.items]
     assert [log(one["baseline_prob"]) for one in got] == close(want[:2])
     assert [log(one["retrieved_prob"]) for one in got] == close(want[2:])
-    assert report.settings["fewshot_left_out"] == 1
+    assert ONE_LEFT_OUT in report.remarks
 
 
 @pytest.mark.slow_after(1)
@@ -199,7 +199,7 @@ def test_chronologic(scorer, chatted):
     ]
     got = [score for one in report.items for score in one["scores"]]
     assert got == close(means(scorer, pairs, "exact" if chatted else "joint"))
-    assert report.settings["fewshot_left_out"] == 1
+    assert ONE_LEFT_OUT in report.remarks
 
 
 def quiz_prompts(scorer, chatted):
@@ -210,21 +210,6 @@ def quiz_prompts(scorer, chatted):
     if chatted:
         return [chat(scorer, where, "B", who), chat(scorer, where)]
     return [f"{where} B\n\n{who}", where]
-
-
-@pytest.mark.parametrize("chatted", [False, True])
-def test_the_prompts_of_chronologic_with_letters(scorers, chatted):
-    scorer = scorers("tiny-llama3")
-    settings = chronologic.Settings(
-        mode="mcq", include_negation=True, shuffle=False, fewshot=QUESTIONS[1:],
-        apply_chat_template=chatted,
-    )  # fmt: skip
-    settings = with_examples(chronologic.SYSTEM, settings)
-    prompting = settings.prompting(scorer, chronologic.quiz_examples(settings))
-    entries = read_objects(chronologic.SYSTEM, QUESTIONS)
-    quizzes, failures = chronologic.quizzes_of(entries, settings, prompting)
-    assert failures == []
-    assert [quiz.prompt for _, quiz in quizzes] == quiz_prompts(scorer, chatted)
 
 
 @pytest.mark.slow
@@ -257,7 +242,7 @@ def test_probsem(scorer, chatted):
     pairs = [(context, query) for context in contexts for query in SUITE["queries"]]
     got = [logp for one in report.items for logp in one["logp"]]
     assert got == close(sums(scorer, pairs, "exact"))
-    assert report.settings["fewshot_left_out"] == 1
+    assert ONE_LEFT_OUT in report.remarks
 
 
 @pytest.mark.parametrize(

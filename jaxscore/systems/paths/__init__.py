@@ -307,6 +307,10 @@ class Paths(System):
             lines=averages(means),
         )
 
+    def rows(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a row for each path, with the path as one text."""
+        return [{**row, "path": " -> ".join(row["path"])} for row in super().rows(record)]
+
     def report(self, run: Report) -> Document:
         """The paths with the least gain first; see `paths.report`."""
         places, gains = array("q"), array("d")  # of the scored paths

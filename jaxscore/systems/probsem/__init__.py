@@ -22,7 +22,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import setting
-from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
+from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
     NO_ANSWER,
@@ -416,14 +416,24 @@ class ProbSem(System):
         first = next(iter(items), None)
         if first is None:
             return
-        prompting = prompting_of(lm, first, settings)
+        # Boundaries that write another text for some suites, see `Context.split`.
+        is_upstream = settings.boundary == "upstream"
+        names = tuple(name for name in BOUNDARIES if (name == "upstream") != is_upstream)
+        other = dataclasses.replace(settings, boundary="joint" if is_upstream else "upstream")
+        prompting, other_prompting = (prompting_of(lm, first, each) for each in (settings, other))
         settings.note(lm, prompting, (context.text for context in items))
         pending: deque[list[Request]] = deque()  # of contexts without a record
 
         def requests() -> Iterator[Request]:
             for context in items:
-                pending.append(requests_of(context, prompting, settings))
-                yield from pending[-1]
+                own = requests_of(context, prompting, settings)
+                others = requests_of(context, other_prompting, other)
+                for k, request in enumerate(own):
+                    if request != others[k]:
+                        texts = request.context, request.continuation
+                        own[k] = Rewritten(request.id, *texts, boundaries=names)
+                pending.append(own)
+                yield from own
 
         n = len(items) * len(first.queries)
         results = lm.stream(requests(), n_requests=n, **settings.options())

@@ -6,8 +6,8 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.selection import answers, usc_select
 from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, RULES, answer_rules
-from jaxscore.systems.self_certainty import right_responses
-from tests.systems.works import begin
+from jaxscore.systems.self_certainty import Settings, right_responses
+from jaxscore.systems.self_certainty.confidences import read_inputs
 
 BOX = "So the sum is $\\boxed{19}$."
 JSON = '{"answer": "19"}'
@@ -120,7 +120,7 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
     assert answer_rules({}, {}, [JSON, None], gold=12).forms is None
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
-    known = begin("self-certainty", [{"model_input": "q", **given}]).inputs
+    known = [read_inputs("item 1", {"model_input": "q", **given}, Settings())]
     assert right_responses.read(known, "g").graded[0].right == [True] * 3
     # without gold the choice is the published one
     assert evaluate("select", None, [given]).items[0]["output"] == ['{"answer": 12}']
@@ -199,8 +199,11 @@ def test_without_a_readable_answer_there_is_no_share():
 
 def test_self_certainty_reads_the_same_forms():
     def read(*outputs, **how):
-        items = [{"model_input": "q", "output": output, "g": "19"} for output in outputs]
-        return right_responses.read(begin("self-certainty", items).inputs, "g", **how)
+        known = [
+            read_inputs("item", {"model_input": "q", "output": output, "g": "19"}, Settings())
+            for output in outputs
+        ]
+        return right_responses.read(known, "g", **how)
 
     found = read([BOX, "It is 18"], ["no", "no"])
     assert [found.fields(place) for place in range(2)] == [
