@@ -14,6 +14,7 @@ from flax import nnx
 
 from jaxscore import InputError, Request, Scorer, evaluate
 from jaxscore.plan.requests import TokenSequence
+from jaxscore.shell.audits import NO_SHARING
 from tests.conftest import CASES, ROOT
 
 TOKENIZER = str(CASES / "models/tiny-gpt2")
@@ -157,8 +158,9 @@ def test_shared_text_is_computed_once_with_the_mask_alone():
         scorer.score([("The cat sat down and", f" {k} words") for k in range(4)])
         laid_out[takes_mask] = scorer.statistics.tokens_laid_out
         items = [{"question": "Who?", "paths": [["Is it Oslo?", "Oslo"]]}]
-        found = evaluate("paths", scorer, items).to_dict()["answer_blank"]
-        assert ("results" in found) == takes_mask
+        report = evaluate("paths", scorer, items)
+        assert ("answer_blank" in report.to_dict()) == takes_mask
+        assert (NO_SHARING in report.remarks) != takes_mask
     assert laid_out[True] < laid_out[False] / 2
 
 

@@ -98,15 +98,15 @@ def compare_folders(
 
 def _files(folder: Path) -> dict[str, Path]:
     """Files of a case by their normalised names; help pages by their command."""
-    found = {}
+    paths = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name = str(path.relative_to(folder))
             if folder.name.startswith("help"):
                 line = path.with_suffix(".code").read_text(encoding="utf-8").splitlines()[0]
                 name = f"{line}{path.suffix}"
-            found[_normalise(name)] = path
-    return found
+            paths[_normalise(name)] = path
+    return paths
 
 
 def _compare_file(
@@ -202,10 +202,11 @@ def _read_json(path: Path) -> Any:
         found["programs"] = sorted({program["name"] for program in found["programs"]})
     if path.name.endswith(".run.json") and isinstance(found, dict) and "outputs" in found:
         # Reports have a date, and so have some names; the files themselves are compared.
-        outputs = {_normalise(name): one for name, one in found["outputs"].items()}
+        outputs = {_normalise(name): facts for name, facts in found["outputs"].items()}
+        is_dated = ("_report.json", ".report.json")
         found["outputs"] = {
-            name: {} if "<date>" in name or name.endswith(("_report.json", ".report.json")) else one
-            for name, one in outputs.items()
+            name: {} if "<date>" in name or name.endswith(is_dated) else facts
+            for name, facts in outputs.items()
         }
     return found
 

@@ -96,7 +96,7 @@ def begin(
 
 
 def _flag_facts(args: argparse.Namespace, model: str | None) -> dict[str, Any]:
-    """Return `record_facts` of a model as far as flags decide; `auto` depends on the device."""
+    """Return the facts of `record_facts` that flags give; `auto` depends on the device."""
     facts = {
         "model": model,
         "revision": args.revision,

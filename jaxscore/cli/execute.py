@@ -40,7 +40,7 @@ ABOUT = "about"  # field of a manifest: `Report.about`
 
 
 class Setup:
-    """The parts of a run that exist before its items: settings, files that it reads, endpoint.
+    """The settings of a run, the files that it reads, and its model: known before it has items.
 
     Attributes:
         inputs: files that the run reads, those of its settings too.
@@ -94,7 +94,7 @@ class Setup:
         return made_of(self._args, digests, self.scorer)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of settings, loaded model and its machine for a manifest."""
+        """Return the fields of a manifest about the settings, a loaded model and its machine."""
         facts = {} if self.scorer is None else model_facts(self.scorer)
         return {MADE: self.made(), **facts}
 
@@ -173,7 +173,7 @@ def run(system: System, args: argparse.Namespace) -> int:
 def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
     """--output, or the default name next to the input.
 
-    A default name contains --limit, so that it does not replace a result of all items.
+    A default name says --limit, so that it replaces no result of all items.
     """
     if system.layout is None:
         return args.output
@@ -186,7 +186,7 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
 def report_files(
     system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
 ) -> outputs.ReportFiles:
-    """Return the files of the report, if the system and the settings make one.
+    """Return the paths of the report, if the system and the settings make one.
 
     Raises:
         InputError: --html is given, and no page is made; or as `ReportFiles`.
@@ -220,13 +220,13 @@ def _model_name(system: System, args: argparse.Namespace, items: Items) -> str |
 
 
 def takes_lines(system: System, output: Path) -> bool:
-    """Return True if an output has the records' JSON lines as they are."""
+    """Return True if an output has the records' JSON lines unchanged."""
     return system.layout is None and (is_stream(output) or form_of(output) not in TABLE_FORMS)
 
 
 @contextlib.contextmanager
 def scratch(output: Path) -> Iterator[Records]:
-    """Open empty records in temporary files next to the output, which has room for them."""
+    """Open empty records in temporary files, next to the output, where there is room for them."""
     folder = None if is_stream(output) else os.path.dirname(os.path.realpath(output))
     if folder is not None and not os.path.isdir(folder):
         folder = None
@@ -243,7 +243,7 @@ def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of the records for the schema of a Parquet file."""
+    """Return the metadata that the schema of a Parquet file has about the records."""
     facts = {"version": VERSION, "system": made["command"], "made_sha256": digest(made)}
     return {METADATA: json.dumps(facts)}
 
@@ -279,7 +279,7 @@ def write_records(
 
 
 def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, Any]:
-    """Return the facts of the input for a manifest."""
+    """Return the fields of a manifest about the input."""
     facts: dict[str, Any] = {"input_sha256": files_read.digest(args.input)}
     if args.part.identity is not None:
         facts["input_identity"] = dict(args.part.identity)
@@ -289,7 +289,7 @@ def input_facts(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
 
 
 def model_facts(scorer: Any) -> dict[str, Any]:
-    """Return the facts of a loaded model and its machine for a manifest."""
+    """Return the fields of a manifest about a loaded model and its machine."""
     return {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
 
 
@@ -305,7 +305,7 @@ def write_manifest(
     Args:
         flags: argparse's result, including defaults and `command`.
         facts: what the caller knows: digests, input, model.
-        reports: files of the report; the manifest describes its JSON file too.
+        reports: files of the report; its JSON file is described with the output.
 
     Returns:
         Its path, or `NOWHERE` if the output is a stream.
@@ -327,7 +327,7 @@ def write_manifest(
 
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
-    """Return the facts of an output and of the JSON file of its report for a manifest."""
+    """Return the fields of a manifest about an output and the JSON file of its report."""
     facts = {path.name: output_facts(path) for path in reports if path.suffix == ".json"}
     n_records = None if output in reports else len(report.records)
     return {output.name: output_facts(output, n_records), **facts}

@@ -103,7 +103,7 @@ def opened_table(
 
 
 def are_made_alike(shards: Sequence[Finished]) -> bool:
-    """Return True if all manifests have the description whose digest is in a Parquet schema."""
+    """Return True if all manifests have the facts whose digest is in a Parquet schema."""
     facts = [(each.manifest.get(MADE), each.manifest.get("versions")) for each in shards]
     made = [(made, (versions or {}).get("jaxscore")) for made, versions in facts]
     return all(one == made[0] for one in made)

@@ -1,4 +1,4 @@
-"""The facts other than the input that decide the records of a run, so that shards fit together.
+"""Everything that decides the records of a run, except its input, so that shards fit together.
 
 One description, in each manifest, decides whether an output is finished and whether shards may be
 merged. It is known without JAX, except for `loaded`, which a loaded model adds.
@@ -93,7 +93,7 @@ def difference(args: argparse.Namespace, before: Mapping[str, Any]) -> Mismatch 
 def mismatch(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mismatch | None:
     """Describe the first difference between two descriptions, or return None.
 
-    Facts that one of them lacks, since no model was loaded, are not a difference.
+    A fact that one of them lacks, since no model was loaded, is not a difference.
     """
     for part, title in (
         ("command", "command"),

@@ -65,7 +65,7 @@ class ModelFacts(TypedDict, total=False):
 
 
 class Made(TypedDict):
-    """The facts that decide the records of a run, see `cli.made`."""
+    """Everything that decides the records of a run, see `cli.made`."""
 
     command: str
     flags: dict[str, Any]

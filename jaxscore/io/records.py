@@ -116,7 +116,7 @@ def append_records(
 
 
 def _is_replaced(schema: Any, name: str, kind: str) -> bool:
-    """Return True if a user's column is text and the record's field is not, such as its index."""
+    """Return True if a user's column is text and the record's field is not, such as an index."""
     from pyarrow.types import is_large_string, is_string
 
     own = schema.field(name).type

@@ -197,7 +197,9 @@ def test_a_table_in_text_is_refused_by_name(run, tmp_path):
 
 
 def test_records_of_another_version_are_refused(run, two):
-    a, b = two(lines(), lines(), made_by("score"), {**made_by("score"), "record_version": 2})
+    unknown = dict.fromkeys(("name", "weights", "tokenizer", "loaded"))
+    made = {"command": "score", "flags": {}, "files": {}, "records": 2, "numbers": 1, **unknown}
+    a, b = two(lines(), lines(), made_by("score"), {**made_by("score"), "made": made})
     ran = run("compare", a, b)
     assert (ran.code, ran.out) == (2, "")
     assert f"{b}: its records have version 2, expected version 1 of score; run" in ran.err

@@ -63,4 +63,4 @@ def rows_of_config(name):
     """Items of the input that the file of a system names."""
     flags = config(name)
     columns = dict(word.split("=") for word in flags.get("column", ()))
-    return [row.item for row in declaration(name).read_rows(ROOT / flags["input"], columns, ())]
+    return [row.item for row in declaration(name).read(ROOT / flags["input"], columns)]
