@@ -78,7 +78,7 @@ class Setup:
         """Load the model, unless the system needs none or an endpoint has it.
 
         Args:
-            files: what the run writes, see `model_flags.load_scorer`.
+            files: files that the run writes, see `model_flags.load_scorer`.
             model: its name; None for --model.
         """
         args, needs = self._args, self._system.needs(self.settings)

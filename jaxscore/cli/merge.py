@@ -418,7 +418,7 @@ def finished_shards(
 
 
 def _check_described(shard: Shard, manifest: Mapping[str, Any]) -> None:
-    """Check that a manifest is of the output beside it.
+    """Check that a manifest describes the output next to it.
 
     Raises:
         InputError: both were moved to the place of another shard.

@@ -426,14 +426,14 @@ class ProbSem(System):
 
         def requests() -> Iterator[Request]:
             for context in items:
-                own = requests_of(context, prompting, settings)
+                queries = requests_of(context, prompting, settings)
                 others = requests_of(context, other_prompting, other)
-                for k, request in enumerate(own):
+                for k, request in enumerate(queries):
                     if request != others[k]:
                         texts = request.context, request.continuation
-                        own[k] = Rewritten(request.id, *texts, boundaries=names)
-                pending.append(own)
-                yield from own
+                        queries[k] = Rewritten(request.id, *texts, boundaries=names)
+                pending.append(queries)
+                yield from queries
 
         n = len(items) * len(first.queries)
         results = lm.stream(requests(), n_requests=n, **settings.options())
