@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscore.models.inspect_checkpoint import inspect_checkpoint
-from jaxscore.models.model_types import REFUSED, covered, reason
+from jaxscore.models.model_types import REFUSED, SINCE, covered, reason
 from jaxscore.models.weights.gguf.architectures import ARCHITECTURES
-from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.models import gguf_files
@@ -36,7 +35,7 @@ def test_the_list_has_every_model_type(run):
     for one in covered():
         [line] = [line for line in table if line.split()[:1] == [one.model_type]]
         assert f" {', '.join(one.implementations)} " in line
-        assert f" {VERSION}  {', '.join(one.lines)}" in line
+        assert f" {SINCE}  {', '.join(one.lines)}" in line
     words = out.replace(",", " ").split()
     assert set(REFUSED) | set(ARCHITECTURES) <= set(words)
     assert first[-1] == "done"

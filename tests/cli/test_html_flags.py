@@ -45,10 +45,7 @@ def test_score(run, texts):
     header, arrays = block(path.read_text(encoding="utf-8"))
     lines = [json.loads(one) for one in (texts / "out.jsonl").read_text().splitlines()]
     good = sorted((one for one in lines if "error" not in one), key=lambda x: x["mean_logprob"])
-    assert header["columns"][0]["values"] == [
-        *(one["id"] for one in good),
-        f"{texts / 'in.jsonl'}:2 (id b)",
-    ]
+    assert header["columns"][0]["values"] == [*(one["id"] for one in good), "b"]
     assert header["errors"]["2"].startswith("1100 tokens")
     contexts = [header["strips"]["contexts"][place] for place in arrays["context"]]
     assert contexts == [{"a": "The cat", "c": "<b>"}[one["id"]] for one in good]
