@@ -13,8 +13,8 @@ from tests.io.test_remote import content, store  # noqa: F401
 QUESTIONS = (CASES / "chronologic/questions.jsonl").read_text(encoding="utf-8").splitlines()
 BAD = '{"main_question": "?"}'
 SUITES = CASES / "probsem"
-# What of a report differs: the audits of two files have two samples, which a remark says.
-OTHERS = {"settings", "remarks", "boundary_audit"}
+# What of a report differs: a remark says that the audits of two files have two samples.
+OTHERS = {"settings", "remarks"}
 
 
 def chronologic(source, output, *more):

@@ -62,7 +62,7 @@ def finished(run, tmp_path):
             write_input(tmp_path / f"in/{name}{'.jsonl' if form == '.json' else form}", rows)
         ran = run(*scoring(tmp_path / "in", f"{tmp_path}/out/", form))
         assert ran.code == 0, ran.err
-        others = (".run.json", "_report.md", "_report.json")
+        others = (".run.json", "report.md", "report.json")
         files = sorted((tmp_path / "out").glob("[ab]*"))
         outputs = [path for path in files if not path.name.endswith(others)]
         assert len(outputs) == 2
@@ -136,8 +136,8 @@ def test_output_that_lost_records_is_not_merged_and_scored_again(
 
 def test_manifest_has_the_number_and_the_digest_of_the_records(run, tmp_path, finished):
     [path, _] = finished(".jsonl")
-    [(name, facts)] = json.loads(manifest_path(path).read_text())["outputs"].items()
-    assert (name, facts["records"], facts["size"]) == (path.name, N, path.stat().st_size)
+    facts = json.loads(manifest_path(path).read_text())["outputs"][path.name]
+    assert (facts["records"], facts["size"]) == (N, path.stat().st_size)
     assert len(facts["sha256"]) == 64
     assert run("merge", tmp_path / "out", "--output", tmp_path / "m.jsonl").code == 0
     outputs = json.loads((tmp_path / "m.jsonl.run.json").read_text())["outputs"]
