@@ -1,6 +1,6 @@
 """Runs a system on one file: records on disk, output, report and manifest.
 
-A run, `merge` and `report` differ only in where the records come from; all end in `Result.write`.
+A run, `merge` and `report` differ only in where the records come from.
 """
 
 import argparse

@@ -12,7 +12,7 @@ from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
-from jaxscore.shell.report import Report as NewReport
+from jaxscore.shell.report import Report
 from jaxscore.shell.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -71,7 +71,7 @@ def _print_error(text: str) -> None:
 
 def close(
     args: argparse.Namespace,
-    report: NewReport,
+    report: Report,
     files: Iterable[Path],
     scorer: "Scorer | None" = None,
     of_files: str = "",
