@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from jaxscore.shell.prompts import OWN_EXAMPLES
 from jaxscore.text import chat_template
 from tests.cli.conftest import QWEN, strict
 
@@ -54,13 +55,14 @@ def test_score(run, place, scorers, local):
     code, _, err = run(*words(folder, *flags, "--system-file", folder / "system.txt"))
     assert (code, err) == (0, "")
     found = manifest(folder)
-    assert found["fewshot_sha256"] == hashlib.sha256(SHOTS.encode()).hexdigest()
-    assert found["fewshot"] == str(folder / "shots.jsonl")
-    assert found["prompting"]["system_prompt"] == "Be brief."
-    assert sorted(found["prompting"]["fewshot_drawn"]) == [1, 2]
-    assert found["prompting"]["fewshot_left_out"] == 1
+    about = found["about"]
+    assert found["made"]["files"]["fewshot"] == hashlib.sha256(SHOTS.encode()).hexdigest()
+    assert about["fewshot"] == str(folder / "shots.jsonl")
+    assert about["system_prompt"] == "Be brief."
+    assert sorted(about["fewshot_drawn"]) == [1, 2]
+    assert found["facts"]["warnings"][OWN_EXAMPLES] == 1
     assert (found["flags"]["seed"], found["flags"]["num_fewshot"]) == (3, 2)
-    shown = [("The cow ate", "The dog ran")[k - 1] for k in found["prompting"]["fewshot_drawn"]]
+    shown = [("The cow ate", "The dog ran")[k - 1] for k in about["fewshot_drawn"]]
     start = "Be brief.\n\n" + "\n\n".join([*shown, ""])
     pairs = [(f"{start}The cat", " sat"), ("Be brief.\n\nThe cow ate\n\nThe dog", " ran")]
     want = scorers("tiny-qwen2").score(pairs)
@@ -74,7 +76,7 @@ def test_newlines_of_other_systems_give_the_same_system_prompt(run, place, local
         text = newline.join(["Be brief.", "", "Be kind.", ""])
         (folder / "system.txt").write_bytes(text.encode())
         assert run(*words(folder, "--system-file", folder / "system.txt")).code == 0
-        assert manifest(folder)["prompting"]["system_prompt"] == "Be brief.\n\nBe kind."
+        assert manifest(folder)["about"]["system_prompt"] == "Be brief.\n\nBe kind."
         totals.append(sums(folder))
     assert totals[1:] == totals[:1] * 2
 
@@ -83,16 +85,17 @@ def test_a_conversation_and_what_the_manifest_says_of_it(run, place, scorers, lo
     folder = place(*LINES)
     assert run(*words(folder, "--apply_chat_template", "--system", "S.")).code == 0
     tokenizer = scorers("tiny-qwen2").encoder.tokenizer
-    assert manifest(folder)["prompting"] == {
+    prompting = {
         "apply_chat_template": True,
         "chat_template_sha256": chat_template.digest(tokenizer),
         "system_prompt": "S.",
     }
+    assert prompting.items() <= manifest(folder)["about"].items()
     first = sums(folder)
     assert run(*words(folder, "--apply-chat-template")).code == 0
     assert sums(folder) != first
     assert run(*words(folder)).code == 0
-    assert "prompting" not in manifest(folder)
+    assert not prompting.keys() & manifest(folder)["about"].keys()
 
 
 def test_an_item_that_is_an_example_is_told(run, place, local):
@@ -133,7 +136,7 @@ def test_other_commands(run, place, local, command):
     [page] = folder.glob("*report*.md")
     assert "| chat_template_sha256 |" in page.read_text(encoding="utf-8")
     [made] = folder.glob("*.run.json")
-    assert strict(made.read_text(encoding="utf-8"))["prompting"]["num_fewshot"] == 1
+    assert strict(made.read_text(encoding="utf-8"))["about"]["num_fewshot"] == 1
     if command == "probsem":
         digests = [hashlib.sha256(str(x).encode()).hexdigest()[:8]
                    for x in ("S.", folder / "shots.jsonl")]  # fmt: skip
