@@ -72,7 +72,7 @@ def _print_error(text: str) -> None:
 def close(
     args: argparse.Namespace,
     report: Report,
-    files: Iterable[Path],
+    files: Sequence[Path],
     scorer: "Scorer | None" = None,
     of_files: str = "",
     lines: Iterable[str] = (),
@@ -89,6 +89,8 @@ def close(
     for line in itertools.chain(found.lines, lines):
         print(line)
     print_remarks(args, report.remarks)
+    if report.lacks_texts and any(path.suffix == ".html" for path in files):
+        remark(args, "the page lacks tokens and contexts: the output does not have them")
     # Shards without an audit may have been scored: `merge` says nothing of them.
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 and not of_files
     is_audited |= report.facts.noise is not None

@@ -33,6 +33,8 @@ TOGETHER = 1024  # requests that are encoded again at a time
 ALL, EVERY = 4096, 16  # audit so many first requests, and then one in so many
 LONGEST = 1000  # characters of a continuation that is encoded again for each of its tokens
 SAMPLED, SAMPLED_CHARACTERS = 32, 100_000  # items of a sample, and of their texts
+# Count of records whose page has tokens or contexts that no output has.
+ON_PAGE_ALONE = "records_with_page_texts"
 NO_SHARING = (
     "not tried with a space before the answers: the model would compute whole prompts again; see "
     "--answer-separator"

@@ -8,7 +8,7 @@ from typing import Any
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.lm import require
-from jaxscore.shell.audits import NO_SHARING, AuditedLM, Facts, effects_of
+from jaxscore.shell.audits import NO_SHARING, ON_PAGE_ALONE, AuditedLM, Facts, effects_of
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
@@ -66,6 +66,8 @@ def run_system(
         facts = dataclasses.replace(facts, **effects)
         noted = {**lm.describe(), **watched.about}
         vocabulary = lm.capabilities.vocab_size
+    if records.has_extras:
+        facts.counts[ON_PAGE_ALONE] += len(records)
     made = provenance.of_run({**noted, **(about or {})})
     records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, made, vocabulary, places)

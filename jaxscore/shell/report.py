@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jaxscore.analysis import margins
 from jaxscore.io.json_output import json_number
 from jaxscore.report.document import Document, Source
-from jaxscore.shell.audits import NO_SHARING, Effect, Facts
+from jaxscore.shell.audits import ON_PAGE_ALONE, Effect, Facts
 from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
 from jaxscore.shell.prompts import OWN_EXAMPLES
 from jaxscore.shell.records import Records, View
@@ -144,6 +144,11 @@ class Report(Rendered):
             margins.count(one.title, str(one.statistic), spread, marks[str(one.within)])
             for _, one, spread in kinds
         ]
+
+    @property
+    def lacks_texts(self) -> bool:
+        """Return True if the page lacks tokens or contexts that the page of the run had."""
+        return bool(self.facts.counts[ON_PAGE_ALONE]) and not self.records.has_extras
 
     def boundary_audit(self) -> dict[str, Any] | None:
         """The audit of boundaries as a JSON object; None without one.
@@ -350,6 +355,3 @@ def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool |
     margin_of: Callable[[Record], float | None] | None = decision.margin
     margin = None if unit[field] is None or margin_of is None else margin_of(unit)
     return None if margin is None else margins.within(margin, spread)
-
-
-__all__ = ["NO_SHARING", "Report", "marked"]

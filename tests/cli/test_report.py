@@ -83,3 +83,13 @@ def test_the_manifest_describes_the_new_report(run, finished):
     second = strict(manifest_path(output).read_text())
     assert first["outputs"]["out.jsonl"]["sha256"] == second["outputs"]["out.jsonl"]["sha256"]
     assert second["outputs"][report.name]["size"] == report.stat().st_size
+
+
+def test_a_page_that_lacks_the_tokens_of_the_run_says_so(run, tmp_path):
+    item = {"id": "q", "question": "Where?", "paths": [["Ada", "lives in", "Telford"]]}
+    (tmp_path / "in.jsonl").write_text(json.dumps(item))
+    output = tmp_path / "out.json"
+    words = ("--input", tmp_path / "in.jsonl", "--output", output)
+    assert "the page lacks" not in run("paths", "--model", QWEN, *words).err
+    assert "the page lacks tokens and contexts" in run("report", output).err
+    assert "the page lacks" not in run("report", output, "--no-html").err
