@@ -39,7 +39,7 @@ from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED, read_manifest
 from jaxscore.io.records import METADATA, make_column, parse_cell
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, TABLE_FORMS, read_csv, read_parquet
+from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
@@ -240,7 +240,7 @@ def add_records(records: Records, path: Path, system: System, settings: Any) -> 
     Raises:
         InputError: it cannot be read, or a line is not a record.
     """
-    if form_of(path) in (*TABLE_FORMS, ".json"):
+    if not execute.takes_lines(system, path):
         numbered = [field for field, _ in metadata_of(system.record, Place)]
         for record in read_records(path, system, settings):
             record.update((name, len(records)) for name in numbered if name in record)
@@ -259,9 +259,9 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
         InputError: it cannot be read.
     """
     form = form_of(path)
-    if form == ".json":
+    if system.layout is not None:
         yield from read_array(path)
-    elif form not in TABLE_FORMS:
+    elif execute.takes_lines(system, path):
         yield from (record for _, record in read_jsonl_records(path))
     else:
         types = system.columns(settings)

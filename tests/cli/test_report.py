@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jaxscore.cli.outputs import report_paths
 from jaxscore.io.run_files import manifest_path
 from tests.cli.conftest import QWEN, strict
 
@@ -27,10 +28,13 @@ def finished(run, place):
     return write
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet", "out.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name", ["out.jsonl", "out.csv", "out.parquet", "out.jsonl.gz", "out.json", "out.json.gz"]
+)
 def test_the_report_is_the_same_again(run, finished, name):
     output = finished(name, "--audit-noise", 2)
-    reports = [output.with_name(f"{output.name}.report{end}") for end in (".md", ".json", ".html")]
+    markdown, json_file = report_paths(output)
+    reports = [markdown, json_file, markdown.with_suffix(".html")]
     before, data = [path.read_text("utf-8") for path in reports], output.read_bytes()
     for path in reports:
         path.unlink()
