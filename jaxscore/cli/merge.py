@@ -176,7 +176,7 @@ def report_of(
         facts.warnings[outputs.EMPTY] += n
     for audit in ("noise", "boundaries"):
         n = sum(bool(getattr(of_shard, audit)) for of_shard in facts_by_shard)
-        if 0 < n < facts.n_runs:
+        if len(shards) > 1 and 0 < n < facts.n_runs:  # a merged output has its own warning
             facts.warnings[f"audits: {audit} audited in {{n}} of {facts.n_runs} files"] += n
     first = next((each for each in manifests if each.get(execute.ABOUT)), manifests[0])
     about = dict(first.get(execute.ABOUT, NOTHING))

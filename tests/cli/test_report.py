@@ -48,6 +48,22 @@ def test_the_report_is_the_same_again(run, finished, name):
     assert run("report", output).out == ran.out
 
 
+def test_the_report_of_a_merged_output_is_the_same_again(run, place):
+    folder = place(*ITEMS)
+    (folder / "in").mkdir()
+    for name in ("a", "b"):
+        (folder / "in" / f"{name}.jsonl").write_bytes((folder / "in.jsonl").read_bytes())
+    words = ("--input", folder / "in", "--output", f"{folder}/out/", "--audit-noise", 2)
+    assert run("choose", "--model", QWEN, *words).code == 1
+    merged = folder / "merged.jsonl"
+    assert run("merge", folder / "out", "--output", merged).code == 1
+    reports = report_paths(merged)
+    before = [path.read_text("utf-8") for path in reports]
+    assert "noise audited in" not in before[0]
+    assert run("report", merged).code == 1
+    assert [path.read_text("utf-8") for path in reports] == before
+
+
 def test_a_changed_output_is_refused(run, finished):
     output = finished("out.jsonl")
     output.write_text(output.read_text().replace("0", "1"))
