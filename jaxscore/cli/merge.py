@@ -267,14 +267,14 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
         types = system.columns(settings)
         rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
+            # The writer's own column is the last; next to a user's table there is none.
+            extra = row.pop("extra") if [*row][-1:] == ["extra"] else None
             record = {
                 name: parse_cell(value, types.get(name, "string")) if form in DELIMITERS else value
                 for name, value in row.items()
-                if name != "extra"
             }
             if not record.get("error"):
                 record.pop("error", None)
-            extra = row.get("extra")
             yield {**record, **(json.loads(extra) if extra else {})}
 
 

@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from jaxscore.cli.outputs import report_paths
 from jaxscore.io.run_files import manifest_path
@@ -62,6 +64,18 @@ def test_the_report_of_a_merged_output_is_the_same_again(run, place):
     assert "noise audited in" not in before[0]
     assert run("report", merged).code == 1
     assert [path.read_text("utf-8") for path in reports] == before
+
+
+def test_a_column_extra_of_the_users_table_stays(run, tmp_path):
+    (tmp_path / "in").mkdir()
+    table = {"context": ["A", "B"], "continuation": [" b", " c"], "extra": ["not JSON", None]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "in/a.parquet")
+    words = ("--input", tmp_path / "in", "--output", f"{tmp_path}/out/")
+    assert run("score", "--model", QWEN, *words).code == 0
+    assert run("report", tmp_path / "out/a.parquet").code == 0
+    merged = tmp_path / "merged.parquet"
+    assert run("merge", tmp_path / "out", "--output", merged).code == 0
+    assert parquet.read_table(merged)["extra"].to_pylist() == table["extra"]
 
 
 def test_a_changed_output_is_refused(run, finished):
