@@ -7,7 +7,8 @@ from typing import Any
 from jaxscore.cli import execute, merge, messages, outputs
 from jaxscore.cli.finished_outputs import Finished, verified
 from jaxscore.errors import InputError
-from jaxscore.io import run_files
+from jaxscore.io.atomic import atomic
+from jaxscore.io.json_output import json_text
 from jaxscore.io.manifest import OUTPUTS, read_manifest
 from jaxscore.io.run_files import manifest_path
 from jaxscore.shell.system import System
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         except merge.UNREADABLE as problem:
             raise merge.unreadable(args.file, [shard], report, problem) from problem
     facts = {**manifest, OUTPUTS: execute.facts_of_files(args.file, report, reports.paths)}
-    flags = {**manifest["flags"], "command": system.name, "output": args.file}
-    files = [args.file, *reports.paths, run_files.write_manifest(args.file, flags, facts)]
-    return messages.close(args, report, files)
+    # Command, flags and output stay as the run wrote them: `merge` knows a shard by them.
+    with atomic(manifest_path(args.file)) as file:
+        file.write(json_text(facts))
+    return messages.close(args, report, [args.file, *reports.paths, manifest_path(args.file)])

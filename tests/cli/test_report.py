@@ -66,6 +66,18 @@ def test_the_report_of_a_merged_output_is_the_same_again(run, place):
     assert [path.read_text("utf-8") for path in reports] == before
 
 
+def test_a_shard_can_be_merged_after_its_report(run, place, monkeypatch):
+    folder = place(*ITEMS)
+    (folder / "in/below").mkdir(parents=True)
+    (folder / "in.jsonl").rename(folder / "in/below/a.jsonl")
+    words = ("--input", folder / "in", "--output", f"{folder}/out/")
+    assert run("choose", "--model", QWEN, *words).code == 1
+    monkeypatch.chdir(folder / "out/below")
+    assert run("report", "a.jsonl").code == 1
+    ran = run("merge", folder / "out", "--output", folder / "merged.jsonl")
+    assert (ran.code, "done     5 items of 1 files, 1 failed" in ran.out) == (1, True)
+
+
 def test_a_column_extra_of_the_users_table_stays(run, tmp_path):
     (tmp_path / "in").mkdir()
     table = {"context": ["A", "B"], "continuation": [" b", " c"], "extra": ["not JSON", None]}
