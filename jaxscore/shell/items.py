@@ -14,10 +14,13 @@ from typing import Any
 from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
-from jaxscore.io.json_output import to_json_value
+from jaxscore.io.json_output import json_line, to_json_value
+from jaxscore.io.tables import plain_row
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System
+
+MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,7 +258,7 @@ def read_entry(
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
             raise InputError(f"{where} is {json_kind(value)}, expected an object")
-        return Entry(named(where, value), number, to_json_value(value))
+        return Entry(named(where, value), number, to_json_value(json_fields(value, where)))
     name = where
     id: str | int = number
     extra: dict[str, Any] = {}
@@ -267,7 +270,8 @@ def read_entry(
             if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
         if system.has_ids:
-            extra = {field: v for field, v in value.items() if field not in system.item_fields}
+            others = {field: v for field, v in value.items() if field not in system.item_fields}
+            extra = json_fields(others, where)
         if clashing := sorted(extra.keys() & reserved):
             raise InputError(f"{where}: {taken_field(clashing[0])}")
         if system.layout is not None and not system.layout.repeats:
@@ -277,7 +281,28 @@ def read_entry(
         given = {}
         if system.has_ids and isinstance(value, dict):
             given = {field: v for field, v in value.items() if field not in {"id", *reserved}}
+            try:
+                given = json_fields(given, where)
+            except InputError:  # the problem itself
+                given = {}
         return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=given)
+
+
+def json_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Convert fields from Python that JSON cannot hold as `io.tables.plain_row` does.
+
+    Raises:
+        InputError: one cannot be converted.
+    """
+    with contextlib.suppress(TypeError):
+        json_line(fields)
+        return fields
+    if len(fields) > 1:
+        each = (json_fields({name: value}, where) for name, value in fields.items())
+        return {name: value for field in each for name, value in field.items()}
+    if any(type(value).__name__ in MISSING for value in fields.values()):
+        return dict.fromkeys(fields)
+    return plain_row(fields, where)
 
 
 def taken_field(name: str) -> str:

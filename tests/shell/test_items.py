@@ -201,3 +201,19 @@ def test_an_object_as_it_is():
 def test_settings_without_examples_stay():
     settings = Settings()
     assert with_examples(Lengths(), settings) is settings
+
+
+def test_values_from_python_that_json_lacks_become_those_of_a_table():
+    pandas = pytest.importorskip("pandas")
+    dates = pandas.to_datetime(pandas.Series(["2020-01-01", None]))
+    rows = pandas.DataFrame({"text": ["a", "b"], "when": dates, "n_words": [1, 2]})
+    read = items([*rows.to_dict("records"), {"text": "c", "value": {1}}, {"text": "d"}])
+    entries = list(read.entries())
+    assert [dict(entry.extra) for entry in entries] == [
+        {"when": "2020-01-01T00:00:00", "n_words": 1},
+        {"when": None, "n_words": 2},
+        {},
+        {},
+    ]
+    assert "found set, which JSON cannot hold" in entries[2].error
+    json.dumps(entries[2].given)
