@@ -278,14 +278,21 @@ def read_entry(
             extra = {}
         return Entry(name, id, item_of(system.item, value, where), None, extra)
     except InputError as problem:
-        given = {}
-        if system.has_ids and isinstance(value, dict):
-            given = {field: v for field, v in value.items() if field not in {"id", *reserved}}
-            try:
-                given = json_fields(given, where)
-            except InputError:  # the problem itself
-                given = {}
-        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=given)
+        fields = _fields_to_repeat(system, value, reserved, where)
+        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=fields)
+
+
+def _fields_to_repeat(
+    system: System, value: Any, reserved: Collection[str], where: str
+) -> dict[str, Any]:
+    """Fields of an object that cannot be used, see `Entry.given`."""
+    if not system.has_ids or not isinstance(value, dict):
+        return {}
+    try:
+        left_out = {"id", *reserved}
+        return json_fields({k: v for k, v in value.items() if k not in left_out}, where)
+    except InputError:  # the problem itself
+        return {}
 
 
 def json_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
