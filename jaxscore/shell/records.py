@@ -14,6 +14,7 @@ from jaxscore.io.json_output import LazySequence, json_line
 from jaxscore.shell.system import Record
 
 TOGETHER = 1024  # records that are read at a time
+IN_MEMORY = 1 << 20  # bytes of temporary records before they go to disk
 
 
 class Records(LazySequence[Record]):
@@ -39,8 +40,11 @@ class Records(LazySequence[Record]):
 
     @classmethod
     def temporary(cls) -> Self:
-        """Empty records in temporary files, which are closed with the last reference to them."""
-        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        """Empty records in temporary files, which are closed with the last reference to them.
+
+        Small ones are in memory alone: a process may keep more reports than it may open files.
+        """
+        files: Any = [tempfile.SpooledTemporaryFile(IN_MEMORY) for _ in range(2)]  # noqa: SIM115
         out = cls(*files)
         for ends, file in zip(out._ends, files, strict=True):  # which all copies share
             weakref.finalize(ends, file.close)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -74,3 +75,15 @@ def test_a_view_computes_elements_when_they_are_read():
     view = View([2, 0], lambda place: seen.append(place) or place * 10)
     assert (len(view), view[1], seen) == (2, 0, [0])
     assert list(view) == [20, 0]
+
+
+def test_small_temporary_records_open_no_file():
+    before = len(os.listdir("/dev/fd"))
+    kept = [Records.temporary() for _ in range(20)]
+    for records in kept:
+        records.append({"id": 1}, {"context": "a"})
+    assert len(os.listdir("/dev/fd")) == before
+    large = Records.temporary()
+    large.extend({"text": "x" * 1000} for _ in range(2000))
+    assert len(large) == len(list(large)) == 2000
+    assert large[1999] == {"text": "x" * 1000}
