@@ -1,6 +1,5 @@
 """Records on disk: the only copy. A run, `merge`, `report` and `compare` read the same."""
 
-import copy
 import io
 import json
 import tempfile
@@ -73,9 +72,14 @@ class Records(LazySequence[Record]):
 
     def changed_by(self, change: Callable[[Record], Record]) -> "Records":
         """The same records, each changed as it is read."""
-        out, before = copy.copy(self), self._change
+        out, before = object.__new__(type(self)), self._change
+        out.__dict__.update(self.__dict__)
         out._change = lambda record: change(before(record))
         return out
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, such as those of pickle, have temporary files of their own."""
+        return _restored, (list(self.lines()), [self._read(1, k) for k in range(len(self))])
 
     def __len__(self) -> int:
         return len(self._ends[0]) - 1
@@ -116,6 +120,13 @@ class Records(LazySequence[Record]):
         file.flush()
         file.seek(start)
         return file.read(end - start)
+
+
+def _restored(lines: Sequence[bytes], extras: Sequence[bytes]) -> Records:
+    out = Records.temporary()
+    for line, extra in zip(lines, extras, strict=True):
+        out.append_line(line, extra)
+    return out
 
 
 def _unchanged(record: Record) -> Record:

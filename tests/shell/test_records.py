@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -87,3 +88,12 @@ def test_small_temporary_records_open_no_file():
     large.extend({"text": "x" * 1000} for _ in range(2000))
     assert len(large) == len(list(large)) == 2000
     assert large[1999] == {"text": "x" * 1000}
+
+
+def test_a_pickled_copy_has_the_same_records():
+    before = records({"id": 1}, {"id": 2}, extras=[{"context": "a"}, None])
+    copied = pickle.loads(pickle.dumps(before.changed_by(lambda record: {**record, "n": 1})))
+    assert list(copied) == [{"id": 1, "n": 1}, {"id": 2, "n": 1}]
+    assert [copied.extra(place) for place in range(2)] == [{"context": "a"}, None]
+    copied.append({"id": 3})
+    assert (len(copied), len(before)) == (3, 2)
