@@ -3,6 +3,7 @@
 import io
 import json
 import tempfile
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class Records(LazySequence[Record]):
         self._change: Callable[[Record], Record] = _unchanged
         self._ends = array("q", [0]), array("q", [0])
         self._at_end = True
+        self._lock = threading.Lock()  # for a file's position; all copies share it
 
     @classmethod
     def temporary(cls) -> Self:
@@ -58,12 +60,13 @@ class Records(LazySequence[Record]):
 
     def append_line(self, line: bytes, extra: bytes = b"") -> None:
         """Add a record from its line of JSONL, as it is."""
-        for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
-            if not self._at_end:
-                file.seek(0, io.SEEK_END)
-            ends.append(ends[-1] + len(text))
-            file.write(text)
-        self._at_end = True
+        with self._lock:
+            for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
+                if not self._at_end:
+                    file.seek(0, io.SEEK_END)
+                file.write(text)
+                ends.append(ends[-1] + len(text))
+            self._at_end = True
 
     def extend(self, records: Iterable[Record]) -> None:
         """Add records."""
@@ -116,10 +119,11 @@ class Records(LazySequence[Record]):
         return self._bytes(which, self._ends[which][place], self._ends[which][place + 1])
 
     def _bytes(self, which: int, start: int, end: int) -> bytes:
-        file, self._at_end = self._files[which], False
-        file.flush()
-        file.seek(start)
-        return file.read(end - start)
+        with self._lock:
+            file, self._at_end = self._files[which], False
+            file.flush()
+            file.seek(start)
+            return file.read(end - start)
 
 
 def _restored(lines: Sequence[bytes], extras: Sequence[bytes]) -> Records:

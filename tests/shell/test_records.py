@@ -4,6 +4,9 @@ import io
 import json
 import os
 import pickle
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -97,3 +100,22 @@ def test_a_pickled_copy_has_the_same_records():
     assert [copied.extra(place) for place in range(2)] == [{"context": "a"}, None]
     copied.append({"id": 3})
     assert (len(copied), len(before)) == (3, 2)
+
+
+class SlowFile(io.BytesIO):
+    def seek(self, *place):
+        position = super().seek(*place)
+        time.sleep(1e-4)  # another thread goes on
+        return position
+
+
+def test_threads_read_the_same_records():
+    shared = Records(SlowFile(), io.BytesIO())
+    shared.extend({"id": k} for k in range(40))
+
+    def read(seed):
+        places = random.Random(seed).choices(range(40), k=50)
+        return all(shared[place]["id"] == place for place in places)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(4)))
