@@ -280,11 +280,9 @@ def read_entry(
     except InputError as problem:
         given = {}
         if system.has_ids and isinstance(value, dict):
-            given = {field: v for field, v in value.items() if field not in {"id", *reserved}}
-            try:
-                given = json_fields(given, where)
-            except InputError:  # the problem itself
-                given = {}
+            fields = {field: v for field, v in value.items() if field not in {"id", *reserved}}
+            with contextlib.suppress(InputError):  # the problem itself
+                given = json_fields(fields, where)
         return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=given)
 
 

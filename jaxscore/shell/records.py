@@ -81,7 +81,7 @@ class Records(LazySequence[Record]):
         return out
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, such as those of pickle, have temporary files of their own."""
+        """Copies, such as those of pickle, get their own temporary files."""
         return _restored, (list(self.lines()), [self._read(1, k) for k in range(len(self))])
 
     def __len__(self) -> int:
