@@ -23,7 +23,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.json_output import array_writer
 from jaxscore.io.manifest import OUTPUTS, output_facts
-from jaxscore.io.records import METADATA, record_writer
+from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
@@ -105,12 +105,13 @@ def run(system: System, args: argparse.Namespace) -> int:
     beside = args.part.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
     settings, files_read = setup.settings, setup.files_read
+    renamed = settings_flags.parse_columns(args.column, system.item_fields)
     try:
         items = read_file(
             system,
             args.input,
             settings,
-            columns=settings_flags.parse_columns(args.column, system.item_fields),
+            columns=renamed,
             prefix=args.part.prefix,
             limit=args.limit,
         )
@@ -154,7 +155,8 @@ def run(system: System, args: argparse.Namespace) -> int:
             report = dataclasses.replace(report, facts=facts, vocabulary=known["vocabulary"])
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.part.prefix))
-            write_records(file, output, report, columns, args.input, metadata)
+            replaced = {field: name for field, name in renamed.items() if field != name}
+            write_records(file, output, report, columns, args.input, metadata, replaced)
         write_reports(report)
         _ = report.found, report.decisions  # which read the records, while these are open
         files_read.check_unchanged()
@@ -255,12 +257,14 @@ def write_records(
     columns: Mapping[str, str],
     source: Path | None,
     metadata: Any = dict,
+    replaced: Mapping[str, str] = NOTHING,
 ) -> None:
     """Write all records in the form of an output.
 
     Args:
         source: the input, whose columns a Parquet file has too.
         metadata: of a Parquet file's schema.
+        replaced: field -> column of another name that it was read from.
     """
     system = report.declared
     if system.layout is not None:
@@ -273,7 +277,7 @@ def write_records(
             file.buffer.write(line)
         return
     fields = system.item_fields
-    with record_writer(output, file, columns, source, fields, metadata) as write:
+    with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
         for record in report.records:
             write(record)
 

@@ -24,6 +24,8 @@ from jaxscore.io.json_output import extra_fields, json_line, json_number, to_jso
 from jaxscore.io.streams import form_of, refuse_compressed
 from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches
 
+NOTHING: Mapping[str, str] = {}
+
 
 def field_type(kind: str) -> Any:
     """Arrow's type of a name, in brackets for a list: `[[float32]]` is `list<list<float>>`."""
@@ -94,7 +96,10 @@ def check_free(names: Collection[str], columns: Collection[str], repeated: Colle
 
 
 def append_records(
-    table: Any, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str]
+    table: Any,
+    records: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    replaced: Collection[str] = (),
 ) -> Any:
     """A pyarrow Table with a typed column for each field of `columns` that it does not have.
 
@@ -105,11 +110,12 @@ def append_records(
         table: the user's rows.
         records: one per row, in order.
         columns: field -> its type, as of `field_type`.
+        replaced: further columns that give way to a field, as the records read it elsewhere.
     """
     for name, kind in columns.items():
         if name not in table.column_names:
             table = table.append_column(name, make_column(records, name, kind))
-        elif _is_replaced(table.schema, name, kind):
+        elif name in replaced or _is_replaced(table.schema, name, kind):
             place = table.schema.get_field_index(name)
             table = table.set_column(place, name, make_column(records, name, kind))
     return table
@@ -124,7 +130,13 @@ def _is_replaced(schema: Any, name: str, kind: str) -> bool:
     return is_text and name != "id" and kind not in ("string", "[string]")
 
 
-def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
+def _is_integer(schema: Any, name: str) -> bool:
+    from pyarrow.types import is_integer
+
+    return bool(is_integer(schema.field(name).type))
+
+
+def append_fields(schema: Any, columns: Mapping[str, str], replaced: Collection[str] = ()) -> Any:
     """The schema of `append_records` for the schema of the user's table."""
     import pyarrow
 
@@ -132,7 +144,7 @@ def append_fields(schema: Any, columns: Mapping[str, str]) -> Any:
         field = pyarrow.field(name, field_type(kind))
         if name not in schema.names:
             schema = schema.append(field)
-        elif _is_replaced(schema, name, kind):
+        elif name in replaced or _is_replaced(schema, name, kind):
             schema = schema.set(schema.get_field_index(name), field)
     return schema
 
@@ -201,6 +213,7 @@ def record_writer(
     source: Path | None = None,
     repeated: Collection[str] = ("id",),
     metadata: Callable[[], Mapping[str, str]] = dict,
+    replaced: Mapping[str, str] = NOTHING,
 ) -> Iterator[Write]:
     """Open a function that writes one record per call.
 
@@ -212,6 +225,7 @@ def record_writer(
             the input's columns too.
         repeated: fields of the input that the records repeat.
         metadata: gives what the schema of a Parquet file says, at its first rows.
+        replaced: field -> column of another name that it was read from.
 
     Raises:
         InputError: the output is Parquet and pyarrow is not installed.
@@ -221,7 +235,7 @@ def record_writer(
         refuse_compressed(path)
         with (
             open_rows(source) as rows,
-            ParquetWriter(file.buffer, columns, rows, repeated, metadata) as table,
+            ParquetWriter(file.buffer, columns, rows, repeated, metadata, replaced) as table,
         ):
             yield table.write
     elif kind in DELIMITERS:
@@ -292,6 +306,7 @@ class ParquetWriter:
         rows: UserRows | None = None,
         repeated: Collection[str] = ("id",),
         metadata: Callable[[], Mapping[str, str]] = dict,
+        replaced: Mapping[str, str] = NOTHING,
     ) -> None:
         """Args:
             columns: name -> type of a field, as of `field_type`; `id`, `error` and
@@ -300,6 +315,9 @@ class ParquetWriter:
             rows: of the user's table, one for each record, in order.
             repeated: fields that the records repeat from the user's table.
             metadata: gives what is added to the schema's metadata, at the first rows.
+            replaced: field -> column of the user of another name that it was read from: a
+                column with the field's name gives way. Such an `id` is text, unless that
+                column has integers.
 
         Raises:
             InputError: pyarrow is not installed, or a column of the user has the name of a result.
@@ -318,9 +336,12 @@ class ParquetWriter:
             self._columns = {"id": "string", **flat, "error": "string", "extra": "string"}
         else:
             self._columns = {"id": "int64", **columns, "error": "string"}
+            if "id" in replaced and not _is_integer(rows.schema, replaced["id"]):
+                self._columns["id"] = "string"
             check_free(rows.schema.names, self._columns, repeated)
         schema = pyarrow.schema([]) if rows is None else rows.schema
-        self._schema = append_fields(schema, self._columns)
+        self._replaced = replaced
+        self._schema = append_fields(schema, self._columns, replaced)
         self._file, self._metadata = file, metadata
         self._writer: Any = None
         self._waiting: list[Mapping[str, Any]] = []
@@ -368,7 +389,10 @@ class ParquetWriter:
             table = self._arrow.Table.from_arrays(columns, schema=self._schema)
         else:
             rows = self._rows.take(len(self._waiting))
-            table = append_records(rows, self._waiting, self._columns)
+            records = self._waiting
+            if "id" in self._replaced and self._columns["id"] == "string":
+                records = [{**record, "id": str(record["id"])} for record in records]
+            table = append_records(rows, records, self._columns, self._replaced)
         writer.write_table(table)
         self._waiting = []
 

@@ -1,9 +1,9 @@
 """Records on disk: the only copy. A run, `merge`, `report` and `compare` read the same."""
 
-import copy
 import io
 import json
 import tempfile
+import threading
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from jaxscore.io.json_output import LazySequence, json_line
 from jaxscore.shell.system import Record
 
 TOGETHER = 1024  # records that are read at a time
+IN_MEMORY = 1 << 20  # bytes of temporary records before they go to disk
 
 
 class Records(LazySequence[Record]):
@@ -36,11 +37,15 @@ class Records(LazySequence[Record]):
         self._change: Callable[[Record], Record] = _unchanged
         self._ends = array("q", [0]), array("q", [0])
         self._at_end = True
+        self._lock = threading.Lock()  # for a file's position; all copies share it
 
     @classmethod
     def temporary(cls) -> Self:
-        """Empty records in temporary files, which are closed with the last reference to them."""
-        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        """Empty records in temporary files, which are closed with the last reference to them.
+
+        Small ones are in memory alone: a process may keep more reports than it may open files.
+        """
+        files: Any = [tempfile.SpooledTemporaryFile(IN_MEMORY) for _ in range(2)]  # noqa: SIM115
         out = cls(*files)
         for ends, file in zip(out._ends, files, strict=True):  # which all copies share
             weakref.finalize(ends, file.close)
@@ -55,12 +60,13 @@ class Records(LazySequence[Record]):
 
     def append_line(self, line: bytes, extra: bytes = b"") -> None:
         """Add a record from its line of JSONL, as it is."""
-        for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
-            if not self._at_end:
-                file.seek(0, io.SEEK_END)
-            ends.append(ends[-1] + len(text))
-            file.write(text)
-        self._at_end = True
+        with self._lock:
+            for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
+                if not self._at_end:
+                    file.seek(0, io.SEEK_END)
+                file.write(text)
+                ends.append(ends[-1] + len(text))
+            self._at_end = True
 
     def extend(self, records: Iterable[Record]) -> None:
         """Add records."""
@@ -69,9 +75,14 @@ class Records(LazySequence[Record]):
 
     def changed_by(self, change: Callable[[Record], Record]) -> "Records":
         """The same records, each changed as it is read."""
-        out, before = copy.copy(self), self._change
+        out, before = object.__new__(type(self)), self._change
+        out.__dict__.update(self.__dict__)
         out._change = lambda record: change(before(record))
         return out
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, such as those of pickle, get their own temporary files."""
+        return _restored, (list(self.lines()), [self._read(1, k) for k in range(len(self))])
 
     def __len__(self) -> int:
         return len(self._ends[0]) - 1
@@ -108,10 +119,18 @@ class Records(LazySequence[Record]):
         return self._bytes(which, self._ends[which][place], self._ends[which][place + 1])
 
     def _bytes(self, which: int, start: int, end: int) -> bytes:
-        file, self._at_end = self._files[which], False
-        file.flush()
-        file.seek(start)
-        return file.read(end - start)
+        with self._lock:
+            file, self._at_end = self._files[which], False
+            file.flush()
+            file.seek(start)
+            return file.read(end - start)
+
+
+def _restored(lines: Sequence[bytes], extras: Sequence[bytes]) -> Records:
+    out = Records.temporary()
+    for line, extra in zip(lines, extras, strict=True):
+        out.append_line(line, extra)
+    return out
 
 
 def _unchanged(record: Record) -> Record:

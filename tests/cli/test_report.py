@@ -90,6 +90,29 @@ def test_a_column_extra_of_the_users_table_stays(run, tmp_path):
     assert parquet.read_table(merged)["extra"].to_pylist() == table["extra"]
 
 
+@pytest.mark.parametrize("ids", [["u", "v"], [5, None]])
+def test_a_table_has_the_fields_as_the_columns_of_other_names_give_them(run, tmp_path, ids):
+    table = {
+        "context": ["A", "B"],
+        "options": [["yes", " no"]] * 2,
+        "gold": [0, 0],  # another one, which --column leaves out
+        "label": [1, 1],
+        "key": ids,
+    }
+    parquet.write_table(pyarrow.table(table), tmp_path / "in.parquet")
+    output = tmp_path / "out.parquet"
+    words = ("--input", tmp_path / "in.parquet", "--column", "gold=label", "id=key")
+    assert run("choose", "--model", QWEN, *words, "--output", output).code == (None in ids)
+    written = parquet.read_table(output)
+    assert written["gold"].to_pylist()[0] == 1
+    assert written["label"].to_pylist() == [1, 1]
+    assert written["id"].to_pylist() == (ids if "u" in ids else [5, 2])
+    reports = report_paths(output)
+    before = [path.read_text("utf-8") for path in reports]
+    run("report", output)
+    assert [path.read_text("utf-8") for path in reports] == before
+
+
 def test_a_changed_output_is_refused(run, finished):
     output = finished("out.jsonl")
     output.write_text(output.read_text().replace("0", "1"))

@@ -2,6 +2,11 @@
 
 import io
 import json
+import os
+import pickle
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -74,3 +79,43 @@ def test_a_view_computes_elements_when_they_are_read():
     view = View([2, 0], lambda place: seen.append(place) or place * 10)
     assert (len(view), view[1], seen) == (2, 0, [0])
     assert list(view) == [20, 0]
+
+
+def test_small_temporary_records_open_no_file():
+    before = len(os.listdir("/dev/fd"))
+    kept = [Records.temporary() for _ in range(20)]
+    for records in kept:
+        records.append({"id": 1}, {"context": "a"})
+    assert len(os.listdir("/dev/fd")) == before
+    large = Records.temporary()
+    large.extend({"text": "x" * 1000} for _ in range(2000))
+    assert len(large) == len(list(large)) == 2000
+    assert large[1999] == {"text": "x" * 1000}
+
+
+def test_a_pickled_copy_has_the_same_records():
+    before = records({"id": 1}, {"id": 2}, extras=[{"context": "a"}, None])
+    copied = pickle.loads(pickle.dumps(before.changed_by(lambda record: {**record, "n": 1})))
+    assert list(copied) == [{"id": 1, "n": 1}, {"id": 2, "n": 1}]
+    assert [copied.extra(place) for place in range(2)] == [{"context": "a"}, None]
+    copied.append({"id": 3})
+    assert (len(copied), len(before)) == (3, 2)
+
+
+class SlowFile(io.BytesIO):
+    def seek(self, *place):
+        position = super().seek(*place)
+        time.sleep(1e-4)  # another thread goes on
+        return position
+
+
+def test_threads_read_the_same_records():
+    shared = Records(SlowFile(), io.BytesIO())
+    shared.extend({"id": k} for k in range(40))
+
+    def read(seed):
+        places = random.Random(seed).choices(range(40), k=50)
+        return all(shared[place]["id"] == place for place in places)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(4)))
