@@ -70,7 +70,8 @@ def test_it_is_a_function_of_the_package(scorer):
         ("paths", {"system_prompts": None}, "system_prompts is None, expected a list of strings"),
         ("score", {"summary_only": "no"}, "setting summary_only is 'no', expected True or False"),
         ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected True or"),
-        ("score", {"n_requests": -1}, "setting n_requests is -1, expected a whole number of"),
+        ("score", {"audit_noise": -1}, "setting audit_noise is -1, expected a whole number of"),
+        ("score", {"n_requests": 3}, "no setting 'n_requests'"),
         ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of measures, min_k"),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
         ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
@@ -151,7 +152,7 @@ def test_a_report_of_texts(scorer):
     assert repr(report).startswith("<Report score: 3 items, 1 failed; mean log-probability -")
     assert report.markdown().startswith("# Scores: ")
     assert report._repr_markdown_() == report.markdown()
-    assert not {"n_bootstrap", "n_requests"} & report.settings.keys()
+    assert "n_bootstrap" not in report.settings
 
 
 def test_texts_in_every_form_that_score_takes(scorer):

@@ -30,8 +30,6 @@ RESERVED = {run_files.MANIFEST: "manifests"} | {
 
 IS_EMPTY = "is_empty"  # field of the manifest of a shard without an item
 EMPTY = "input files without an item: {n}"
-# Of a report, which `merge` reads from the manifest.
-DETAILS = ("answer_blank", "boundary_audit")
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:

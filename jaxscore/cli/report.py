@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from jaxscore.cli import execute, merge, messages, outputs
 from jaxscore.cli.finished_outputs import Finished, verified
@@ -11,7 +10,6 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.manifest import OUTPUTS, read_manifest
 from jaxscore.io.run_files import manifest_path
-from jaxscore.shell.system import System
 
 DESCRIPTION = """\
 Write the report and the page of a finished output again.
@@ -49,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
             "of a finished run"
         )
     shard = Finished(args.file.name, args.file, manifest)
-    system: Any = merge.system_of(shard)
-    if not isinstance(system, System):
-        raise InputError(f"{args.file}: {system.name} has no report that is made again")
+    system = merge.system_of(shard)
     settings = merge.settings_of(shard, system)
     reports = execute.report_files(system, args, settings, args.file)
     if not reports.paths:

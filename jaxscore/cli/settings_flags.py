@@ -103,14 +103,6 @@ def input_files(args: argparse.Namespace, settings: type) -> dict[str, Path]:
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def file_digests(
-    args: argparse.Namespace, settings: type, files_read: InputFiles
-) -> dict[str, Any]:
-    """Return the digests of the files that `values` reads, by the names of their flags."""
-    files = input_files(args, settings)
-    return {f"{name}_sha256": files_read.digest(path) for name, path in files.items()}
-
-
 def about_files(args: argparse.Namespace, settings: type, files_read: InputFiles) -> dict[str, Any]:
     """Return name and digest of the files whose settings have no other flag."""
     out: dict[str, Any] = {}

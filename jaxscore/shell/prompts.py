@@ -362,15 +362,7 @@ class AnswerSettings(PromptSettings):
 
     def variants(self) -> dict[str, dict[str, Self]]:
         """Also with a space before the answers, unless something else stands there."""
-        if self.why_no_blanks():
+        if self.answer_separator is not None or self.apply_chat_template:
             return super().variants()
         with_blank = {"with_blank": dataclasses.replace(self, answer_separator=" ")}
         return {**super().variants(), "blank": with_blank}
-
-    def why_no_blanks(self) -> str:
-        """Why no sample of answers is scored with a blank before them; empty if one is."""
-        if self.answer_separator is not None:
-            return "answer_separator is given"
-        if self.apply_chat_template:
-            return "the chat template writes what stands before an answer"
-        return ""

@@ -282,14 +282,6 @@ class TextSettings(ScoringSettings):
         "and join the ids",
     )
     summary_only: bool = setting(False, help="leave the arrays out of the output")
-    n_requests: int | None = setting(None, least=0, is_flag=False)
-    """The number of items, if known: for the time left. No report has it."""
-
-    def record(self) -> dict[str, Any]:
-        """The settings as a report has them, without those that do not affect the result."""
-        values = super().record()
-        del values["n_requests"]
-        return values
 
 
 def settings_from(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
