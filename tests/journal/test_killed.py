@@ -106,6 +106,7 @@ def test_killed_at_random_moments(place):
         restored = int(re.search(r"(\d+) of \d+ texts come from it", said)[1])
         assert restored >= whole > 0
         leftovers = {path.name for path in place.rglob(f"{name}*")}
-        endings = ("", ".journal", ".report.html", ".run.json")
+        reports = (".report.html", ".report.json", ".report.md")
+        endings = ("", ".journal", ".run.json", *reports)
         assert leftovers == {name + end for end in endings}
     assert partial >= KILLS // 4  # most kills were in the middle of the work
