@@ -1,12 +1,14 @@
 """What commands print: remarks on stderr, failed items, and the closing block on stdout."""
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxscore.analysis.margins import Decisions
+from jaxscore.cli.flags import flag
 from jaxscore.errors import one_line
 from jaxscore.evaluate import Report
 from jaxscore.io import processes
@@ -27,9 +29,11 @@ JOURNAL_LOST = (
 )
 
 
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Declare --quiet for a command that loads no model."""
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+@dataclasses.dataclass(kw_only=True)
+class Quiet:
+    """The flag of a command that loads no model."""
+
+    quiet: bool = flag(False, help="no warnings on stderr")
 
 
 def remark(args: argparse.Namespace, text: str) -> None:

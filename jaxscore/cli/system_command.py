@@ -11,11 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.cli import messages, model_flags, outputs, settings_flags, shards
-from jaxscore.cli.help_pages import ADVANCED
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import (
+    Option,
+    column_flag,
+    flag,
+    limit_flag,
+    options_of,
+    options_of_settings,
+)
 from jaxscore.cli.messages import remark
+from jaxscore.cli.model_flags import ModelSpec, PairSpec, model_options
 from jaxscore.cli.outputs import ReportFiles
 from jaxscore.errors import InputError, NoItems, NothingUsable
 from jaxscore.evaluate import Report, run_declared
+from jaxscore.io import records as record_files
 from jaxscore.io import run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
@@ -29,7 +39,7 @@ from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file,
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.remarks import Remark
-from jaxscore.systems.settings import fields_of
+from jaxscore.systems.settings import MODEL_GROUP, fields_of
 from jaxscore.systems.system import System
 from jaxscore.version import VERSION
 
@@ -38,10 +48,12 @@ if TYPE_CHECKING:
     from jaxscore.systems.resuming import Work
 
 
-def add_api_base(parser: argparse._ActionsContainer) -> None:
-    """--api-base."""
-    parser.add_argument(
-        "--api-base",
+@dataclasses.dataclass(kw_only=True)
+class ApiFlags:
+    """The flag of a command whose model may be an endpoint."""
+
+    api_base: str | None = flag(
+        None,
         metavar="URL",
         help="use this OpenAI-compatible server: its /completions with echo and logprobs; the "
         "model is then the name that it has there",
@@ -65,97 +77,85 @@ def api_endpoint(
     from jaxscore.endpoints.completions import CompletionsEndpoint  # imports an HTTP client
 
     settings.check_model(CompletionsEndpoint.CAPABILITIES)
-    if args.lora or args.quantize:
-        raise InputError(
-            "--lora and --quantize: an endpoint has weights of its own; take a local model"
-        )
-    if args.reproducible:
-        raise InputError("--reproducible: an endpoint does not promise it; take a local model")
-    if args.distributed:
-        raise InputError("--distributed: one process asks an endpoint; leave it out")
-    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the endpoint computes")
-    for name in ("revision", "trust_remote_code"):
-        if getattr(args, name):
-            remark(args, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
+    ModelSpec.of(args).check_endpoint()
     return CompletionsEndpoint(args.model, url, progress=not args.quiet)
 
 
 PAIR = "compares_models"  # capability of a model pair
 
 
-def add(system: Any, subparsers: Any) -> None:
-    """Declare the command's flags."""
-    if isinstance(system, NewSystem):
-        _add(system, subparsers)
-        return
-    parser = subparsers.add_parser(system.name, description=system.help)
-    what = f"{system.what}: {system.forms}".strip()
-    array = system.array
-    if array is not None and array.ending is not None:
-        settings_flags.add_input(parser, what, system.item_fields, "--input-file")
-        settings_flags.add_array_output(parser, array.name)
-    else:
-        settings_flags.add_input(parser, what, system.item_fields)
-        settings_flags.add_output(parser, "results", is_array=array is not None)
-    model_flags.add_limit_flag(parser, system.what, *system.limit_aliases)
-    settings_flags.add(parser, system.settings)
-    settings_flags.add_groups(parser, system.settings)
-    if system.report is not None:
-        outputs.add_page_flags(parser)
-    if issubclass(system.settings, PromptSettings):
-        add_api_base(parser)
-    if PAIR in system.needs:
-        model_flags.add_reference_flags(parser)
-    if system.needs:
-        model_flags.add_model_flags(
-            parser, settings=system.settings, model_field=system.model_field
+def file_options(
+    what: str, fields: Sequence[str], ending: str | None, limits: Sequence[str], *, is_array: bool
+) -> list[Option]:
+    """The flags of input and output.
+
+    Args:
+        what: the items, in the plural, and further forms of the input.
+        ending: how the default name of the output ends; None if --output is required.
+        limits: further spellings of --limit.
+    """
+    forms = "JSON of results" if is_array else f"results: {record_files.FORMS}"
+    if ending is not None:
+        forms = f"JSON (default: next to the input, its name with {ending})"
+
+    @dataclasses.dataclass(kw_only=True)
+    class Flags:
+        input: list[Path] = flag(
+            dataclasses.MISSING,
+            *(() if ending is None else ("--input-file",)),
+            takes_address=True,
+            metavar="FILE",
+            help=f"{what} {settings_flags.FORMS}; also several files, patterns, folders, addresses "
+            "such as s3://bucket/file, or -",
         )
+        column: list[str] = column_flag(fields)
+        output: Path = flag(
+            dataclasses.MISSING if ending is None else None,
+            *(() if ending is None else ("--output-file",)),
+            takes_address=True,
+            metavar="FILE",
+            help=f"{forms}; - is stdout",
+        )
+        limit: int | None = limit_flag(what.partition(":")[0], *limits)
+
+    return options_of(Flags)
+
+
+def command_of(system: Any) -> Command:
+    """Declare the command of a system."""
+    if isinstance(system, NewSystem):
+        from jaxscore.cli import execute
+
+        help, layout, model_field = f"{inspect.getdoc(system)}\n", system.layout, ""
+        ending = layout.ending if layout is not None and layout.ending else None
+        has_page = type(system).report is not NewSystem.report
+        needs, what, limits = system.needs(None), f"{system.what}:", system.aliases.get("limit", ())
+        run_file, run_all, published = functools.partial(execute.run, system), shards.run, None
     else:
-        messages.add_quiet(parser)
-    if system.published_flags is not None:
-        setattr(system.published_flags.add(parser), ADVANCED, True)
-    shards.add_flags(parser, functools.partial(run, system))
-    parser.set_defaults(
-        run=functools.partial(_run_all, system),
-        is_array=array is not None,
-    )
-
-
-def _add(system: NewSystem, subparsers: Any) -> None:
-    from jaxscore.cli import execute
-
-    help = inspect.getdoc(system)
-    parser = subparsers.add_parser(system.name, description=f"{help}\n")
-    layout = system.layout
-    if layout is not None and layout.ending:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields, "--input-file")
-        settings_flags.add_array_output(parser, layout.ending)
-    else:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields)
-        settings_flags.add_output(parser, "results", is_array=layout is not None)
-    model_flags.add_limit_flag(parser, system.what, *system.aliases.get("limit", ()))
-    settings_flags.add(parser, system.settings)
-    settings_flags.add_groups(parser, system.settings)
-    if type(system).report is not NewSystem.report:
-        outputs.add_page_flags(parser)
-    if issubclass(system.settings, PromptSettings):
-        add_api_base(parser)
-    needs = system.needs(None)
-    if PAIR in needs:
-        model_flags.add_reference_flags(parser)
+        help, layout, model_field = system.help, system.array, system.model_field
+        ending = layout.name if layout is not None and layout.ending is not None else None
+        has_page, needs = system.report is not None, system.needs
+        what, limits = f"{system.what}: {system.forms}".strip(), system.limit_aliases
+        run_file, published = functools.partial(run, system), system.published_flags
+        run_all = shards.run
+    settings = options_of_settings(system.settings)
+    options = [
+        *file_options(what, system.item_fields, ending, limits, is_array=layout is not None),
+        *(option for option in settings if option.group == "options"),
+        *(option for option in settings if option.group not in ("options", MODEL_GROUP)),
+        *(options_of(outputs.PageFlags) if has_page else ()),
+        *(options_of(ApiFlags) if issubclass(system.settings, PromptSettings) else ()),
+    ]
     if needs:
-        model_flags.add_model_flags(parser, settings=system.settings)
+        spec = PairSpec if PAIR in needs else ModelSpec
+        options += model_options((), system.settings, spec=spec, model_field=model_field)
     else:
-        messages.add_quiet(parser)
-    shards.add_flags(parser, functools.partial(execute.run, system))
-    parser.set_defaults(run=shards.run, is_array=layout is not None)
-
-
-def _run_all(system: System, args: argparse.Namespace) -> int:
-    """Run the command on its file, or on its shards."""
-    if system.published_flags is not None:
-        system.published_flags.check(args)
-    return shards.run(args)
+        options += options_of(messages.Quiet)
+    options += options_of(shards.ShardFlags)
+    made = shards.command(
+        system.name, help, options, run_all, run_file, is_array=layout is not None
+    )
+    return made if published is None else published(made)
 
 
 def run(system: System, args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -170,18 +170,6 @@ class ArrayOutput:
     is_ascii: bool = True
 
 
-class PublishedFlags(NamedTuple):
-    """Flags of a published script that are not settings.
-
-    Attributes:
-        add: declares a flag of an argparse parser, and returns its action.
-        check: refuses arguments that contradict each other.
-    """
-
-    add: Callable[[Any], Any]
-    check: Callable[[Any], None]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class System:
     """One evaluation system.
@@ -243,7 +231,7 @@ class System:
             it in place of the entries.
         model_field: of the items, which names the model if --model does not; empty if --model has
             to be given.
-        published_flags: further flags of the published script; None if there are none.
+        published_flags: adds the published script's flags to a command; None if there are none.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         needs_of_mode: value of the setting `mode` -> capabilities in place of `needs`.
         compared: how two runs are paired, for each kind of records that the system writes; empty
@@ -276,7 +264,7 @@ class System:
     has_report_files: bool | str = True
     work: type[Any] | None = None
     model_field: str = ""
-    published_flags: PublishedFlags | None = None
+    published_flags: Callable[[Any], Any] | None = None
     label: Callable[[Any, str], str] | None = None
     select: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
     forms: str = ""

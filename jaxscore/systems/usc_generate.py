@@ -4,7 +4,6 @@ Universal self-consistency (Chen et al., arXiv 2311.17311), with the prompt that
 self-certainty paper prints (arXiv 2502.18581, appendix). `usc-select` reads the reply.
 """
 
-import argparse
 import dataclasses
 import re
 import time
@@ -16,14 +15,13 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_lenient_rows
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.local_path import local_path
 from jaxscore.lm import LocalLM
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput, PublishedFlags, System
+from jaxscore.systems.system import ArrayOutput, System
 from jaxscore.text import chat_template
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
@@ -334,56 +332,42 @@ def evaluate(
     )
 
 
-class _DataName(argparse.Action):
-    """-d of the published script: `usc-N-FILE` gives the input and N."""
+def _add_data_name(command: Any) -> Any:
+    """Add -d of the published script: `usc-N-FILE` gives the input and N."""
+    from jaxscore.cli.flags import flag, options_of  # deferred: Python needs no flags
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        found = re.fullmatch(r"usc-([1-9][0-9]{0,8})-(.+)", values)
-        if found is None:
-            problem = f"{values}: expected usc-N-FILE, such as usc-8-samples.json"
-            raise argparse.ArgumentError(self, problem)
-        try:
-            namespace.published = int(found.group(1)), local_path(found.group(2))
-        except InputError as problem:
-            raise argparse.ArgumentError(self, str(problem)) from None
-        n, path = namespace.published
-        for name, value in (("n", n), ("input", [path])):
-            if getattr(namespace, name) is None:
-                setattr(namespace, name, value)
-        for action in parser._actions:
-            action.required = action.required and action.dest not in ("n", "input")
-
-
-def _add_data_name(parser: argparse.ArgumentParser) -> argparse.Action:
-    """Declare -d."""
-    return parser.add_argument(
-        "-d",
-        "--data-name",
-        action=_DataName,
-        dest="published",
-        default=argparse.SUPPRESS,
-        metavar="usc-N-FILE",
-        help="the same as -n N --input FILE, as the published script spells it",
-    )
-
-
-def _check_data_name(args: argparse.Namespace) -> None:
-    """Refuse -d beside another -n or --input.
-
-    Raises:
-        InputError: both are given, and differ.
-    """
-    if (published := vars(args).pop("published", None)) is None:
-        return
-    n, path = published
-    others = [other for other in args.input if other != path]
-    if args.n != n or others:
-        found = " ".join(map(str, others or [path]))
-        raise InputError(
-            f"-d says -n {n} --input {path}, beside it -n {args.n} --input {found} is given; "
-            "give -d alone, or -n and --input"
+    @dataclasses.dataclass(kw_only=True)
+    class Flags:
+        published: str | None = flag(
+            None,
+            "-d",
+            "--data-name",
+            dest="published",
+            is_advanced=True,
+            metavar="usc-N-FILE",
+            help="the same as -n N --input FILE, as the published script spells it",
         )
-    args.input = [path]
+
+    def expand(words: dict[str, list[str]]) -> None:
+        if (given := words.pop("published", None)) is None:
+            return
+        found = re.fullmatch(r"usc-([1-9][0-9]{0,8})-(.+)", given[-1])
+        if found is None:
+            raise InputError(
+                f"argument -d/--data-name: {given[-1]}: expected usc-N-FILE, such as "
+                "usc-8-samples.json"
+            )
+        n, path = found.groups()
+        other_n, others = words.get("n", [n])[-1], words.get("input", [path])
+        if other_n != n or any(word != path for word in others):
+            raise InputError(
+                f"-d says -n {n} --input {path}, beside it -n {other_n} --input "
+                f"{' '.join(others)} is given; give -d alone, or -n and --input"
+            )
+        words |= {"n": [n], "input": [path]}
+
+    options = [*command.options, *options_of(Flags)]
+    return dataclasses.replace(command, options=options, expand=expand)
 
 
 SYSTEM = System(
@@ -397,6 +381,6 @@ SYSTEM = System(
     work=ReplyWork,
     evaluate=evaluate,
     array=ArrayOutput("-consistency-N", lambda settings, entries: f"-consistency-{settings.n}"),
-    published_flags=PublishedFlags(_add_data_name, _check_data_name),
+    published_flags=_add_data_name,
     needs=("is_local", "generates"),
 )

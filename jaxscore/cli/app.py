@@ -1,0 +1,273 @@
+"""The command line: from words, and the file of `--config`, to the values of declared flags."""
+
+import argparse
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+from jaxscore.cli import help_pages, listing
+from jaxscore.cli.flags import ANY, MAYBE, ONE, SOME, SWITCH, Option
+from jaxscore.cli.listing import NAMES, PASSED_ON, REFUSED
+from jaxscore.errors import InputError, is_valid_unicode, near
+from jaxscore.version import VERSION
+
+MOST_WORDS = {SWITCH: 0, ONE: 1, MAYBE: 1}  # of a flag; others take all words up to the next flag
+Words = dict[str, list[str]]  # field -> the words after its flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command: its flags, and the function that runs it.
+
+    Attributes:
+        help: its page, without the flags.
+        options: its flags, in the order of the page.
+        run: runs the command; the values of all flags are attributes of its argument.
+        attributes: further attributes of that argument.
+        about: title of a section of the page -> text below it.
+        expand: replaces the words of a flag by those of the flags that it stands for.
+    """
+
+    name: str
+    help: str
+    options: Sequence[Option]
+    run: Callable[[Any], int]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    expand: Callable[[Words], None] = lambda words: None
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Option]:
+        """Spelling -> flag."""
+        return {name: option for option in self.options for name in option.names}
+
+    @property
+    def positional(self) -> list[Option]:
+        """Flags whose words may be given by their place."""
+        return [option for option in self.options if option.is_positional]
+
+
+def command(name: str) -> Command:
+    """Import a command."""
+    module = f"jaxscore.cli.{name.replace('-', '_')}"
+    if importlib.util.find_spec(module) is not None:
+        made: Command = importlib.import_module(module).command()
+        return made
+    from jaxscore.cli.system_command import command_of
+    from jaxscore.systems.system import declaration
+
+    return command_of(declaration(name))
+
+
+def hyphenate(argv: Sequence[str]) -> list[str]:
+    """Replace underscores in flags: --system_prompts is --system-prompts. Values stay."""
+    out = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if re.fullmatch(r"--[\w-]+", name):
+            word = name.replace("_", "-") + equals + value
+        out.append(word)
+    return out
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line.
+
+    Returns:
+        The values of all flags, and `command`, `run`, which runs it, and `words`.
+
+    Raises:
+        SystemExit: with code 0 after a help page, with 2 for bad usage.
+    """
+    for word in argv:
+        if not is_valid_unicode(word):
+            _refuse(f"argument {word!a} is not UTF-8")
+    if argv and argv[0] in PASSED_ON:
+        return listing.passed_on(argv[0], argv[1:])
+    try:
+        words, config = _split_config(hyphenate(argv))
+    except InputError as problem:
+        _refuse(str(problem))
+    if not words:
+        _refuse("the command is missing; jaxscore --help lists them, jaxscore demo shows them")
+    name, *rest = words
+    if name in help_pages.HELP:
+        print(listing.page(), end="")
+        sys.exit(0)
+    if name == "--version":
+        print(f"jaxscore {VERSION}")
+        sys.exit(0)
+    if name == "--print-completion":
+        try:
+            print(listing.completion(" ".join(rest)))
+        except InputError as problem:
+            _refuse(str(problem))
+        sys.exit(0)
+    if name.startswith("-"):
+        _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
+    if name not in NAMES:
+        like = near(name, [*NAMES, *PASSED_ON])
+        hint = f"is it {like}?" if like else "jaxscore --help lists them"
+        _refuse(f"{name}: no such command; {hint}")
+    try:
+        args = values(command(name), rest, config)
+    except InputError as problem:
+        _refuse(str(problem), name)
+    args.words = words
+    return args
+
+
+def _refuse(why: str, *command: str) -> NoReturn:
+    print(f"{' '.join(['jaxscore', *command])}: error: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _split_config(words: list[str]) -> tuple[list[str], Any]:
+    """Read the file of `--config`; return the other words with its command first, and its values.
+
+    Raises:
+        InputError: the file cannot be read, or is for another command.
+    """
+    if not any(word.partition("=")[0] == "--config" for word in _before_dashes(words)):
+        return words, None
+    from jaxscore.cli.config import Config  # deferred: imports YAML
+
+    path, rest = Config.find(words)
+    config = Config.read(path)
+    given = rest.pop(0) if rest and rest[0] in NAMES else None
+    return [config.command(given), *rest], config
+
+
+def _before_dashes(words: Sequence[str]) -> Iterator[str]:
+    return itertools.takewhile(lambda word: word != "--", words)
+
+
+def values(command: Command, words: Sequence[str], config: Any = None) -> argparse.Namespace:
+    """Parse the words after a command.
+
+    Args:
+        config: values of flags that the words do not give.
+
+    Raises:
+        InputError: a flag is unknown, refused, missing, or has a value that it does not take.
+        SystemExit: with code 0 after a help page.
+    """
+    _check_flags(command, words)
+    given, rest = _split(command, words)
+    _place(command, given, rest)
+    where = {} if config is None else config.fill(command, given)
+    command.expand(given)
+    args = argparse.Namespace(command=command.name, run=command.run, **command.attributes)
+    taken: dict[str, Option] = {}  # key of flags that exclude each other -> the one that is given
+    for option in command.options:
+        if option.dest not in given:
+            vars(args).setdefault(option.dest, option.default)  # of two flags of one field
+            continue
+        line = where.get(option.dest, "")
+        other = taken.setdefault(option.excludes or option.dest, option)
+        if other.dest != option.dest:
+            raise InputError(
+                f"{line}argument {option.title}: not allowed with argument {other.title}"
+            )
+        try:
+            value = option.value(given[option.dest])
+        except (InputError, ValueError) as problem:
+            raise InputError(f"{line}argument {option.title}: {problem}") from None
+        option.check_place(value)
+        setattr(args, option.dest, value)
+    if missing := [o.title for o in command.options if o.is_required and o.dest not in given]:
+        raise InputError(f"the following arguments are required: {', '.join(missing)}")
+    return args
+
+
+def _check_flags(command: Command, words: Sequence[str]) -> None:
+    """Print a help page, and refuse unknown flags and those that the command has no use for."""
+    known, refused = command.by_name, REFUSED.get(command.name, {})
+    for word in _before_dashes(words):
+        name = word.partition("=")[0]
+        if name in help_pages.HELP:
+            print(help_pages.page(command, everything=name == "--help-all"), end="")
+            sys.exit(0)
+        if name in refused:
+            raise InputError(f"{name}: refused: {refused[name]}")
+        if not re.fullmatch(r"--?[^\W\d][\w-]*", name) or " " in word or name in known:
+            continue
+        if word[:2] in known and word[1] != "-":  # -n4
+            continue
+        bare = name.lstrip("-")
+        if len(bare) == 1 and f"-{bare}" in known:
+            raise InputError(f"{name}: no such flag; is it -{bare}?")
+        like = near(bare, [flag[2:] for flag in [*known, "--config"] if flag.startswith("--")])
+        hint = f"is it --{like}?" if like else f"jaxscore {command.name} --help-all lists all flags"
+        raise InputError(f"{name}: no such flag; {hint}")
+
+
+def _split(command: Command, words: Sequence[str]) -> tuple[Words, list[str]]:
+    """Assign words to flags by cyclopts; return also the words of no flag."""
+    import cyclopts
+
+    def keep(kind: Any, tokens: Sequence[cyclopts.Token]) -> Any:
+        return [token.value for token in tokens]
+
+    def parameter(name: str, option: Option) -> inspect.Parameter:
+        many: Any = {SOME: True, ANY: True, MAYBE: (0, 1)}.get(option.words or ONE, False)
+        kind: Any = list[str]
+        about = cyclopts.Parameter(
+            name=option.names, negative=(), converter=keep, consume_multiple=many
+        )
+        if option.words == SWITCH:
+            kind, about = bool, cyclopts.Parameter(name=option.names, negative=())
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, about]
+        )
+
+    def taken(*rest: str, **flags: Any) -> None: ...
+
+    options = {f"flag{k}": option for k, option in enumerate(command.options) if option.names}
+    dashes = cyclopts.Parameter(allow_leading_hyphen=True)
+    parameters = [
+        inspect.Parameter(
+            "rest", inspect.Parameter.VAR_POSITIONAL, annotation=Annotated[str, dashes]
+        ),
+        *(parameter(name, option) for name, option in options.items()),
+    ]
+    taken.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    taken.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = cyclopts.App(help_flags=(), version_flags=(), result_action="return_value")
+    app.default(taken)
+    try:
+        _, bound, _ = app.parse_args(list(words), print_error=False, exit_on_error=False)
+    except cyclopts.CycloptsError as problem:
+        raise InputError(str(problem)) from None
+    given: Words = {}
+    for name, value in bound.arguments.items():
+        if name != "rest":
+            _add(given, options[name], [] if value is True else value)
+    return given, [*bound.arguments.get("rest", ())]
+
+
+def _add(given: Words, option: Option, words: list[str]) -> None:
+    if option.dest in given:  # by another flag of this field
+        raise InputError(f"argument {option.title}: only one flag may give {option.dest}")
+    given[option.dest] = words
+
+
+def _place(command: Command, given: Words, rest: list[str]) -> None:
+    """Assign words of no flag to the positional flags that are not given yet.
+
+    Raises:
+        InputError: a word is left over.
+    """
+    for option in command.positional:
+        if option.dest not in given and rest:
+            n = MOST_WORDS.get(str(option.words), len(rest))
+            given[option.dest], rest = rest[:n], rest[n:]
+    if rest:
+        raise InputError(f"unrecognized arguments: {' '.join(rest)}")
