@@ -5,12 +5,11 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import inspect
 import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 from jaxscore.cli import help_pages, listing
 from jaxscore.cli.flags import ANY, MAYBE, ONE, SOME, SWITCH, Option
@@ -18,7 +17,13 @@ from jaxscore.cli.listing import NAMES, PASSED_ON, REFUSED
 from jaxscore.errors import InputError, is_valid_unicode, near
 from jaxscore.version import VERSION
 
-MOST_WORDS = {SWITCH: 0, ONE: 1, MAYBE: 1}  # of a flag; others take all words up to the next flag
+ACTIONS: dict[str, dict[str, Any]] = {  # what argparse makes of a flag: the list of its words
+    SWITCH: {"action": "store_const", "const": []},
+    ONE: {"action": "append"},
+    MAYBE: {"nargs": "?", "action": "extend", "const": [], "type": lambda word: [word]},
+    ANY: {"nargs": "*", "action": "extend"},
+    SOME: {"nargs": "+", "action": "extend"},
+}
 Words = dict[str, list[str]]  # field -> the words after its flag
 
 
@@ -165,17 +170,11 @@ def values(command: Command, words: Sequence[str], config: Any = None) -> argpar
     where = {} if config is None else config.fill(command, given)
     command.expand(given)
     args = argparse.Namespace(command=command.name, run=command.run, **command.attributes)
-    taken: dict[str, Option] = {}  # key of flags that exclude each other -> the one that is given
     for option in command.options:
         if option.dest not in given:
             vars(args).setdefault(option.dest, option.default)  # of two flags of one field
             continue
         line = where.get(option.dest, "")
-        other = taken.setdefault(option.excludes or option.dest, option)
-        if other.dest != option.dest:
-            raise InputError(
-                f"{line}argument {option.title}: not allowed with argument {other.title}"
-            )
         try:
             value = option.value(given[option.dest])
         except (InputError, ValueError) as problem:
@@ -210,53 +209,23 @@ def _check_flags(command: Command, words: Sequence[str]) -> None:
 
 
 def _split(command: Command, words: Sequence[str]) -> tuple[Words, list[str]]:
-    """Assign words to flags by cyclopts; return also the words of no flag."""
-    import cyclopts
-
-    def keep(kind: Any, tokens: Sequence[cyclopts.Token]) -> Any:
-        return [token.value for token in tokens]
-
-    def parameter(name: str, option: Option) -> inspect.Parameter:
-        many: Any = {SOME: True, ANY: True, MAYBE: (0, 1)}.get(option.words or ONE, False)
-        kind: Any = list[str]
-        about = cyclopts.Parameter(
-            name=option.names, negative=(), converter=keep, consume_multiple=many
-        )
-        if option.words == SWITCH:
-            kind, about = bool, cyclopts.Parameter(name=option.names, negative=())
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, about]
-        )
-
-    def taken(*rest: str, **flags: Any) -> None: ...
-
-    options = {f"flag{k}": option for k, option in enumerate(command.options) if option.names}
-    dashes = cyclopts.Parameter(allow_leading_hyphen=True)
-    parameters = [
-        inspect.Parameter(
-            "rest", inspect.Parameter.VAR_POSITIONAL, annotation=Annotated[str, dashes]
-        ),
-        *(parameter(name, option) for name, option in options.items()),
-    ]
-    taken.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    taken.__annotations__ = {each.name: each.annotation for each in parameters}
-    app = cyclopts.App(help_flags=(), version_flags=(), result_action="return_value")
-    app.default(taken)
+    """Assign words to flags by argparse; return also the words of no flag."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    groups: dict[str, Any] = {}
+    for option in command.options:
+        container: Any = parser
+        if option.excludes is not None:
+            container = groups.get(option.excludes) or parser.add_mutually_exclusive_group()
+            groups[option.excludes] = container
+        if option.names:
+            container.add_argument(*option.names, dest=option.dest, **ACTIONS[option.words])
+    end = words.index("--") if "--" in words else len(words)
     try:
-        _, bound, _ = app.parse_args(list(words), print_error=False, exit_on_error=False)
-    except cyclopts.CycloptsError as problem:
+        given, rest = parser.parse_known_args(words[:end])
+    except argparse.ArgumentError as problem:
         raise InputError(str(problem)) from None
-    given: Words = {}
-    for name, value in bound.arguments.items():
-        if name != "rest":
-            _add(given, options[name], [] if value is True else value)
-    return given, [*bound.arguments.get("rest", ())]
-
-
-def _add(given: Words, option: Option, words: list[str]) -> None:
-    if option.dest in given:  # by another flag of this field
-        raise InputError(f"argument {option.title}: only one flag may give {option.dest}")
-    given[option.dest] = words
+    known = {dest: value for dest, value in vars(given).items() if value is not None}
+    return known, [*rest, *words[end + 1 :]]
 
 
 def _place(command: Command, given: Words, rest: list[str]) -> None:
@@ -267,7 +236,7 @@ def _place(command: Command, given: Words, rest: list[str]) -> None:
     """
     for option in command.positional:
         if option.dest not in given and rest:
-            n = MOST_WORDS.get(str(option.words), len(rest))
+            n = 1 if option.words == ONE else len(rest)
             given[option.dest], rest = rest[:n], rest[n:]
     if rest:
         raise InputError(f"unrecognized arguments: {' '.join(rest)}")

@@ -116,6 +116,7 @@ class Config:
         excluded = {o.excludes for o in command.options if o.excludes and o.dest in given}
         lines: dict[str, str] = {}
         keys: dict[str, str] = {}
+        groups: dict[str, Option] = {}  # of flags that exclude each other -> the first that is set
         for key, (value, where) in self._entries.items():
             if why := REFUSED.get(command.name, {}).get(f"--{key}"):
                 raise InputError(f"{where}: --{key}: refused: {why}")
@@ -126,9 +127,14 @@ class Config:
                 raise InputError(f"{where}: {key} is the same as {keys[option.dest]}")
             keys[option.dest] = f"{key}, at {where}"
             words = _words(option, key, value, where)
-            if words is not None and option.dest not in given and option.excludes not in excluded:
-                given[option.dest] = words
-                lines[option.dest] = f"{where}: "
+            if words is None or option.dest in given or option.excludes in excluded:
+                continue
+            if option.excludes and (other := groups.setdefault(option.excludes, option)) != option:
+                raise InputError(
+                    f"{where}: argument {option.title}: not allowed with argument {other.title}"
+                )
+            given[option.dest] = words
+            lines[option.dest] = f"{where}: "
         return lines
 
 

@@ -8,7 +8,7 @@ class Flags:
 
 import dataclasses
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,84 +23,48 @@ OUTPUTS = ("output", "output_dir", "html")  # flags whose path may be a stream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Flag:
-    """A flag as it is declared.
+class Option:
+    """A flag of a command.
 
     Attributes:
-        names: all spellings; by default that of the field's name.
-        help: one or two lines; with `reason` the reason why the flag is refused.
+        names: all spellings; none of what is given by its place alone.
+        dest: the field that gets the value.
+        help: one or two lines.
         metavar: the placeholder of the value in the help; one for each word.
         group: the title of its section in the help.
         is_advanced: only `--help-all` shows it.
-        words: the number of words after it; by default by the field's type.
-        bare: the value without a word, of a flag that may have one.
-        read: converts a word; by default by the field's type.
+        words: the number of words after it, such as `SOME`.
+        kind: the type of one value.
+        choices: the allowed values, of a `Literal`.
+        read: converts a word; None to convert it by its type.
         least: the smallest allowed whole number.
-        is_positional: given by its place.
+        is_list: words of repeated flags add up.
+        default: the value without the flag.
+        bare: the value without a word, of a flag that may have one.
+        is_required: it has to be given.
+        is_positional: it may be given by its place.
         takes_address: addresses of stores and standard input are allowed.
         excludes: key of flags of which only one may be given.
-        dest: the field that gets the value, if it is another one.
     """
 
     names: tuple[str, ...] = ()
+    dest: str
     help: str = ""
     metavar: str | tuple[str, ...] | None = None
     group: str = "options"
     is_advanced: bool = False
-    words: str | None = None
-    bare: Any = None
+    words: str = ONE
+    kind: type = str
+    choices: tuple[Any, ...] = ()
     read: Callable[[str], Any] | None = None
     least: int | None = None
+    is_list: bool = False
+    default: Any = None
+    bare: Any = None
+    is_required: bool = False
     is_positional: bool = False
     takes_address: bool = False
     excludes: str | None = None
-    dest: str | None = None
-
-
-def flag(default: Any = dataclasses.MISSING, *names: str, **described: Any) -> Any:
-    """Declare a field with a flag.
-
-    Args:
-        default: without it the flag is required.
-        names: further spellings; the field's name with hyphens is the first one.
-        described: attributes of `Flag`.
-    """
-    metadata = {FLAG: Flag(names=names, **described)}
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=default.copy, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def limit_flag(what: str, *names: str) -> Any:
-    """Declare --limit and its published spellings; `what` is the items, in the plural."""
-    return flag(None, *names, least=1, metavar="N", help=f"only the first N {what}")
-
-
-def column_flag(fields: Sequence[str]) -> Any:
-    """Declare --column for the fields that the command reads."""
-    names = ", ".join(fields)
-    return flag([], metavar="FIELD=NAME", help=f"names of the input for the fields {names}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Option(Flag):
-    """A flag of a command, with what its field says.
-
-    Attributes:
-        dest: the field that gets the value.
-        default: the value without the flag.
-        choices: the allowed values, of a `Literal`.
-        is_required: it has to be given.
-        is_list: words of repeated flags add up.
-        kind: the type of one value.
-    """
-
-    dest: str
-    default: Any = None
-    choices: tuple[Any, ...] = ()
-    is_required: bool = False
-    is_list: bool = False
-    kind: type = str
 
     @property
     def title(self) -> str:
@@ -157,6 +121,31 @@ class Option(Flag):
                 )
 
 
+def flag(default: Any = dataclasses.MISSING, *names: str, **described: Any) -> Any:
+    """Declare a field with a flag.
+
+    Args:
+        default: without it the flag is required.
+        names: further spellings; the first one is the field's name, with hyphens.
+        described: attributes of `Option` that do not follow from name, type and default.
+    """
+    metadata = {FLAG: {"names": names, **described}}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def limit_flag(what: str, *names: str) -> Any:
+    """Declare --limit and its published spellings; `what` is the items, in the plural."""
+    return flag(None, *names, least=1, metavar="N", help=f"only the first N {what}")
+
+
+def column_flag(fields: Sequence[str]) -> Any:
+    """Declare --column for the fields that the command reads."""
+    names = ", ".join(fields)
+    return flag([], metavar="FIELD=NAME", help=f"names of the input for the fields {names}")
+
+
 def path(word: str, *, takes_address: bool) -> Path:
     """Convert a word to a path; addresses become local paths, see `remote.stage`."""
     if takes_address and ADDRESS.match(word):
@@ -193,8 +182,9 @@ def options_of(declared: type, omitted: Collection[str] = ()) -> list[Option]:
     ]
 
 
-def _option(field: dataclasses.Field[Any], hint: Any, flag: Flag) -> Option:
-    default = field.default
+def _option(field: dataclasses.Field[Any], hint: Any, described: Mapping[str, Any]) -> Option:
+    is_required = field.default is field.default_factory is dataclasses.MISSING
+    default = None if is_required else field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
     if type(None) in typing.get_args(hint):  # the others may be several, which `read` gives
@@ -203,22 +193,19 @@ def _option(field: dataclasses.Field[Any], hint: Any, flag: Flag) -> Option:
     if is_list:
         (hint,) = typing.get_args(hint)
     choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    kind = type(choices[0]) if choices else hint
-    words = flag.words or (SWITCH if kind is bool else SOME if is_list else ONE)
-    name = f"--{field.name.replace('_', '-')}"
-    first = flag.names[:0] if flag.is_positional or flag.dest else (name,)
-    described = {k: v for k, v in vars(flag).items() if k not in ("names", "words", "dest")}
-    return Option(
+    facts = {
+        "dest": field.name,
+        "words": SWITCH if hint is bool else SOME if is_list else ONE,
+        "kind": type(choices[0]) if choices else hint,
+        "choices": choices,
+        "is_list": is_list,
+        "default": default,
+        "is_required": is_required,
         **described,
-        names=(*first, *flag.names),
-        words=words,
-        dest=flag.dest or field.name,
-        default=False if kind is bool else None if default is dataclasses.MISSING else default,
-        choices=choices,
-        is_required=default is dataclasses.MISSING,
-        is_list=is_list,
-        kind=kind,
-    )
+    }
+    if not (facts.get("is_positional") or "dest" in described):
+        facts["names"] = (f"--{field.name.replace('_', '-')}", *described["names"])
+    return Option(**facts)
 
 
 def options_of_settings(settings: type, omitted: Collection[str] = ()) -> list[Option]:

@@ -120,7 +120,7 @@ def test_flags_that_exclude_the_files(write):
     assert (args.full_eval, args.mcq) == (True, False)
     args = parsed(write("command: judge\nllm: [a, b]\n"), "--gpt", "c")
     assert (args.llm, args.gpt) == (None, "c")
-    assert ":4: argument --mcq: not allowed with argument --full-eval" in refusal(
+    assert ":5: argument --full-eval: not allowed with argument --mcq" in refusal(
         write(CHRONOLOGIC + "full-eval: true\n")
     )
 
