@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.evaluate import run_declared
 from jaxscore.io.processes import check_not_forked
 from jaxscore.io.records import METADATA, append_fields, append_records, check_free
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
-from jaxscore.systems.entries import iterate_objects, usable, with_examples
+from jaxscore.shell import evaluate as shell
+from jaxscore.shell.items import Items, with_examples
+from jaxscore.shell.system import System, unit_fields
 from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import SYSTEMS, System, declaration
+from jaxscore.systems.system import SYSTEMS, Decision, declaration
 from jaxscore.version import VERSION
 
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {
@@ -143,8 +144,7 @@ class Scoring:
         if self._system not in SYSTEMS:
             raise InputError(f"no system {self._system!r}; expected one of {', '.join(SYSTEMS)}")
         declared = declaration(self._system)
-        needs = {*declared.needs}
-        has_rows = declared.array is None and declared.select is None
+        needs, has_rows = {*declared.needs(None)}, declared.layout is None
         if not has_rows or not needs or needs - {"scores", "is_local"}:
             raise InputError(
                 f"system {self._system} gives no row per item of one model; expected one such as "
@@ -183,7 +183,8 @@ class Scoring:
         if rows:
             scorer, lock = _load(self._model, self._options)
             with lock:
-                records, about = self._records(declared, scorer, rows), scorer.about
+                records = _records_of(declared, scorer, rows, self._chosen())
+                about = scorer.about
         scored = append_records(table, records, self._results)
         made = {"version": VERSION, "system": self._system, "settings": self._settings}
         described = json.dumps({**made, "model": about or self._model}, default=str)
@@ -191,18 +192,23 @@ class Scoring:
             {**(table.schema.metadata or {}), METADATA.encode(): described.encode()}
         )
 
-    def _records(
-        self, declared: System, scorer: Scorer, rows: list[dict[str, Any]]
-    ) -> Sequence[Mapping[str, Any]]:
-        settings = self._chosen()
-        entries = list(iterate_objects(declared, rows, settings))
-        if not usable(entries):
-            return [{"error": entry.error} for entry in entries]
-        streamed: list[Mapping[str, Any]] = []
-        on_item = streamed.append if declared.streams else None
-        source: Any = iter(entries) if declared.is_lazy else entries
-        report = run_declared(declared, scorer, source, settings, on_item=on_item)
-        return streamed if declared.streams else report.items
+
+def _records_of(
+    system: System, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
+) -> list[Mapping[str, Any]]:
+    """The record of each row, its values per token as NumPy arrays."""
+    items = Items(system, lambda: system.rows_of(rows), settings, is_file=False)
+    if not items.n_usable:
+        return [{"error": entry.error} for entry in items.entries()]
+    streamed: list[Mapping[str, Any]] = []
+    report = shell.evaluate(system, scorer, rows, settings, on_item=streamed.append)
+    if report.facts.noise is None:
+        return streamed
+    marks = [str(decision.within) for _, decision in unit_fields(system, Decision)]
+    return [
+        {**record, **{name: one[name] for name in marks if name in one}}
+        for record, one in zip(streamed, report.records, strict=True)
+    ]
 
 
 def _make(model: str, system: str, arguments: Mapping[str, Any]) -> Scoring:

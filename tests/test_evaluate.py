@@ -13,7 +13,6 @@ from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.compare.open_run import of_items
 from jaxscore.systems.system import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
@@ -132,7 +131,6 @@ class Server(Endpoint):
         ("paths", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
         ("probsem", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
         ("metrics", Server(), {}, "metrics computes nothing with a model; give None in place of"),
-        ("paths", None, {"on_item": print}, "paths gives all its records at the end and takes no"),
     ],
 )
 def test_sources_that_a_system_cannot_use(system, source, settings, message):
@@ -180,7 +178,7 @@ def test_texts_that_cannot_be_used_fail_alone(scorer):
     assert [(one["id"], "error" in one) for one in report.items] == [
         (0, True), ("b", True), (2, False), (3, True),
     ]  # fmt: skip
-    assert [one.get("gold") for one in report.items] == [None, 2, None, 3]
+    assert [list(one) for one in report.items if "error" in one] == [["id", "error"]] * 3
     first, second, third = report.failures
     assert (first.name, second.name, third.name) == ("0", "b", "3")
     assert "item 0 is of type int; expected a Request, a string" in first.error
@@ -249,13 +247,10 @@ SMALL = {
     "judge": [RECORD],
     "sample": [{"prompt": "Who ran?"}],
     "metrics": [RECORD],
-    "compare": [of_items("select", [RESPONSES], {})] * 2,
     **{name: [RESPONSES] for name in ("self-certainty", "usc-generate", "usc-select")},
     **{name: [RESPONSES] for name in ("select", "vote", "livecode-select", "livecode-parse")},
 }
-WITHOUT_MODEL = {
-    *("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics", "compare")
-}
+WITHOUT_MODEL = {*("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics")}
 
 
 @pytest.mark.parametrize(
@@ -276,19 +271,18 @@ def test_to_dict_is_plain(scorer, system):
         check(schema, "record", json.loads(json_text(record)))
 
 
-def test_items_that_are_taken_are_not_kept(scorer):
+def test_records_are_taken_as_they_are_finished(scorer):
     taken = []
     report = evaluate("score", scorer, iter(TEXTS), on_item=taken.append)
     assert [one["id"] for one in taken] == ["a", 1]
-    assert report.items == []
-    assert report.to_dict()["items"] == []
     assert report.summary["n_requests"] == 2
-    for one, kept in zip(taken, evaluate("score", scorer, TEXTS).items, strict=True):
+    for one, kept in zip(taken, report.items, strict=True):
         assert list(one) == list(kept)
         for name, value in one.items():
-            if isinstance(value, np.ndarray):  # with NaN where a list has None
-                value = [None if number != number else number for number in value.tolist()]
-            assert value == kept[name]
+            if isinstance(value, np.ndarray):  # with NaN where JSON has null
+                np.testing.assert_array_equal(value, np.array(kept[name], value.dtype))
+            else:
+                assert value == kept[name]
 
 
 def test_what_the_caller_says_of_the_items_is_among_the_settings(scorer):

@@ -9,6 +9,7 @@ import pytest
 
 from jaxscore import DivergenceScorer, InputError, evaluate
 from jaxscore.plan.requests import SequenceScores
+from jaxscore.systems.divergence.worst import worst_texts, worst_tokens
 from jaxscore.text.result_assembly import DIVERGENCE_INFINITE, NOT_FINITE, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.text.tokenizer import tokenizer_difference
@@ -118,7 +119,7 @@ def test_a_copy_in_another_folder_is_compared_and_told(tmp_path):
     source = DivergenceScorer.from_pretrained(QWEN, str(tmp_path / "copy"), batch_tokens=128)
     report = evaluate("divergence", source, TEXTS)
     assert report.summary["kl"].mean == report.summary["kl_percentiles"]["max"] == 0
-    assert report.evaluation.long == {"worst_tokens": [], "worst_texts": []}
+    assert worst_tokens(report.records) == worst_texts(report.records) == []
     assert "the same weights and settings" in report.markdown()
 
 

@@ -24,14 +24,15 @@ from jaxscore.models import native
 from jaxscore.models.weights import generation_config, lora, tensor_files
 from jaxscore.models.weights.checkpoint import Checkpoint
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.shell.items import read_file
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
-from jaxscore.systems.entries import check_file, read_file
+from jaxscore.systems.entries import read_file as read_entries
 from jaxscore.systems.paths import SYSTEM as PATHS
 from jaxscore.systems.paths import read_system_prompts
 from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem import load as load_suite
-from jaxscore.systems.probsem import remarks as suite_remarks
+from jaxscore.systems.probsem import repeated_queries
+from jaxscore.systems.probsem.suite import load as load_suite
 from jaxscore.systems.rag import (
     evaluator_file,
     experiment_folder,
@@ -40,7 +41,6 @@ from jaxscore.systems.rag import (
 )
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
-from jaxscore.systems.selection.select_and_vote import SELECT
 from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from jaxscore.systems.usc_generate import SYSTEM as USC_GENERATE
 
@@ -83,11 +83,11 @@ def read_json(data: bytes, folder: Path) -> None:
         with refusing():
             work = system.work
             assert work is not None
-            work(read_file(system, path, settings=chosen), chosen)
+            work(read_entries(system, path, settings=chosen), chosen)
     with refusing():
-        entries = read_file(SELECT, path)
+        items = read_items(path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
-            evaluate(system, None, entries)
+            evaluate(system, None, items)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():
@@ -98,24 +98,17 @@ def read_json(data: bytes, folder: Path) -> None:
     _file(folder, "p.txt", b"prompt")
     _file(folder, "p_t.json", data)
     with refusing():
-        suite_remarks(load_suite(folder, "p", "t"))
+        repeated_queries([{"queries": load_suite(folder, "p", "t").queries}])
 
 
 def read_jsonl(data: bytes, folder: Path) -> None:
     """Files of one object a line, and the rankings of trec_eval."""
     path = _file(folder, "in.jsonl", data)
-    with refusing():
-        check_file(SCORE, path)
-    with refusing():
-        read_file(PATHS, path)
+    for system in (SCORE, PATHS, CHRONOLOGIC, CHOOSE, PERPLEXITY):
+        with refusing():
+            read_file(system, path, system.settings())
     with refusing():
         read_system_prompts(path)
-    with refusing():
-        read_file(CHRONOLOGIC, path)
-    with refusing():
-        read_file(CHOOSE, path)
-    with refusing():
-        check_file(PERPLEXITY, path)
     with refusing():
         retrieval_runs.load(path)
 
@@ -128,9 +121,9 @@ def read_tables(data: bytes, folder: Path) -> None:
             for row in read_rows(path, {"text": "a"}, ["a", "text"]):
                 assert row.item
         with refusing():
-            read_file(CHOOSE, path, None, {"context": "a"})
+            read_file(CHOOSE, path, CHOOSE.settings(), columns={"context": "a"})
     with refusing():
-        check_file(PERPLEXITY, _file(folder, "in.txt", data))
+        read_file(PERPLEXITY, _file(folder, "in.txt", data), PERPLEXITY.settings())
 
 
 def read_yaml(data: bytes, folder: Path) -> None:

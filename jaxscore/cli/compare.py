@@ -10,12 +10,10 @@ from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.app import Command
 from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import one_line
-from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.run_files import shorten_name
-from jaxscore.systems.compare import SYSTEM
-from jaxscore.systems.compare.open_run import find_manifest
-from jaxscore.systems.entries import read_objects
+from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
+from jaxscore.systems.compare.open_run import find_manifest, open_run
 
 NOISE = {  # the runs that were audited -> how many flips lie within the noise
     None: "noise floor not audited: --audit-noise N",
@@ -39,35 +37,41 @@ class Flags:
         metavar="OUT",
         help="name of the files (default: A-vs-B, next to A); - is stdout, for the JSON alone",
     )
-    limit: int | None = limit_flag(SYSTEM.what)
+    limit: int | None = limit_flag("pairs")
 
 
 def command() -> Command:
     """Declare the command."""
     options = [
         *options_of(Flags),
-        *options_of_settings(SYSTEM.settings),
+        *options_of_settings(Settings),
         *options_of(outputs.PageFlags),
         *options_of(messages.Quiet),
     ]
-    return Command("compare", SYSTEM.help, options, run)
+    return Command("compare", HELP, options, run)
 
 
 def run(args: argparse.Namespace) -> int:
     output = args.output or args.a.with_name(_name(args.a, args.b))
     inputs = [args.a, args.b, *map(find_manifest, (args.a, args.b))]
     files = outputs.ReportFiles(args, *inputs, output=output, has_records=False)
-    settings = SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings), limit=args.limit)
+    settings = Settings(**settings_flags.values(args, Settings), limit=args.limit)
     files_read = InputFiles(path for path in inputs if path is not None)
     with files.opened() as write:
-        runs = read_objects(SYSTEM, (args.a, args.b), settings)
-        report = run_declared(SYSTEM, None, runs, settings, about=_about(args, files_read))
-        write(report)
+        found = compare(open_run(args.a), open_run(args.b), settings, _about(args, files_read))
+        write(found)
         files_read.check_unchanged()
-    manifest = outputs.write_manifest(args, None, output, report, files=files.paths[1:2])
-    for line in summary_lines(report):
+    for line in summary_lines(found):
         print(one_line(line))
-    return messages.close_run(args, report, SYSTEM.what, [*files.paths, manifest])
+    messages.print_remarks(args, found.remarks)
+    facts = {"failed": len(found.failures), "remarks": found.remarks}
+    manifest = outputs.write_own_manifest(args, output, facts, files.paths[1:2])
+    return messages.print_closing_block(
+        done=f"{len(found.pairs)} pairs",
+        failures=found.failures,
+        results=[found.headline],
+        files=[*files.paths, manifest],
+    )
 
 
 def _about(args: argparse.Namespace, files_read: InputFiles) -> dict[str, str | None]:
@@ -99,13 +103,12 @@ def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"A and B differ in {', '.join(named)}{f' and {more} more' if more else ''}"]
 
 
-def summary_lines(report: Report) -> list[str]:
+def summary_lines(found: ComparedRuns) -> list[str]:
     """What is printed before the closing block: differing settings, results, kinds of flips."""
-    found = report.evaluation
     lines = _differing(found.details["differences"])
     lines += [one["verdict"] for one in found.details["results"]]
     for one in found.details["decisions"]:
-        n_flips = len(found.long["flips"][one["name"]])
+        n_flips = len(found.listed["flips"][one["name"]])
         if one["n"] < 2:
             continue
         noise = f" ({NOISE[one['audited']].format(one['n_within'])})" if n_flips else ""

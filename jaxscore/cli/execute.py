@@ -5,6 +5,7 @@ A run, `merge` and `report` differ only in where the records come from; all end 
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -12,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxscore.cli import messages, model_flags, outputs, settings_flags
-from jaxscore.cli.made import MADE, digest, made_of
+from jaxscore.cli import continuing, messages, model_flags, outputs, settings_flags
+from jaxscore.cli.made import MADE, OF_THE_MODEL, digest, made_of
 from jaxscore.cli.system_command import api_endpoint
 from jaxscore.engine import provenance
-from jaxscore.errors import InputError, NoItems
+from jaxscore.errors import InputError, NoItems, NothingUsable
 from jaxscore.io import processes, remote, run_files
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.items import read_previous_output
 from jaxscore.io.json_output import array_writer
 from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.records import METADATA, record_writer
@@ -28,10 +28,10 @@ from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
-from jaxscore.shell.items import Items, list_fields, with_examples
+from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import Record, System
+from jaxscore.shell.system import System
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.version import VERSION
 
@@ -56,92 +56,84 @@ def run(system: System, args: argparse.Namespace) -> int:
     if isinstance(settings, PromptSettings):
         endpoint = api_endpoint(args, args.api_base, settings)
     try:
-        items = items_of(system, args, settings)
+        items = read_file(
+            system,
+            args.input,
+            settings,
+            columns=settings_flags.parse_columns(args.column, system.item_fields),
+            prefix=args.part.prefix,
+            limit=args.limit,
+        )
     except NoItems:
         if not args.part.prefix:
             raise
         return _finish_empty(system, args, settings, files_read)
-    output = _output(system, args)
+    output = _output(system, args, items, settings)
     reports = report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
     digests = {flag: files_read.digest(path) for flag, path in named.items()}
     scorer: Any = None
+    model_name = _model_name(system, args, items)
+    earlier = continuing.begin(system, args, items, settings, output, model_name)
+    known = (earlier.manifest or {}) if earlier.is_complete else {}
 
     def metadata() -> dict[str, str]:
         return table_metadata(made_of(args, digests, scorer))
 
     is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
     with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
-        if system.needs(settings) and endpoint is None:
+        if system.needs(settings) and endpoint is None and not earlier.is_complete:
             generates = "generates" in system.needs(settings)
-            scorer = model_flags.load_scorer(args, args.model, *files, generates=generates)
+            scorer = model_flags.load_scorer(args, str(model_name), *files, generates=generates)
             args.part.check_dtype(scorer)
+            earlier.check_model(items, settings, scorer)
         records.tee = file.buffer if is_direct else None
-        report = run_system(
-            system,
-            endpoint or scorer,
-            items,
-            settings,
-            records,
-            earlier=_earlier(system, args, output),
-            about={**outputs.about_input(args, files_read), **about},
-        )
+        try:
+            report = run_system(
+                system,
+                endpoint or scorer,
+                items,
+                settings,
+                records,
+                about={**known.get(ABOUT, {}), **outputs.about_input(args, files_read), **about},
+            )
+        except NothingUsable as problem:
+            raise NothingUsable(f"{args.input}: {problem}") from None
+        if FACTS in known:
+            facts = Facts.from_json(known[FACTS])
+            report = dataclasses.replace(report, facts=facts, vocabulary=known["vocabulary"])
         if not is_direct:
             columns = columns_of(system, settings, has_text_ids=bool(args.part.prefix))
             write_records(file, output, report, columns, args.input, metadata)
         write_reports(report)
         _ = report.found, report.decisions  # which read the records, while these are open
         files_read.check_unchanged()
-        run_files.remove_manifest(output)
-    facts = {
-        MADE: made_of(args, digests, scorer),
-        **input_facts(args, files_read),
-        **({} if scorer is None else model_facts(scorer)),
-    }
-    files.append(write_manifest(vars(args), output, report, facts, reports.paths))
+        if not earlier.is_complete:
+            run_files.remove_manifest(output)
+    if earlier.is_complete:
+        print(f"nothing was left to do in {output}")
+    if not earlier.is_unchanged():
+        made = made_of(args, digests, scorer)
+        if MADE in known:
+            made |= {name: known[MADE][name] for name in OF_THE_MODEL}
+        written = {
+            **known,
+            MADE: made,
+            **input_facts(args, files_read),
+            **({} if scorer is None else model_facts(scorer)),
+        }
+        files.append(write_manifest(vars(args), output, report, written, reports.paths))
     return messages.close(args, report, files, scorer)
 
 
-def items_of(system: System, args: argparse.Namespace, settings: Any) -> Items:
-    """The items of --input, checked before a model is loaded.
-
-    Raises:
-        InputError: the file cannot be read, or its items cannot be used.
-    """
-    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
-        if args.input.is_fifo():
-            raise InputError(
-                f"{args.input}: found a pipe, which can be read only once; give a file"
-            )
-    columns = settings_flags.parse_columns(args.column, system.item_fields)
-    lists = list_fields(system, settings)
-    prefix = args.part.prefix
-    try:
-        items = Items(
-            system,
-            lambda: system.read(args.input, columns, lists),
-            settings,
-            prefix=prefix,
-            limit=args.limit,
-        )
-        system.check(items, settings)
-    except MemoryError:
-        raise InputError(f"{args.input}: a line does not fit in memory") from None
-    except InputError as problem:
-        if str(problem).startswith(str(args.input)):
-            raise
-        raise type(problem)(f"{args.input}: {problem}") from None
-    return items
-
-
-def _output(system: System, args: argparse.Namespace) -> Path:
+def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
     """--output, or the default name beside the input.
 
     A default name says --limit, so that it replaces no result of all items.
     """
     if system.layout is None:
         return args.output
-    ending = system.layout.ending
+    ending = system.ending(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)
@@ -163,11 +155,24 @@ def report_files(
     )
 
 
-def _earlier(system: System, args: argparse.Namespace, output: Path) -> Sequence[Record]:
-    """The records that the output has already, of a system that recalls them."""
-    if type(system).recall is System.recall or args.part.ignores_output:
-        return ()
-    return read_previous_output(output)
+def _model_name(system: System, args: argparse.Namespace, items: Items) -> str | None:
+    """--model, otherwise the model that the first item names.
+
+    Raises:
+        InputError: it names none.
+    """
+    if not system.needs(None) or args.model is not None or not system.model_field:
+        return getattr(args, "model", None)
+    try:
+        name, n_others = items.named_model(system.model_field)
+    except InputError as problem:
+        raise InputError(f"{args.input}: {problem}") from None
+    if n_others:
+        messages.remark(
+            args,
+            f"{n_others} items name another {system.model_field}; all are scored with {name}",
+        )
+    return name
 
 
 def takes_lines(system: System, output: Path) -> bool:
@@ -218,6 +223,10 @@ def write_records(
         with array_writer(file, is_ascii=system.layout.is_ascii) as write:
             for record in report.records:
                 write(record)
+        return
+    if takes_lines(system, output):
+        for line in report.records.lines():
+            file.buffer.write(line)
         return
     fields = system.item_fields
     with record_writer(output, file, columns, source, fields, metadata) as write:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import functools
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def command() -> Command:
         *model_flags.model_options(("model", "revision", "lora"), judge.Settings),
     ]
     about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
-    return Command("judge", judge.HELP, options, run, about=about)
+    return Command("judge", f"{inspect.getdoc(judge.SYSTEM)}\n", options, run, about=about)
 
 
 def run(args: argparse.Namespace) -> int:

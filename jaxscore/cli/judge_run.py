@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import messages, outputs, results
+from jaxscore.cli import execute, messages, outputs, results
 from jaxscore.cli.messages import remark
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
-from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
+from jaxscore.io.json_output import json_parts
 from jaxscore.io.run_files import distinct_file_name
 from jaxscore.models import model_types
-from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.rag import bem, experiment_folder, judge, metric_means, pairwise
+from jaxscore.shell.evaluate import evaluate
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import Record
+from jaxscore.systems.rag import bem, experiment_folder, judge, judged, metric_means, pairwise
 from jaxscore.systems.rag.experiment_folder import Experiment
 from jaxscore.systems.rag.pairwise import Stored
-from jaxscore.systems.system import System
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -37,7 +38,7 @@ class JudgeRun:
     def __init__(
         self,
         args: argparse.Namespace,
-        system: System,
+        system: judge.JudgeSystem,
         settings: judge.Settings | bem.Settings,
         kind: str,
         model: str,
@@ -55,7 +56,7 @@ class JudgeRun:
         self._names = pairwise.metric_names(settings.metric, kind)
         self.work: list[Experiment] = []
         self._n_skipped = 0
-        self._failures: list[Failure] = []
+        self._failures: list[tuple[str, str]] = []
         self._reports: list[tuple[Path, Report]] = []
         self._files: list[Path] = []
 
@@ -69,22 +70,21 @@ class JudgeRun:
         refused: list[str] = []
 
         def look(folder: Path) -> None:
-            output = experiment_folder.load(
-                folder, self._args.split, sample=self._args.sample, question=True
-            )
-            judged = self._judged(output)
-            differences = self._differences(output, judged)
+            output = experiment_folder.load(folder, self._args.split, sample=self._args.sample)
+            expected = self._expected(output)
+            differences = self._differences(output, expected)
             if differences:
                 refused.append(f"{folder}: {', '.join(self._names)}: {'; '.join(differences)}")
             elif differences is not None:
                 self._n_skipped += 1
             elif not os.access(folder, os.W_OK):
                 raise InputError(f"{folder}: cannot be written, and the scores belong there")
-            elif judged:
+            elif expected:
                 self.work.append(output)
             else:
-                none_left = Failure(str(output.path), "no record is left to judge")
-                self._failures += [*output.failures, none_left]
+                entries = self._system.entries(output)
+                self._failures += [(one.name, one.error) for one in entries if one.error]
+                self._failures.append((str(output.path), "no record is left to judge"))
 
         self._failures += results.each(self._args, look)
         if refused:
@@ -93,21 +93,26 @@ class JudgeRun:
                 "judges it again, and another short name keeps both"
             )
 
-    def _judged(self, output: Experiment) -> list[Any]:
-        """The records, or in a comparison the pairs."""
-        settings = self._settings
+    def _expected(self, output: Experiment) -> list[Record]:
+        """Fields `pairwise.JUDGED` of the records that are judged."""
+        settings, entries = self._settings, self._system.entries(output)
+        items = {k: entry.item for k, entry in enumerate(entries) if entry.error is None}
         if not isinstance(settings, judge.Settings) or settings.read_opponent is None:
-            return output.usable
-        pairs, _ = pairwise.match(
-            output.usable,
+            return [{"index": k, **item.repeated()} for k, item in items.items()]
+        pairs = pairwise.match(
+            items.values(),
             settings.read_opponent,
             seed=settings.seed,
             both=settings.both_orders,
             where=output.where,
         )
-        return pairs
+        return [
+            {"index": k, **pair.repeated()}
+            for k, pair in zip(items, pairs, strict=True)
+            if pair.error is None
+        ]
 
-    def _differences(self, output: Experiment, judged: list[Any]) -> list[str] | None:
+    def _differences(self, output: Experiment, expected: list[Record]) -> list[str] | None:
         """How a folder's metric was made otherwise; None if this run has to compute it."""
         path = output.metrics_path
         values = experiment_folder.read_metrics(path)
@@ -130,7 +135,7 @@ class JudgeRun:
             "read_as": self._kind,
             **_expected_settings(self._args, self._settings, self._model, self._server, stored),
         }
-        found = pairwise.differences(stored, settings, judged)
+        found = pairwise.differences(stored, settings, expected)
         if not found:
             remark(self._args, f"{existing}; --force judges it again")
         return found
@@ -173,13 +178,13 @@ class JudgeRun:
             if scorer is not None:
                 scorer.begin_output()
             about = self._about(output)
-            report = run_declared(self._system, source, output.entries, self._settings, about=about)
+            report = evaluate(self._system, source, output, self._settings, about=about)
             try:
                 manifest = self._write(output, report, scorer)
             except InputError as problem:  # the folder has changed meanwhile, or is full
                 if self._args.folder is not None:
                     raise
-                self._failures.append(Failure(str(output.folder), str(problem)))
+                self._failures.append((str(output.folder), str(problem)))
                 continue
             self._print_result(output, report)
             self._reports.append((output.folder, report))
@@ -204,38 +209,48 @@ class JudgeRun:
     def _write(self, output: Experiment, report: Report, scorer: "Scorer | None") -> Path:
         """Write report, column and means; return where the manifest is."""
         page_path, data_path = self._report_paths(output)
-        found = report.evaluation
         with (
             atomic(page_path) as page,
             atomic(data_path) as data,
             outputs.open_page(self._pages(output)) as browser,
         ):
             page.write(report.markdown())
-            data.write(report.json())
+            data.writelines(json_parts({**report.data(), **self._system.listed(report)}))
             if browser:
                 browser.write(report.html())
-            scores = {one["index"]: one["score"] for one in found.items if one["score"] is not None}
-            output.save({self._metric: scores}, metric_means(self._metric, found.details))
-        return outputs.write_manifest(self._args, scorer, page_path, report, files=[data_path])
+            scores = {
+                one["index"]: one["score"]
+                for one in judged(report.records)
+                if one["score"] is not None
+            }
+            output.save({self._metric: scores}, metric_means(self._metric, report.found.details))
+        facts = {
+            "seconds": round(report.facts.seconds, 3),
+            **({} if scorer is None else execute.model_facts(scorer)),
+            "failed": len(report.failures),
+            execute.FACTS: report.facts.to_json(),
+        }
+        return outputs.write_own_manifest(self._args, page_path, facts, [data_path])
 
     def _print_result(self, output: Experiment, report: Report) -> None:
         """Print a folder's result, its remarks, and add its failures."""
-        found = report.evaluation
         separator = ": " if self._kind == "pairwise" else " "
-        line = f"{output.folder}: {self._metric}{separator}{found.headline}"
+        line = f"{output.folder}: {self._metric}{separator}{report.headline}"
         print(one_line(f"{line}; report {self._report_paths(output)[0].name}"))
-        for line in found.remarks:
+        for line in report.remarks:
             remark(self._args, f"{output.folder}: {line}")
-        self._failures += found.failures
-        has_answers = any(one["known"] is not None for one in found.items)
-        if self._kind == "text" and not found.details["summary"]["n"] and has_answers:
-            self._failures.append(Failure(str(output.folder), NONE_READ))
+        names = [entry.name for entry in self._system.entries(output)]
+        failed = (record for record in report.records if "error" in record)
+        self._failures += [(names[record["index"]], record["error"]) for record in failed]
+        has_answers = any(one["known"] is not None for one in judged(report.records))
+        if self._kind == "text" and not report.found.details["summary"]["n"] and has_answers:
+            self._failures.append((str(output.folder), NONE_READ))
 
     def close(self, scorer: "Scorer | None") -> int:
         """Print the closing block of all folders and give the exit code."""
-        n = sum(report.evaluation.n_items for _, report in self._reports)
+        n = sum(len(report.records) for _, report in self._reports)
         skipped = f", {self._n_skipped} skipped: the metric exists" if self._n_skipped else ""
-        seconds = sum(report.evaluation.seconds for _, report in self._reports)
+        seconds = sum(report.facts.seconds for _, report in self._reports)
         return messages.print_closing_block(
             done=f"{n} records in {len(self._reports)} folders{skipped}",
             failures=self._failures,
@@ -286,13 +301,13 @@ def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:
         (folder, line)
         for folder, report in reports
         for line in messages.noise_lines(
-            report.evaluation.noise, report.evaluation.audited, report.evaluation.decisions
+            report.facts.noise, getattr(report.chosen, "audit_noise", 0) > 0, report.decisions
         )
     ]
     if len(reports) == 1:
         [(_, report)] = reports
         return [f"{metric}: {report.headline}", *(line for _, line in noise)]
-    means = [report.evaluation.details["summary"].get("mean") for _, report in reports]
+    means = [report.found.details["summary"].get("mean") for _, report in reports]
     known = [mean for mean in means if mean is not None]
     if not known:
         return [f"{metric}: no record was judged"] if reports else []

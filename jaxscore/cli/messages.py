@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from jaxscore.analysis.margins import Decisions
 from jaxscore.cli.flags import flag
 from jaxscore.errors import one_line
-from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 from jaxscore.shell.report import Report as NewReport
-from jaxscore.systems.remarks import first_remarks
 from jaxscore.systems.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -42,6 +40,14 @@ def remark(args: argparse.Namespace, text: str) -> None:
         _print_error(text)
 
 
+def print_remarks(args: argparse.Namespace, remarks: Sequence[str]) -> None:
+    """Print the first remarks on stderr, and how many more there are."""
+    for line in remarks[:LISTED]:
+        remark(args, line)
+    if len(remarks) > LISTED:
+        remark(args, f"and {len(remarks) - LISTED} more remarks")
+
+
 def print_failure(name: object, why: str) -> None:
     """Print one failure on stderr."""
     _print_error(f"failed: {name}: {why}")
@@ -66,33 +72,6 @@ def _print_error(text: str) -> None:
         print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
 
-def close_run(
-    args: argparse.Namespace,
-    report: Report,
-    what: str,
-    files: Iterable[Path],
-    scorer: "Scorer | None" = None,
-) -> int:
-    """Print an evaluation's remarks on stderr, then its closing block.
-
-    Args:
-        what: its items, as "questions".
-        files, scorer: as of `print_closing_block`.
-    """
-    found = report.evaluation
-    for line in first_remarks(found.remarks, LISTED):
-        remark(args, line)
-    return print_closing_block(
-        done=f"{found.n_items} {what}",
-        failures=found.failures,
-        results=[found.headline, *noise_lines(found.noise, found.audited, found.decisions)],
-        boundary=found.boundary,
-        files=files,
-        scorer=scorer,
-        seconds=None if scorer is None else found.seconds,
-    )
-
-
 def close(
     args: argparse.Namespace,
     report: NewReport,
@@ -110,8 +89,7 @@ def close(
     _print_titled(_titled("finding", report.findings))
     for line in found.lines:
         print(line)
-    for line in first_remarks(report.remarks, LISTED):
-        remark(args, line)
+    print_remarks(args, report.remarks)
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None
     code = print_closing_block(
         done=f"{len(report.records)} {report.declared.what}{of_files}",
@@ -164,11 +142,6 @@ def print_closing_block(
         lines.append(("journal", journal))
     _print_titled(lines)
     return print_failures(failures)
-
-
-def print_findings(report: Report) -> None:
-    """Print how the numbers are to be read, before any of them."""
-    _print_titled(_titled("finding", report.evaluation.findings))
 
 
 def _print_titled(lines: Iterable[tuple[str, str]]) -> None:

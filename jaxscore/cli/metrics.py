@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,9 @@ from jaxscore.cli.app import Command
 from jaxscore.cli.flags import flag, limit_flag, options_of
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
-from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.manifest import read_manifest
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.shell.evaluate import evaluate
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
 from jaxscore.systems.rag.experiment_folder import Experiment
 
@@ -35,7 +35,7 @@ class Flags(messages.Quiet):
 def command() -> Command:
     """Declare the command."""
     options = [*results.folder_options("evaluate"), *options_of(Flags)]
-    return Command("metrics", metrics.HELP, options, run)
+    return Command("metrics", f"{inspect.getdoc(metrics.SYSTEM)}\n", options, run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ class _MetricsRun:
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._n_records = self._n_folders = self._n_skipped = 0
-        self._failures: list[Failure] = []
+        self._failures: list[tuple[str, str]] = []
         self._files: list[Path] = []
         self._headlines: list[str] = []
         self._means: dict[str, list[float]] = {name: [] for name in SUMMED_UP}
@@ -70,7 +70,7 @@ class _MetricsRun:
                 try:
                     self._rank(output, stage)
                 except InputError as problem:  # the lexical metrics stand without it
-                    self._failures.append(Failure(f"{folder}: {stage}", str(problem)))
+                    self._failures.append((f"{folder}: {stage}", str(problem)))
         computed = len(self._files) > n_files
         self._n_folders += computed
         self._n_skipped += not computed and len(self._failures) == n_failed
@@ -85,19 +85,21 @@ class _MetricsRun:
         if not missing:
             return
         if not output.usable:
-            none_left = Failure(str(output.path), "no record is left to evaluate")
+            none_left = (str(output.path), "no record is left to evaluate")
             self._failures += [*output.failures, none_left]
             return
-        report = run_declared(
+        report = evaluate(
             metrics.SYSTEM,
             None,
-            output.entries,
+            output,
             metrics.Settings(names=tuple(name.removesuffix(ending) for name in missing)),
             about={"folder": str(output.folder), "split": output.split},
         )
         output.save(
             {
-                f"{name}{ending}": {one["index"]: one[name] for one in report.items}
+                f"{name}{ending}": {
+                    one["index"]: one[name] for one in report.records if "error" not in one
+                }
                 for name in report.summary
             },
             {f"{name}{ending}": one.mean for name, one in report.summary.items()},
@@ -105,7 +107,7 @@ class _MetricsRun:
         self._n_records += len(output.usable)
         for name in report.summary.keys() & self._means.keys():
             self._means[name].append(report.summary[name].mean)
-        self._add(output, report.evaluation, report.headline, files, made_of)
+        self._add(output, output.failures, report.headline, files, made_of)
 
     def _rank(self, output: Experiment, stage: str) -> None:
         ranked = retrieval_runs.find(output.folder, output.split, stage)
@@ -118,9 +120,9 @@ class _MetricsRun:
             return
         found = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
         files_read.check_unchanged()
-        if not found.n_items:
+        if not found.numbers:
             why = "no question of the run has a record with ranking labels"
-            self._failures += [*found.failures, Failure(str(ranked.path), why)]
+            self._failures += [*found.failures, (str(ranked.path), why)]
             return
         if not found.details["n_found"]:
             remark(
@@ -128,8 +130,8 @@ class _MetricsRun:
                 f"{ranked.path}: none of its documents is a ranking label; "
                 "are both ids of the same kind (pages, or passages)?",
             )
-        experiment_folder.merge_metrics(path, found.summary)
-        self._add(output, found, f"{stage}: {found.headline}", [path], made_of)
+        experiment_folder.merge_metrics(path, found.numbers)
+        self._add(output, found.failures, f"{stage}: {found.headline}", [path], made_of)
 
     def _missing(
         self,
@@ -158,7 +160,7 @@ class _MetricsRun:
     def _add(
         self,
         output: Experiment,
-        found: Evaluation,
+        failures: Sequence[tuple[str, str]],
         line: str,
         files: list[Path],
         made_of: Mapping[str, Any],
@@ -166,14 +168,11 @@ class _MetricsRun:
         """Print what was found, and write a manifest for the last of the files."""
         print(one_line(f"{output.folder}: {line}"))
         self._headlines.append(line)
-        self._failures += found.failures
-        report = Report("metrics", found, {})
-        self._files += [
-            *files,
-            outputs.write_manifest(self._args, None, files[-1], report, **made_of),
-        ]
+        self._failures += failures
+        facts = {**made_of, "failed": len(failures)}
+        self._files += [*files, outputs.write_own_manifest(self._args, files[-1], facts, ())]
 
-    def close(self, refused: Sequence[Failure]) -> int:
+    def close(self, refused: Sequence[tuple[str, str]]) -> int:
         """Print the closing block and give the exit code."""
         skipped = f", {self._n_skipped} skipped: the metrics exist" if self._n_skipped else ""
         ranges = [

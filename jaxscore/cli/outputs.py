@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -12,21 +11,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 from jaxscore.cli.flags import flag
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.evaluate import Report
 from jaxscore.io import processes, remote, run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.json_output import to_json_value
 from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.shell.report import Report as NewReport
-from jaxscore.systems.remarks import remark_records
-from jaxscore.systems.system import SYSTEMS, declaration
+from jaxscore.shell.rendered import Rendered
 
 if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.scorer import Scorer
+    pass
 
 # Endings of names that an output may not have: see `report_paths`.
 RESERVED = {run_files.MANIFEST: "manifests"} | {
@@ -37,7 +32,7 @@ RESERVED = {run_files.MANIFEST: "manifests"} | {
 IS_EMPTY = "is_empty"  # field of the manifest of a shard without an item
 EMPTY = "input files without an item: {n}"
 # Of a report, which `merge` reads from the manifest.
-DETAILS = ("answer_blank", "boundary_audit", "window_bos", "windows")
+DETAILS = ("answer_blank", "boundary_audit")
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
@@ -203,7 +198,7 @@ class ReportFiles:
         check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Callable[[Report | NewReport], None]]:
+    def opened(self) -> Iterator[Callable[[Rendered], None]]:
         """Open a function that writes a report; the files appear when the block ends.
 
         Raises:
@@ -215,7 +210,7 @@ class ReportFiles:
             open_page(self._pages) as page,
         ):
 
-            def write(report: Report | NewReport) -> None:
+            def write(report: Rendered) -> None:
                 if self._markdown != NOWHERE:
                     markdown.write(report.markdown())
                 if self._data != NOWHERE:
@@ -235,68 +230,22 @@ def about_input(args: argparse.Namespace, files_read: InputFiles) -> dict[str, A
     }
 
 
-def write_manifest(
-    args: argparse.Namespace,
-    scorer: "Scorer | None",
-    output: Path,
-    report: Report,
-    *,
-    earlier: Mapping[str, Any] | None = None,
-    n_records: int | None = None,
-    files: Sequence[Path] = (),
-    files_read: InputFiles | None = None,
-    **more: int | str | None,
+def write_own_manifest(
+    args: argparse.Namespace, output: Path, facts: Mapping[str, Any], files: Sequence[Path]
 ) -> Path:
-    """Write an output's manifest beside it, with its noise if it was audited.
+    """Write the manifest of a command that writes files of its own.
 
     Args:
-        scorer: None for a command that computes nothing on a device.
-        earlier: the manifest of the run that computed all results, if this run computed none;
-            it keeps what this run does not know.
-        n_records: number of records of the output, if it has records.
-        files: files with results, whose digests the manifest has; none that other commands change.
-        files_read: the inputs, with that of --input; None for a command without it.
-        more: further counts and facts.
+        output: the file beside which it is.
+        facts: what the command knows: inputs, model, failures.
+        files: with results, whose digests the manifest has; none that other commands change.
 
     Returns:
         Its path, or `NOWHERE` if the output is a stream.
     """
     if is_stream(output):
         return NOWHERE
-    found = report.evaluation
-    facts: dict[str, Any] = {
-        "versions": provenance.of_run({}),
-        "seconds": round(found.seconds, 3),
-        **(earlier or {}),
-    }
-    if scorer is not None:
-        facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
-    source: Path | None = getattr(args, "input", None)
-    if source is not None and files_read is not None:
-        facts["input_sha256"] = files_read.digest(source)
-    if (part := getattr(args, "part", None)) is not None and part.identity is not None:
-        facts["input_identity"] = dict(part.identity)
-        if isinstance(source, Path) and remote.address_of(source) is None:
-            facts["input_path"] = os.path.realpath(source)
-    facts |= {**more, "failed": len(found.failures)}
+    record = {"versions": provenance.of_run({}), **facts}
     if processes.is_first():
-        facts[OUTPUTS] = {
-            path.name: output_facts(path, n_records if path == output else None) for path in files
-        }
-    declared = declaration(report.system) if report.system in SYSTEMS else None
-    if declared is not None and declared.version > 1:
-        facts[run_files.RECORD_VERSION] = declared.version
-    if declared is not None and not declared.has_ids and found.failures:  # without records
-        facts["failures"] = [list(failure) for failure in found.failures]
-    details = {name: value for name, value in found.details.items() if name in DETAILS}
-    if found.boundary_effect is not None and (audit := details.get("boundary_audit")) is not None:
-        details["boundary_audit"] = {**audit, "effect": found.boundary_effect}
-    if details:
-        facts["details"] = to_json_value(details)
-    if found.remarks:
-        facts.setdefault("remarks", remark_records(found.remarks))
-    if found.prompting:
-        facts["prompting"] = dict(found.prompting)
-    if found.audited:
-        facts["noise"] = None if found.noise is None else found.noise.record(found.decisions)
-    return run_files.write_manifest(output, vars(args), facts)
+        record[OUTPUTS] = {path.name: output_facts(path) for path in files}
+    return run_files.write_manifest(output, vars(args), record)

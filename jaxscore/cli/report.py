@@ -5,10 +5,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import execute, merge, merge_shards, messages, outputs
+from jaxscore.cli import execute, merge, messages, outputs
 from jaxscore.cli.app import Command
+from jaxscore.cli.finished_outputs import Finished, verified
 from jaxscore.cli.flags import flag, options_of
-from jaxscore.cli.merge_records import Finished, verified
 from jaxscore.errors import InputError
 from jaxscore.io import run_files
 from jaxscore.io.manifest import OUTPUTS, read_manifest
@@ -57,20 +57,20 @@ def run(args: argparse.Namespace) -> int:
     system: Any = merge.system_of(shard)
     if not isinstance(system, System):
         raise InputError(f"{args.file}: {system.name} has no report that is made again")
-    settings = merge_shards.settings_of(shard, system)
+    settings = merge.settings_of(shard, system)
     reports = execute.report_files(system, args, settings, args.file)
     if not reports.paths:
         raise InputError(f"{args.file}: {system.name} writes no report with the flags of that run")
     with execute.scratch(args.file) as records:
         with verified(shard) as path:
-            records.extend(merge_shards.read_records(path, system, settings))
-        report = merge_shards.report_of([shard], system, settings, records)
+            merge.add_records(records, path, system, settings)
+        report = merge.report_of([shard], system, settings, records)
         try:
             with reports.opened() as write_reports:
                 write_reports(report)
             _ = report.found, report.decisions
-        except merge_shards.UNREADABLE as problem:
-            raise merge_shards.unreadable(args.file, [shard], report, problem) from problem
+        except merge.UNREADABLE as problem:
+            raise merge.unreadable(args.file, [shard], report, problem) from problem
     facts = {**manifest, OUTPUTS: execute.facts_of_files(args.file, report, reports.paths)}
     flags = {**manifest["flags"], "command": system.name, "output": args.file}
     files = [args.file, *reports.paths, run_files.write_manifest(args.file, flags, facts)]

@@ -10,11 +10,9 @@ from jaxscore.cli import messages, outputs
 from jaxscore.cli.app import Command
 from jaxscore.cli.flags import Option, flag, limit_flag, options_of
 from jaxscore.errors import InputError
-from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
-from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, results_table
 
 DEFAULT_SPLIT = "dev"
@@ -50,7 +48,7 @@ def folder_options(verb: str) -> list[Option]:
     return options_of(Flags)
 
 
-def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:
+def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[str, str]]:
     """Pass --folder, or each folder of --experiments-folder, to `use`.
 
     Returns:
@@ -67,7 +65,7 @@ def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]
         try:
             use(folder)
         except InputError as problem:
-            failures.append(Failure(str(folder), str(problem)))
+            failures.append((str(folder), str(problem)))
     return failures
 
 
@@ -131,16 +129,14 @@ def run(args: argparse.Namespace) -> int:
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
-    found = Evaluation(
-        summary={"n_folders": len(table)},
-        n_items=len(table),
-        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
-        failures=failures,
-    )
-    report = Report("results", found, {})
-    manifest = outputs.write_manifest(args, None, path, report, files=[path])
+    manifest = outputs.write_own_manifest(args, path, {"failed": len(failures)}, [path])
     print(results_table.markdown(table))
-    return messages.close_run(args, report, "folders", [path, manifest])
+    return messages.print_closing_block(
+        done=f"{len(table)} folders",
+        failures=failures,
+        results=[f"a table of {len(table)} folders and {len(table[0])} columns"],
+        files=[path, manifest],
+    )
 
 
 def _path(args: argparse.Namespace) -> Path:

@@ -41,8 +41,8 @@ def _with_file(field: SettingField, value: Any, file: FileFlag, path: Path) -> A
         return [*(value or ()), *file.read(path)]
     if value is not None:
         raise InputError(
-            f"--{flag_name(field)} and --{file.name}: both give the {field.name.replace('_', ' ')}; "
-            "give one of them"
+            f"--{flag_name(field)} and --{file.name}: both give the "
+            f"{field.name.replace('_', ' ')}; give one of them"
         )
     return file.read(path)
 

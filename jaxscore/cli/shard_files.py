@@ -22,8 +22,8 @@ from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
-from jaxscore.shell.system import System as NewSystem
-from jaxscore.systems.system import System, declaration
+from jaxscore.shell.system import System
+from jaxscore.systems.system import declaration
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern
@@ -58,7 +58,7 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
     found: Found = {}
     system = declaration(args.command)
     for path in given:
-        for name, file in _files(path, args.output, _forms(system)).items():
+        for name, file in _files(path, args.output, system.forms).items():
             if name in found:
                 raise InputError(
                     f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
@@ -81,23 +81,13 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
 
 def with_beside(shard: Shard, system: System) -> Shard:
     """A shard with the file that is read with it, and with its digest in the identity."""
-    for name in _companions(system, shard.source.name):
+    for name in system.companions(shard.source.name):
         beside = _sibling(shard.source, name)
         if (data := read_bytes(beside)) is not None:
             digest = hashlib.sha256(data).hexdigest()
             identity = {**(shard.identity or {}), BESIDE: digest}
             return shard._replace(identity=identity, beside=beside)
     return shard
-
-
-def _forms(system: Any) -> Sequence[str]:
-    return system.forms if isinstance(system, NewSystem) else system.file_forms or FORMS
-
-
-def _companions(system: Any, name: str) -> Sequence[str]:
-    if isinstance(system, NewSystem):
-        return system.companions(name)
-    return () if system.beside is None else system.beside(name)
 
 
 def _sibling(path: Path, name: str) -> Path:
@@ -319,18 +309,6 @@ def read_listing(path: Path) -> dict[str, str]:
     for name in (*listing, *listing.values()):
         check_name(name, str(path))
     return listing
-
-
-def read_report(output: Path) -> dict[str, Any] | None:
-    """Read the JSON report of an output; None if it is missing.
-
-    Raises:
-        InputError: it is not a JSON object.
-    """
-    remedy = "score the input again with --force"
-    found: dict[str, Any] | None
-    found = read_typed(report_paths(output)[1], dict[str, Any], "a report", remedy)
-    return found
 
 
 def manifests(

@@ -35,14 +35,12 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, streams
-from jaxscore.io.items import read_rows
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
-from jaxscore.shell.system import System as NewSystem
-from jaxscore.systems.remarks import Remark
+from jaxscore.shell.system import System
 from jaxscore.systems.system import declaration
 
 RunCommand = Callable[[argparse.Namespace], int]
@@ -215,13 +213,8 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     if remote.address_of(source) is not None:
         is_folder = isinstance(source, Folder)
     else:
-        system = declaration(args.command)
-        if isinstance(
-            system, NewSystem
-        ):  # one that reads in its own way may take a folder of texts
-            is_own = type(system).read is not NewSystem.read
-        else:
-            is_own = system.read_rows is not read_rows
+        # Its own reader may take a folder of texts.
+        is_own = type(declaration(args.command)).read is not System.read
         is_folder = source.is_dir() and not is_own and not is_dataset(source)
     if is_folder:
         raise InputError(
@@ -276,7 +269,7 @@ def states_of(args: argparse.Namespace, shards: Sequence[Shard]) -> list[State]:
         is_outdated = manifest is not None and not is_done and not is_same
         states.append(State(is_done, is_outdated, is_done and bool(found.get("failed")), dtype))
     if n_unverified:
-        messages.remark(args, Remark(UNVERIFIED, n=n_unverified))
+        messages.remark(args, UNVERIFIED.replace("{n}", str(n_unverified)))
     return [
         State(*row)
         for row in json.loads(processes.broadcast_from_first(json.dumps(states).encode()))
@@ -391,15 +384,9 @@ def _remove_outdated(args: argparse.Namespace, shard: Shard) -> None:
     """Remove the manifest of an earlier input's output, and an output that a run would continue."""
     assert shard.output is not None
     paths = [manifest_path(shard.output)]
-    if _continues_output(declaration(args.command)):
+    if type(declaration(args.command)).recall is not System.recall:
         paths.append(shard.output)
     outputs.remove(paths)
-
-
-def _continues_output(system: Any) -> bool:
-    if isinstance(system, NewSystem):
-        return type(system).recall is not NewSystem.recall
-    return system.work is not None
 
 
 def _release_memory() -> None:

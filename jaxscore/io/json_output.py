@@ -8,17 +8,12 @@ import dataclasses
 import json
 import math
 import re
-import time
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, Generic, TextIO, TypeVar, overload
+from typing import Any, Generic, TextIO, TypeVar, overload
 
 import numpy as np
 import orjson
-
-from jaxscore.io.atomic import atomic
-from jaxscore.io.streams import is_stream
 
 # Lists of token ids: an id on a line of its own takes five times the space of the text.
 TOKEN_IDS = re.compile(r'("(?:prompt_)?token_ids": )(\[(?:[\s\d,\[\]]|null)*\])')
@@ -107,13 +102,13 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
-    except TypeError:  # an integer over 64 bits, which only Python's own library writes
+    except TypeError:  # an integer over 64 bits, or half a surrogate pair
         lists = {
             key: _to_list(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()
         }
         text = json.dumps(lists, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return f"{text}\n".encode()
+        return f"{_escape_half_pairs(text)}\n".encode()
 
 
 def extra_fields(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
@@ -138,72 +133,6 @@ def _is_plain(item: Any) -> bool:
     if kind is list:
         return PLAIN_TYPES.issuperset(map(type, item))
     return kind in PLAIN_TYPES or kind is np.ndarray
-
-
-class GrowingArray:
-    """A JSON array that grows; the file is valid JSON at every moment.
-
-    A run that ends early for any reason leaves the last complete file. Records of an earlier run
-    stay in the file until this run's records take their places.
-
-    Example:
-        >>> with GrowingArray(path).open() as write:
-        ...     for result in results:
-        ...         write(result)
-    """
-
-    def __init__(self, path: Path, earlier: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Args:
-        path: the file; a stream is written once, at the end.
-        earlier: records that the file has.
-        """
-        self.path, self._earlier = path, earlier
-        self._records: list[Mapping[str, Any]] = []
-        self._is_partial = self._has_more = False  # the file is, this run's records are
-        self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Open a function that adds a record. All are in the file when the block ends.
-
-        Raises:
-            InputError: as of `atomic`, before the block starts.
-            KeyboardInterrupt: as the block raises it, with what the file holds.
-        """
-        with atomic(self.path) as file:
-            try:
-                yield self._add
-                self._write_all(file)
-            except BaseException as problem:  # out of memory, interrupted: keep the records
-                if self._has_more and not is_stream(self.path):
-                    self._write()
-                if isinstance(problem, KeyboardInterrupt) and self._is_partial:
-                    raise KeyboardInterrupt(
-                        f"{self.path} holds the items that were finished, and the same command "
-                        "goes on from there"
-                    ) from None
-                raise
-
-    def _add(self, record: Mapping[str, Any]) -> None:
-        """Add a record, and write the file unless the last write was too recent."""
-        place = len(self._records)
-        self._records.append(record)
-        is_new = self._earlier[place : place + 1] != [record]
-        if is_new and "error" not in record:  # failures alone are not worth a file
-            self._has_more = True
-            if time.monotonic() >= self._due:
-                self._write()
-
-    def _write(self) -> None:
-        started = time.monotonic()
-        with atomic(self.path) as file:
-            self._write_all(file)
-        self._is_partial, self._has_more = True, False
-        ended = time.monotonic()
-        self._due = ended + max(PAUSE, SHARE * (ended - started))
-
-    def _write_all(self, file: TextIO) -> None:
-        write_array(file, [*self._records, *self._earlier[len(self._records) :]])
 
 
 def write_array(file: TextIO, items: Iterable[Mapping[str, Any]]) -> None:
@@ -280,32 +209,6 @@ class Lazy(LazySequence[T], Generic[T]):
     def element(self, place: int) -> T:
         """See `LazySequence.element`."""
         return self._make(int(self._places[place]))
-
-
-class StoredRecords(LazySequence[dict[str, Any]]):
-    """Records in a file. One that was read may be read again as it is: it must not be changed."""
-
-    def __init__(self, records: Iterable[Mapping[str, Any]], file: IO[bytes]) -> None:
-        """Write all records, one after the other.
-
-        Args:
-            file: new, open for writing and reading as long as records are read.
-        """
-        self._file, self._ends = file, array("q", [0])
-        self._last: tuple[int, dict[str, Any]] = -1, {}
-        for record in records:
-            self._ends.append(self._ends[-1] + file.write(json.dumps(record).encode()))
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def element(self, place: int) -> dict[str, Any]:
-        """See `LazySequence.element`."""
-        if place != self._last[0]:
-            start, end = self._ends[place], self._ends[place + 1]
-            self._file.seek(start)
-            self._last = place, json.loads(self._file.read(end - start))
-        return self._last[1]
 
 
 def where(records: Sequence[T], test: Callable[[T], bool]) -> Lazy[T]:

@@ -91,22 +91,11 @@ class BlankFacts(TypedDict, total=False):
     finding: str | None
 
 
-class WindowBosFacts(TypedDict):
-    """Arguments of `window_bos_record`, which `merge` adds up."""
-
-    n_windows: int
-    n_tokens: int
-    sum_logprob: float
-    sum_gain: float
-    sum_squared_gain: float
-
-
 class Details(TypedDict, total=False):
     """Details of a report that `merge` reads from the manifest."""
 
     boundary_audit: BoundaryFacts | None
     answer_blank: BlankFacts | None
-    window_bos: WindowBosFacts
 
 
 class VersionFacts(TypedDict, total=False):
@@ -177,9 +166,6 @@ class Manifest(TypedDict, total=False):
     input_path: str
     input_identity: dict[str, int | str | None] | None
     input_sha256: str | None
-    tokenizer_sha256: str | None
-    made_sha256: str | None
-    record_version: int
     seconds: float
     counts: dict[str, int | float] | None
     failed: int

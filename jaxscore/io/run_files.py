@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import itertools
-import json
 import os
 import re
 import tempfile
@@ -20,9 +19,6 @@ from jaxscore.io.remote import address_of, displayed
 from jaxscore.io.streams import is_stream
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
-MADE = "made_sha256"  # field of the manifest, see `made_digest`
-TOKENIZER = "tokenizer_sha256"  # field of the manifest: digest of the model's tokenizer files
-RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
 LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
 NO_FLAGS = {
     "run",
@@ -43,8 +39,6 @@ OF_THE_RUN = frozenset(
     "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
     "coordinator num_processes process_id join_timeout engine actors".split()
 )
-# Facts of a model on which shards may differ: they move no more than last bits.
-OF_THE_DEVICE = frozenset({"platform", "device_kind", "shards"})
 
 
 class RunFile(NamedTuple):
@@ -198,24 +192,6 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
     with atomic(path) as file:
         file.write(json_text(record))
     return path
-
-
-def made_digest(
-    flags: Mapping[str, Any], model: Mapping[str, Any] | None, digests: Mapping[str, Any]
-) -> str:
-    """Digest of what decides records beside the input: the same of all shards of a run.
-
-    It is in the manifest and in the metadata of a Parquet file's schema.
-
-    Args:
-        flags: as of `write_manifest`.
-        model: `Scorer.about`, or None without a local model.
-        digests: of the files that flags name.
-    """
-    decisive = {k: v for k, v in manifest_flags(flags).items() if k not in OF_THE_RUN}
-    known = {k: v for k, v in (model or {}).items() if k not in OF_THE_DEVICE}
-    made = [flags["command"], decisive, known, dict(digests)]
-    return hashlib.sha256(json.dumps(made, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def manifest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

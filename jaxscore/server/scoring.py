@@ -238,7 +238,8 @@ def prepare_requests(
         window = [(item.request, ready) for item, ready in zip(parsed, prepared, strict=True)]
         results = assemble_scores(window, scores, service.encoder)  # type: ignore[arg-type]
         for item, scored in zip(parsed, results, strict=True):
-            yield record_of(scored, item.extra, summary_only=options.summary_only)
+            record = record_of(scored, summary_only=options.summary_only)
+            yield {"id": scored.id, **record, **item.extra}
 
     return Batch(prepared, records)
 

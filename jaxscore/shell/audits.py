@@ -80,7 +80,7 @@ class Facts:
 
     Attributes:
         seconds: wall time of the model.
-        warnings: sentence with {n} -> how often.
+        warnings: sentence with {n} -> how often; a name of `counts` in braces becomes that count.
         counts: numbers that a system adds up beside its records, by name.
         boundaries: `audited`, `too_long`, `passed_over`, and for each other boundary the audited
             requests that it would change; empty without an audit.
@@ -150,7 +150,8 @@ class AuditedLM:
     Attributes:
         warnings: a system counts here what a reader of its numbers should know: sentence with {n}
             -> how often.
-        counts: numbers that a system adds up beside its records.
+        counts: numbers that a system adds up beside its records. The report's JSON file has those
+            whose names have a dot: `a.b` is field `b` of object `a`.
         about: what a system notes for the report's settings, such as the digest of a template.
         results: of all requests, if they are retained.
     """
@@ -330,26 +331,32 @@ def effects_of(
     return out
 
 
-Way = tuple[list[float | None], list[Any]]  # the result of each unit, and all scored requests
+# The result of each unit of each item, and all scored requests.
+Way = tuple[list[list[float | None]], list[Any]]
 
 
 def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
     watched = AuditedLM(lm, settings, retains=True)
     with lm.uncounted():
         records = list(system.score(watched, sample, settings))
-    numbers = [unit.get(system.result) for record in records for unit in units(system, record)]
+    numbers = [[unit.get(system.result) for unit in units(system, record)] for record in records]
     return numbers, watched.results or []
 
 
 def _effect(ways: Mapping[str, Way]) -> Effect:
     rows = [
-        row for row in zip(*(numbers for numbers, _ in ways.values()), strict=True)
+        row
+        for of_item in zip(*(numbers for numbers, _ in ways.values()), strict=True)
+        if len({len(numbers) for numbers in of_item}) == 1  # it fails in all ways or in none
+        for row in zip(*of_item, strict=True)
         if all(value is not None and math.isfinite(value) for value in row)
-    ]  # fmt: skip
+    ]
     means = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else []
     (_, first), *_, (_, last) = ways.values()
-    pairs = [(a.mean_logprob, b.mean_logprob) for a, b in zip(first, last, strict=True)]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    # An item that one way refuses has no request there, and the others have no pairs.
+    pairs = zip(first, last, strict=True) if len(first) == len(last) else ()
+    logprobs = [(a.mean_logprob, b.mean_logprob) for a, b in pairs]
+    known = [(a, b) for a, b in logprobs if a is not None and b is not None]
     return Effect(
         len(rows), dict(zip(ways, means, strict=False)), len(known), sum(b > a for a, b in known)
     )

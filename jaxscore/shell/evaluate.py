@@ -1,17 +1,18 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.engine import provenance
+from jaxscore.errors import InputError
 from jaxscore.lm import require
 from jaxscore.shell.audits import NO_SHARING, AuditedLM, Facts, effects_of
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System
+from jaxscore.shell.system import PAGE, System, name_of
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -24,36 +25,39 @@ def run_system(
     settings: Any,
     records: Records,
     *,
-    earlier: Any = (),
     about: Mapping[str, Any] | None = None,
     on_item: OnItem | None = None,
 ) -> Report:
     """Score items, and audit the run.
 
     Args:
-        lm: the model; None for a system that needs none.
-        items: checked, see `System.check`.
+        lm: the model; for a system that needs none its `source`, and None if all is recalled.
+        items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
-        earlier: records of an earlier run of the output, see `System.recall`.
         about: what to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
-        InputError: the model lacks a capability.
+        InputError: the model lacks a capability, or is not a `source`.
     """
-    needs = system.needs(settings)
+    needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
+    elif not isinstance(lm, system.source):
+        raise InputError(_wrong_source(system, lm))
+    started = time.perf_counter()
     watched = AuditedLM(lm, settings) if needs else lm
     places: dict[str, str] = {}
-    for entry, record in scored(system, watched, items, settings, earlier):
+    for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
-            places[str(record.get("id"))] = entry.name
+            places[name_of(record, system.id_field)] = entry.name
         records.append(record, page)
         if on_item is not None:
             on_item(record)
     facts, noted, vocabulary = Facts(n_runs=1), {}, None
+    if lm is not None and not needs:
+        facts, noted = Facts(seconds=time.perf_counter() - started, n_runs=1), lm.describe()
     if needs:
         facts = watched.facts()
         effects: Any = effects_of(system, lm, items, settings, facts.boundaries)
@@ -63,7 +67,16 @@ def run_system(
         noted = {**lm.describe(), **watched.about}
         vocabulary = lm.capabilities.vocab_size
     made = provenance.of_run({**noted, **(about or {})})
-    return Report(system, settings, marked(system, records, facts.noise), facts, made, vocabulary)
+    records = marked(system, settings, records, facts.noise)
+    return Report(system, settings, records, facts, made, vocabulary, places)
+
+
+def _wrong_source(system: System, lm: object) -> str:
+    """Message about a model that a system does not use."""
+    if system.source is type(None):
+        return f"{system.name} computes nothing with a model; give None in place of a scorer"
+    needed = system.source.__name__
+    return f"a source that is {type(lm).__name__}, but {system.name} needs a {needed}"
 
 
 def evaluate(
@@ -77,10 +90,9 @@ def evaluate(
 ) -> Report:
     """Run a system on items from Python; see `jaxscore.evaluate`."""
     settings = with_examples(system, settings)
-    rows = list(system.rows_of(objects))
-    items = Items(system, lambda: rows, settings)
+    if isinstance(objects, Iterator):
+        objects = list(objects)  # which can be read once
+    items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
     system.check(items, settings)
-    # The files are removed with the last reference to the records.
-    file, extras = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-    records = Records(file, extras)
+    records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

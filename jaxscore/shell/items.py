@@ -1,17 +1,18 @@
 """The input of a run: typed items, each with its place; an unusable one fails alone."""
 
-import copy
+import contextlib
 import dataclasses
 import functools
 import itertools
+import random
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.errors import InputError, NoItems, one_line
-from jaxscore.io.items import Row, named
+from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
+from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.system import SHOWN, Record, System
@@ -46,6 +47,8 @@ class Items(Sequence[Any]):
 
     Attributes:
         n_all, n_usable: number of objects, and of those with an item.
+        is_file: a file has the objects, not Python.
+        recalled: place from 0 -> record of an earlier output that stays, see `recall`.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Items(Sequence[Any]):
         *,
         prefix: str = "",
         limit: int | None = None,
+        is_file: bool = True,
     ) -> None:
         """Read all objects once.
 
@@ -69,7 +73,9 @@ class Items(Sequence[Any]):
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
         self._reserved = system.result_fields(settings)
-        self._left_out: Collection[int] = ()
+        self.is_file = is_file
+        self._undrawn: Collection[int] = ()
+        self.recalled: dict[int, Record] = {}
         self._first: Entry | None = None
         self.n_all = self.n_usable = 0
         for entry in self.entries():
@@ -79,7 +85,9 @@ class Items(Sequence[Any]):
 
     def entries(self) -> Iterator[Entry]:
         """All objects, unusable ones included."""
-        for row in itertools.islice(self._rows(), self._limit):
+        for place, row in enumerate(itertools.islice(self._rows(), self._limit)):
+            if place in self._undrawn:
+                continue
             number = f"{self._prefix}{row.number}" if self._prefix else row.number
             yield read_entry(self._system, row.item, number, row.where, self._reserved)
 
@@ -100,45 +108,132 @@ class Items(Sequence[Any]):
                 f"{self._first.error}"
             )
 
-    def without(self, places: Collection[int]) -> "Items":
-        """The same items without those of some entries, by their place from 0."""
-        out = copy.copy(self)
-        out._left_out = frozenset(places)
-        return out
+    def draw(self, n: int, seed: int) -> None:
+        """Keep n of the usable items, drawn by a seed, and all unusable ones, in their order."""
+        self._undrawn = ()
+        usable = [place for place, entry in enumerate(self.entries()) if entry.error is None]
+        drawn = random.Random(seed).sample(range(len(usable)), min(n, len(usable)))
+        self._undrawn = frozenset(usable) - {usable[k] for k in drawn}
+        self.n_all, self.n_usable = self.n_all - self.n_usable + len(drawn), len(drawn)
+
+    def recall(self, earlier: Sequence[Record], settings: Settings, made: Mapping[str, Any]) -> int:
+        """Find the records of an earlier output that may stay, see `System.recall`.
+
+        Args:
+            earlier: item k's record at place k.
+            made: what made this run's records, as far as it is known, see `made.record_facts`.
+
+        Returns:
+            The number of records of other items than those in their places.
+
+        Raises:
+            InputError: the output is not of this input, or was made in another way.
+        """
+        if len(earlier) > self.n_all:
+            raise InputError(
+                f"holds {len(earlier)} items and the input {self.n_all}, so it is not of this input"
+            )
+        self.recalled, n_changed = {}, 0
+        records = itertools.chain(earlier, itertools.repeat({}))
+        for place, (entry, record) in enumerate(zip(self.entries(), records, strict=False)):
+            stays = self._system.recall(entry, record, settings, made)
+            n_changed += stays is None and place < len(earlier)
+            if stays:
+                self.recalled[place] = record
+        if n_changed and n_changed == len(earlier):
+            raise InputError("none of its items is the one in the same place of this input")
+        return n_changed
+
+    def named_model(self, field: str) -> tuple[str, int]:
+        """The model that the first object names, and the number of objects that name another.
+
+        Raises:
+            InputError: it names none.
+        """
+        first, n_others = None, 0
+        for entry in self.entries():
+            name = (entry.item or {}).get(field)
+            if first is None and not isinstance(name, str):
+                raise InputError(
+                    f'{entry.name} has no string "{field}" that names the model; give --model'
+                )
+            first = first or name
+            n_others += name != first
+        return str(first), n_others
 
     def __len__(self) -> int:
-        return self.n_usable - len(self._left_out)
+        return self.n_usable
 
     def __iter__(self) -> Iterator[Any]:
-        for place, entry in enumerate(self.entries()):
-            if entry.error is None and place not in self._left_out:
-                yield entry.item
+        return (entry.item for entry in self.entries() if entry.error is None)
 
     def __getitem__(self, place: Any) -> Any:
         raise TypeError("items are read in order")
 
 
-def scored(
-    system: System, lm: Any, items: Items, settings: Settings, earlier: Sequence[Record] = ()
-) -> Iterator[tuple[Entry, Record]]:
-    """All objects of the input, each with its record, which has their ids and other fields.
+def read_file(
+    system: System,
+    path: Path,
+    settings: Any,
+    *,
+    columns: Mapping[str, str] = NOTHING,
+    prefix: str = "",
+    limit: int | None = None,
+) -> Items:
+    """The items of a file, checked before a model is loaded.
 
     Args:
-        earlier: records of the output, if an earlier run made it; see `System.recall`.
+        columns: as of `System.read`.
+        prefix, limit: as of `Items`.
+
+    Raises:
+        InputError: the file cannot be read, or its items cannot be used.
     """
-    recalled = {
-        place
-        for place, (entry, record) in enumerate(zip(items.entries(), earlier, strict=False))
-        if entry.error is None and system.recall(entry.item, record, settings) is not None
-    }
-    records = iter(system.score(lm, items.without(recalled), settings))
-    for place, entry in enumerate(items.entries()):
-        if place in recalled:
-            yield entry, system.recall(entry.item, earlier[place], settings) or {}
-        elif entry.error is not None:
-            yield entry, {"id": entry.id, "error": entry.error}
-        elif system.has_ids:
-            yield entry, {"id": entry.id, **next(records), **entry.extra}
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
+    lists = list_fields(system, settings)
+    try:
+        items = Items(
+            system, lambda: system.read(path, columns, lists), settings, prefix=prefix, limit=limit
+        )
+        system.check(items, settings)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
+    except InputError as problem:
+        if str(problem).startswith(str(path)):
+            raise
+        raise type(problem)(f"{path}: {problem}") from None
+    return items
+
+
+def check_usable(errors: Iterable[tuple[str, str | None]]) -> None:
+    """Check that an item has no error.
+
+    Args:
+        errors: name and error of each item.
+
+    Raises:
+        NothingUsable: every item has an error.
+    """
+    first = None
+    for name, error in errors:
+        if error is None:
+            return
+        first = first or f"no item can be used; {name}: {error}"
+    raise NothingUsable(str(first))
+
+
+def scored(
+    system: System, lm: Any, items: Items, settings: Settings
+) -> Iterator[tuple[Entry, Record]]:
+    """All objects of the input, each with its record, which has their ids and other fields."""
+    records = iter(system.score(lm, items, settings))
+    for entry in items.entries():
+        if entry.error is not None:
+            yield entry, system.unusable(entry)
+        elif system.has_ids or system.id_field != "id":
+            yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
         else:
             yield entry, next(records)
     if next(records, None) is not None:
@@ -148,16 +243,18 @@ def scored(
 def read_entry(
     system: System, value: Any, number: int | str, where: str, reserved: Collection[str]
 ) -> Entry:
-    """One item from an object.
+    """One item from an object, which may be an `Entry` already if it is unusable.
 
     Args:
         number: the id of an item without `id`, such as its line or place from 1.
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """
+    if isinstance(value, Entry):
+        return value
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            raise InputError(f"{where} is {json_kind(value)}, expected an object")
         return Entry(named(where, value), number, to_json_value(value))
     name = where
     id: str | int = number

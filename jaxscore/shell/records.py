@@ -3,10 +3,12 @@
 import copy
 import io
 import json
+import tempfile
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from jaxscore.io.json_output import LazySequence, json_line
 from jaxscore.shell.system import Record
@@ -31,17 +33,29 @@ class Records(LazySequence[Record]):
         """
         self.tee: BinaryIO | None = None
         self._files = file, extras
-        self._change: Callable[[Record], Record] = lambda record: record
+        self._change: Callable[[Record], Record] = _unchanged
         self._ends = array("q", [0]), array("q", [0])
         self._at_end = True
+
+    @classmethod
+    def temporary(cls) -> Self:
+        """Empty records in temporary files, which are closed with the last reference to them."""
+        files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        out = cls(*files)
+        for ends, file in zip(out._ends, files, strict=True):  # which all copies share
+            weakref.finalize(ends, file.close)
+        return out
 
     def append(self, record: Mapping[str, Any], extra: Any = None) -> None:
         """Add a record; its arrays may be NumPy arrays."""
         line = json_line(record)
         if self.tee is not None:
             self.tee.write(line)
-        lines = line, b"" if extra is None else json_line(extra)
-        for file, ends, text in zip(self._files, self._ends, lines, strict=True):
+        self.append_line(line, b"" if extra is None else json_line(extra))
+
+    def append_line(self, line: bytes, extra: bytes = b"") -> None:
+        """Add a record from its line of JSONL, as it is."""
+        for file, ends, text in zip(self._files, self._ends, (line, extra), strict=True):
             if not self._at_end:
                 file.seek(0, io.SEEK_END)
             ends.append(ends[-1] + len(text))
@@ -67,11 +81,17 @@ class Records(LazySequence[Record]):
         return self._change(json.loads(self._read(0, place)))
 
     def __iter__(self) -> Iterator[Record]:
+        return (self._change(json.loads(line)) for line in self._lines())
+
+    def lines(self) -> Iterator[bytes]:
+        """Each record as its line of JSONL; one that was added as a line is as it was."""
+        return self._lines() if self._change is _unchanged else map(json_line, self)
+
+    def _lines(self) -> Iterator[bytes]:
         for start in range(0, len(self), TOGETHER):
             ends = self._ends[0][start : start + TOGETHER + 1]
             text = self._bytes(0, ends[0], ends[-1])
-            for a, b in pairwise(ends):
-                yield self._change(json.loads(text[a - ends[0] : b - ends[0]]))
+            yield from (text[a - ends[0] : b - ends[0]] for a, b in pairwise(ends))
 
     def extra(self, place: int) -> Any:
         """The extra of a record, or None."""
@@ -92,6 +112,10 @@ class Records(LazySequence[Record]):
         file.flush()
         file.seek(start)
         return file.read(end - start)
+
+
+def _unchanged(record: Record) -> Record:
+    return record
 
 
 class View(LazySequence[Any]):

@@ -2,22 +2,24 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
-from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_parts, to_json_value
-from jaxscore.report import markdown
+from jaxscore.io.json_output import json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
-from jaxscore.shell.records import Records
+from jaxscore.shell.records import Records, View
+from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.systems.prompt_settings import OWN_EXAMPLES
 from jaxscore.systems.rounding_audit import Noise
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Decision
-from jaxscore.types.results import data_frame
+from jaxscore.systems.system import Decision, NoiseFloor, metadata_of
+from jaxscore.types.results import Strip, data_frame
 
+MOST_WARNINGS = 100  # about single records
 SKIPPED = ("too_long", "passed_over")
 AUDITED_PER_FILE = (
     "audits: each of {n} files was audited by itself, and numbers are over all of their samples; "
@@ -25,8 +27,19 @@ AUDITED_PER_FILE = (
 )
 
 
+class Failure(NamedTuple):
+    """An item that could not be evaluated.
+
+    Attributes:
+        name: for people: its id, or what its system calls it.
+    """
+
+    name: str
+    error: str
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
-class Report:
+class Report(Rendered):
     """What an evaluation found, for files, notebooks and people.
 
     Attributes:
@@ -73,20 +86,28 @@ class Report:
         return list(self.records)
 
     @property
-    def failures(self) -> list[tuple[str, str]]:
-        """(name, why) of items that could not be evaluated; they are in no mean."""
-        return list(self.found.failures)
+    def failures(self) -> list[Failure]:
+        """Items that could not be evaluated, and why; they are in no mean."""
+        return [Failure(*each) for each in self.found.failures]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What made the result: model, settings, versions, date."""
-        return {**self.about, **self.chosen.record()}
+        left_out = {}  # of the prompts' facts the one that shards add up
+        if "fewshot_drawn" in self.about:
+            left_out = {"fewshot_left_out": self.facts.warnings[OWN_EXAMPLES]}
+        return {**self.about, **self.chosen.record(), **left_out}
 
     @functools.cached_property
     def remarks(self) -> list[str]:
         """What a reader of the numbers should know."""
-        counted = [text.replace("{n}", str(n)) for text, n in self.facts.warnings.items()]
-        counted += self.found.warnings
+        counted = [
+            _filled(text, {"n": n, **self.facts.counts}) for text, n in self.facts.warnings.items()
+        ]
+        warnings = self.found.warnings
+        counted += warnings[:MOST_WARNINGS]
+        if n := len(warnings[MOST_WARNINGS:]):
+            counted.append(f"and {n} more remarks")
         is_audited = self.facts.noise is not None or any(self.facts.boundaries.values())
         if is_audited and self.facts.n_runs > 1:
             counted.append(AUDITED_PER_FILE.replace("{n}", str(self.facts.n_runs)))
@@ -100,7 +121,7 @@ class Report:
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
-        sampled = f"a sample of {effect.n_items} {self.declared.what}"
+        sampled = f"a sample of {effect.n_items} {self._unit_name}"
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
@@ -111,22 +132,17 @@ class Report:
     @functools.cached_property
     def decisions(self) -> list[margins.Decisions]:
         """Marked decisions by kind; none without a noise audit."""
-        noise, kinds = self.facts.noise, marked_decisions(self.declared)
-        if noise is None or not kinds:
+        kinds = _judged(self.declared, self.chosen, self.facts.noise)
+        if not kinds:
             return []
-        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one in kinds}
+        marks: dict[str, list[bool | None]] = {str(one.within): [] for _, one, _ in kinds}
         for record in self.records:
             for unit in units(self.declared, record):
                 for mark, found in marks.items():
                     found.append(unit.get(mark))
         return [
-            margins.count(
-                one.title,
-                str(one.statistic),
-                noise.spread[one.spread].largest,
-                marks[str(one.within)],
-            )
-            for _, one in kinds
+            margins.count(one.title, str(one.statistic), spread, marks[str(one.within)])
+            for _, one, spread in kinds
         ]
 
     def boundary_audit(self) -> dict[str, Any] | None:
@@ -143,9 +159,10 @@ class Report:
         changed = {k: n for k, n in counts.items() if k not in ("audited", *SKIPPED)}
         out: dict[str, Any] = {"n_requests": counts["audited"], "changed": changed}
         out |= {f"n_{name}": counts[name] for name in SKIPPED if counts[name]}
-        if self.facts.boundary is not None and any(changed.values()):
+        effect = self.facts.boundary
+        if effect is not None and effect.n_items and any(changed.values()):
             advice = getattr(self.chosen, "advice", "")
-            out["effect"] = {**self._effect(self.facts.boundary), "advice": advice}
+            out["effect"] = {**self._effect(effect), "advice": advice}
         return out
 
     def boundary_lines(self) -> list[str]:
@@ -162,7 +179,7 @@ class Report:
         own = next(iter(self.chosen.policies()))
         lines = [f"{own}: of {audit['n_requests']} requests {changes}{left_out}"]
         effect = self.facts.boundary
-        if "effect" in audit and effect is not None and effect.n_items:
+        if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
             sampled = f"{self.declared.result_title} over {effect.n_items} {self._unit_name}"
             lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")
@@ -183,11 +200,22 @@ class Report:
 
     @property
     def _unit_name(self) -> str:
-        return self.declared.what
+        """What the numbers are of, in the plural: the parts of records, or the items."""
+        names = [one.what for one in self.declared.compared if one.parts and one.what]
+        return names[0] if names else self.declared.what
 
     def _effect(self, effect: Effect) -> dict[str, Any]:
         numbers = {"n": effect.n_items, **effect.means}
         return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
+
+    def _counted(self) -> dict[str, dict[str, float]]:
+        """Counts whose names have a dot, as objects."""
+        out: dict[str, dict[str, float]] = {}
+        for name, n in self.facts.counts.items():
+            group, dot, field = name.rpartition(".")
+            if dot:
+                out.setdefault(group, {})[field] = n
+        return out
 
     def data(self) -> dict[str, Any]:
         """The report's JSON file, `Estimate`s still whole."""
@@ -198,11 +226,12 @@ class Report:
         return {
             "summary": found.numbers,
             **found.details,
+            **self._counted(),
             **({} if blank is None else {"answer_blank": blank}),
             "boundary_audit": self.boundary_audit(),
             **({"findings": self.findings} if self.findings else {}),
             "remarks": self.remarks,
-            "failures": [{"name": name, "error": why} for name, why in found.failures],
+            "failures": [failure._asdict() for failure in self.failures],
             **audited,
             "settings": self.settings,
         }
@@ -226,59 +255,31 @@ class Report:
             items=items,
         )
 
+    def strips(self) -> Sequence[Sequence[Strip]]:
+        """Return the scored texts of each record, or nothing if no record has any.
+
+        They are the field `strips` of `PAGE`, each as `Strip.to_page` makes it.
+        """
+
+        def strips_of(place: int) -> list[Strip]:
+            page = self.records.extra(place) or {"strips": ()}
+            return [Strip.from_page(fields) for fields in page["strips"]]
+
+        places = range(len(self.records)) if self.records.has_extras else ()
+        return View(places, strips_of)
+
     @functools.cached_property
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
         return self.declared.report(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, as its JSON file has it."""
-        found: dict[str, Any] = to_json_value(self.data())
-        return found
-
-    def json(self) -> str:
-        """`to_dict` as strict JSON."""
-        return "".join(self.json_parts())
-
-    def json_parts(self) -> Iterator[str]:
-        """`json` in parts."""
-        return json_parts(self.data())
-
-    def markdown(self) -> str:
-        """The Markdown report.
-
-        Raises:
-            InputError: the system has none.
-        """
-        return markdown.render(self._known_document())
-
-    def html(self) -> str:
-        """The page for a browser: one file that loads nothing.
-
-        Raises:
-            InputError: the system has none.
-        """
-        from jaxscore.report.html.frame import render
-
-        return render(self._known_document())
-
-    def _known_document(self) -> Document:
-        if self.document is None:
-            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return self.document
-
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per record, or per part of one, without its lists.
+        """A pandas DataFrame without lists; see `System.rows`.
 
         Raises:
             InputError: pandas is not installed.
         """
-        parts = self.declared.parts
-        rows = [
-            {**{k: v for k, v in record.items() if k != parts}, **unit} if parts else record
-            for record in self.records
-            for unit in (record.get(parts, ()) if parts else (record,))
-        ]
+        rows = (row for record in self.records for row in self.declared.rows(record))
         return data_frame(
             [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
         )
@@ -288,8 +289,12 @@ class Report:
         failed = f", {n} failed" if n else ""
         return f"<Report {self.system}: {len(self.records)} items{failed}; {self.headline}>"
 
-    def _repr_markdown_(self) -> str:
-        return repr(self) if self.document is None else self.markdown()
+
+def _filled(text: str, counts: Mapping[str, float]) -> str:
+    """A warning with the counts whose names are in braces."""
+    for name, n in counts.items():
+        text = text.replace(f"{{{name}}}", f"{n:.6g}" if isinstance(n, float) else str(n))
+    return text
 
 
 def marked_decisions(system: System) -> list[tuple[str, Decision]]:
@@ -301,27 +306,50 @@ def marked_decisions(system: System) -> list[tuple[str, Decision]]:
     ]
 
 
-def marked(system: System, records: Records, noise: Noise | None) -> Records:
-    """Records that say of each decision whether rounding could change it."""
-    kinds = marked_decisions(system)
-    if noise is None or not kinds:
+def _judged(
+    system: System, settings: Settings, noise: Noise | None
+) -> list[tuple[str, Decision, float]]:
+    """Marked decisions whose statistic was audited, each with the statistic's largest spread."""
+    if noise is None:
+        return []
+    largest = {name: spread.largest for name, spread in noise.spread.items()}
+    return [
+        (field, one, one.spread(largest, settings) if callable(one.spread) else largest[one.spread])
+        for field, one in marked_decisions(system)
+        if callable(one.spread) or one.spread in largest
+    ]
+
+
+def marked(system: System, settings: Settings, records: Records, noise: Noise | None) -> Records:
+    """Records that say what rounding could change: decisions, and by how much numbers move."""
+    kinds, floors = _judged(system, settings, noise), metadata_of(system.record, NoiseFloor)
+    if noise is None or not (kinds or floors):
         return records
-    spread = {name: one.largest for name, one in noise.spread.items()}
+    largest = {name: spread.largest for name, spread in noise.spread.items()}
 
     def mark(record: Record) -> Record:
         for unit in units(system, record):
-            for field, decision in kinds:
+            for field, decision, spread in kinds:
                 if field in unit:
                     unit[str(decision.within)] = _mark(unit, field, decision, spread)
+        for field, floor in floors:
+            if isinstance(noted := record.get(field), dict):
+                noted[floor.entry] = _raised(noted.get(floor.entry), largest[floor.spread])
         return record
 
     return records.changed_by(mark)
 
 
-def _mark(unit: Record, field: str, decision: Decision, spread: Mapping[str, float]) -> bool | None:
+def _raised(earlier: Any, spread: float) -> float | str | None:
+    """The larger of a noted spread and another one, as JSON has it."""
+    known = math.inf if earlier == "Infinity" else earlier if isinstance(earlier, float) else 0.0
+    return json_number(max(known, spread))
+
+
+def _mark(unit: Record, field: str, decision: Decision, spread: float) -> bool | None:
     margin_of: Callable[[Record], float | None] | None = decision.margin
     margin = None if unit[field] is None or margin_of is None else margin_of(unit)
-    return None if margin is None else margins.within(margin, spread[decision.spread])
+    return None if margin is None else margins.within(margin, spread)
 
 
 __all__ = ["NO_SHARING", "Report", "marked"]

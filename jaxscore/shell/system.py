@@ -13,15 +13,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from jaxscore.errors import one_line
+from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Compared, arrow_type, metadata_of, per_token_fields
+from jaxscore.systems.system import (
+    Compared,
+    PublishedFlags,
+    arrow_type,
+    metadata_of,
+    per_token_fields,
+)
 from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
     from jaxscore.report.document import Document
-    from jaxscore.shell.items import Items
+    from jaxscore.shell.items import Entry, Items
     from jaxscore.shell.report import Report
 
 Record = dict[str, Any]
@@ -66,8 +72,8 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: of the default name beside the input, without `.json`; empty if --output is
-            required.
+        ending: how the default name beside the input ends, for --help; empty if --output is
+            required. See `System.ending`.
     """
 
     is_ascii: bool
@@ -84,12 +90,18 @@ class System:
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
             a TypedDict to get the object as it is), of the settings, and of an output line.
         version: of the record; raised when a field changes its meaning.
+        id_field: field of the record with the item's id, or with its place if items have no ids.
         parts: field of the record with a list of objects, each with numbers of its own.
         result: the number that the system is about, a field of a record or of a part, for audits.
         result_title: what the audits call it.
         layout: of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
+        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
+            `describe`, as an `LM` has.
+        model_field: of the items, which names the model if --model does not; empty if --model is
+            required.
+        published_flags: further flags of the published script; None if there are none.
         compared: how `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -99,21 +111,29 @@ class System:
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
     version: ClassVar[int] = 1
+    id_field: ClassVar[str] = "id"
     parts: ClassVar[str] = ""
     result: ClassVar[str] = ""
     result_title: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    source: ClassVar[type] = type(None)
+    model_field: ClassVar[str] = ""
+    published_flags: ClassVar[PublishedFlags | None] = None
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
-        """Yield one record per item, in order, without `id` and the item's other fields.
+        """Yield one record per item, in order, without its id and the item's other fields.
 
         `items` may be iterated several times, and is read anew each time. A record may have
         `PAGE`. An item that cannot be scored has a record with `error`.
         """
         raise NotImplementedError
+
+    def unusable(self, entry: "Entry") -> Record:
+        """Return the record of an object that cannot be used."""
+        return {self.id_field: entry.id, "error": entry.error}
 
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
         """What finished records say together. Pure; reads them as often as it needs.
@@ -135,7 +155,7 @@ class System:
         return ()
 
     def needs(self, settings: Any) -> tuple[str, ...]:
-        """Capabilities of the model, see `lm.Capabilities`; none if no model is used.
+        """Capabilities of the model, see `lm.Capabilities`; none if `source` is used.
 
         Args:
             settings: None for those of any settings.
@@ -153,7 +173,16 @@ class System:
         return read_rows(path, columns, lists)
 
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """The objects that Python gives, as the input file has them."""
+        """The objects that Python gives, as the input file has them.
+
+        Raises:
+            InputError: one object in place of a list of them.
+        """
+        if isinstance(objects, str | Mapping):
+            raise InputError(
+                f"found one {self.what.removesuffix('s')}, expected a list of them; put it in "
+                "brackets"
+            )
         for place, value in enumerate(objects, start=1):
             yield Row(place, f"item {place}", value)
 
@@ -169,17 +198,40 @@ class System:
         """Names that a file may have that is read with an input of a name, from its folder."""
         return ()
 
+    def ending(self, items: "Items", settings: Any) -> str:
+        """Return the end of the output's default name, without `.json`; empty without one."""
+        return "" if self.layout is None else self.layout.ending
+
     def check(self, items: "Items", settings: Any) -> None:
-        """Refuse items before a model is loaded; by default if none is usable."""
+        """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
         items.require_usable()
 
-    def recall(self, item: Any, record: Record, settings: Any) -> Record | None:
-        """The record of an item from the output of an earlier run, if it may stay as it is.
+    def recall(
+        self, entry: "Entry", record: Record, settings: Any, made: Mapping[str, Any]
+    ) -> bool | None:
+        """Whether a record of an earlier output may stay; `score` finds it in `Items.recalled`.
 
-        `record` has the item's place in that output. By default outputs are made anew; finished
-        requests come from the journal in any case.
+        By default outputs are made anew; finished requests come from the journal in any case.
+
+        Args:
+            record: at the entry's place in that output; empty beyond its end.
+            made: see `Items.recall`.
+
+        Returns:
+            True if the entry needs no model, False if the record is of the entry and has to be
+            made again, None if it is of another entry.
+
+        Raises:
+            InputError: it was made in another way.
         """
-        return None
+        return False
+
+    def rows(self, record: Record) -> Iterable[Record]:
+        """Return the rows of a record in a data frame; by default one for each part."""
+        if not self.parts:
+            return [record]
+        shared = {name: value for name, value in record.items() if name != self.parts}
+        return [{**shared, **part} for part in record.get(self.parts, ())]
 
     @property
     def has_ids(self) -> bool:
@@ -232,10 +284,13 @@ def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
     return metadata_of(record, kind)
 
 
-def failed(records: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(id, why) of the records that have an `error`."""
-    return [
-        (one_line(str(record["id"]), SHOWN), record["error"])
-        for record in records
-        if "error" in record
-    ]
+def name_of(record: Mapping[str, Any], id_field: str = "id") -> str:
+    """Return the name of a record in messages: its id, or such as "line 3" without ids."""
+    id = record.get(id_field)
+    is_place = id_field != "id" and not isinstance(id, str)
+    return one_line(f"{id_field} {id}" if is_place else str(id), SHOWN)
+
+
+def failed(records: Iterable[Mapping[str, Any]], id_field: str = "id") -> list[tuple[str, str]]:
+    """(name, why) of the records that have an `error`."""
+    return [(name_of(record, id_field), record["error"]) for record in records if "error" in record]

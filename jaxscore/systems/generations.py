@@ -1,20 +1,24 @@
-"""What `sample` and `usc-generate` share: texts that a model writes after prompts, and resuming."""
+"""Common parts of `sample` and `usc-generate`, which let a model write texts after prompts."""
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.lm import LocalLM
-from jaxscore.systems.drawn_tokens import PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of, ids_of_text
-from jaxscore.systems.resuming import Known, Work
+from jaxscore.io.items import named
+from jaxscore.shell.items import Entry, Items, check_usable
+from jaxscore.shell.made import check_made, record_facts
+from jaxscore.shell.system import Record, System
+from jaxscore.systems.drawn_tokens import OUTPUTS, PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of_text
 from jaxscore.systems.settings import MODEL_GROUP, Settings, setting
+from jaxscore.text.chat_template import Message
 from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
+
+SEEDS = 1 << 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,186 +45,283 @@ class GenerationSettings(Settings):
             raise InputError(f"setting top_p is {self.top_p}, expected above 0 up to 1")
 
 
-@dataclasses.dataclass
-class Generations(Known):
-    """The texts of an entry that are known.
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """The prompt of an item, or the reason why it has none.
 
     Attributes:
-        texts: in their order.
-        finish: what ended each, as of `Generated.finish`; empty if its record does not say it.
-        model_input: the text that the model read.
-        token_ids: ids of each text, see `drawn_tokens`; None if its record does not have them.
-        prompt_token_ids: ids that the model read, or None.
-        made: what they were generated with.
+        name: for messages.
+        id: the entry's.
+        fields: of the item, for the record.
+        text: what the model is asked, or the messages.
+        added: further fields of the record.
+        error: why the item cannot be used, or None.
     """
 
-    texts: list[str]
-    finish: list[str]
-    model_input: Any
-    token_ids: list[Any]
-    prompt_token_ids: Any
-
-    def id_fields(self) -> dict[str, Any]:
-        """Return the ids as a record has them, without a field that an earlier version left out."""
-        ids = self.token_ids if any(ids is not None for ids in self.token_ids) else None
-        fields = {PROMPT_TOKEN_IDS: self.prompt_token_ids, TOKEN_IDS: ids}
-        return {name: value for name, value in fields.items() if value is not None}
+    name: str
+    id: str | int
+    fields: Mapping[str, Any]
+    text: str | list[Message] = ""
+    added: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    error: str | None = None
 
 
-class GenerationWork(Work[Generations]):
-    """Prompts with the texts that are known.
+class Placed(NamedTuple):
+    """A prompt with its place from 0, and the seed of its first text."""
+
+    place: int
+    prompt: Prompt
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """The texts of a prompt.
 
     Attributes:
-        n_texts: of each entry.
+        fields: of the record; empty without a text.
+        finish: what ended each text that this run generated, as in `Generated.finish`.
+        error: why a text is missing, or None.
+    """
+
+    fields: Mapping[str, Any]
+    finish: Sequence[str] = ()
+    error: str | None = None
+
+
+class GeneratingSystem(System, abc.ABC):
+    """A system that writes texts after prompts.
+
+    Attributes:
         texts_per_slot: texts that are planned together, for each slot of the generator.
     """
 
-    n_texts = 1
     texts_per_slot = 16
+    has_ids = False  # the records are made here, whole
 
     @abc.abstractmethod
-    def model_input(self, lm: LocalLM, place: int) -> str:
-        """The text that the model reads.
+    def prompt(self, entry: Entry, settings: Any) -> Prompt:
+        """Read the prompt of an entry."""
+
+    @abc.abstractmethod
+    def seeds(self, prompts: Iterable[Prompt], settings: Any) -> Iterator[int]:
+        """Yield the seed of the first text of each prompt; further texts have the next ones."""
+
+    @abc.abstractmethod
+    def model_input(self, lm: Any, prompt: Prompt, settings: Any) -> str:
+        """Return the text that the model reads.
 
         Raises:
-            InputError: it cannot read the entry.
+            InputError: it cannot read the prompt.
         """
 
     @abc.abstractmethod
-    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
-        """Make the requests for an entry's texts.
+    def drawn_with(self, settings: Any) -> dict[str, Any]:
+        """Return the settings of generation for a record; None for what does not apply."""
 
-        Args:
-            prompt: int32 [n], the token ids of `model_input`.
-        """
+    @abc.abstractmethod
+    def record_of(self, prompt: Prompt, fields: Mapping[str, Any]) -> Record:
+        """Return the record of a prompt, from the fields of its texts or of an earlier record."""
+
+    @abc.abstractmethod
+    def is_same(self, prompt: Prompt, record: Mapping[str, Any]) -> bool:
+        """Return True if an earlier record is of the same prompt, drawn with the same seeds."""
+
+    def n_texts(self, settings: Any) -> int:
+        """Return the number of texts of each prompt."""
+        return 1
+
+    def n_usable(self, record: Mapping[str, Any]) -> int:
+        """Return the number of texts of an earlier record."""
+        texts = record.get(OUTPUTS)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            return 0
+        return len(texts)
 
     def text(self, generated: Generated) -> str:
-        """A generated text as its record has it."""
+        """Return a generated text for the record."""
         return generated.text
 
-    @abc.abstractmethod
-    def drawn_with(self) -> dict[str, Any]:
-        """The settings of generation as a record has them; None for what does not apply."""
+    def sampling(self, settings: Any) -> dict[str, Any]:
+        """Return arguments of a `GenerationRequest`."""
+        names = ("max_new_tokens", "temperature", "top_p")
+        return {name: getattr(settings, name) for name in names}
 
-    def made_with(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Work.made_with`."""
-        facts = dict(model)
-        return {"generator": facts.pop("model"), **facts, **self.drawn_with()}
+    def count(self, lm: Any, texts: Texts) -> None:
+        """Count in `lm` what the records do not say of texts that this run generated."""
 
-    def configs(self, known: Generations) -> dict[str, Any]:
-        """What an entry's texts were generated with, as its record has it."""
-        assert known.made is not None
-        return {
-            name: value
-            for name, value in known.made.items()
-            if name != "generator" and value is not None
-        }
+    def needs(self, settings: Any) -> tuple[str, ...]:
+        """See `System.needs`."""
+        return ("is_local", "generates")
 
-    def recalled(self, record: Mapping[str, Any], finish: list[str]) -> Generations:
-        """The texts of a record."""
-        configs = record.get("configs")
-        made = {
-            "generator": record.get("generator"),
-            **(configs if isinstance(configs, dict) else {}),
-        }
-        texts = record["output"]
-        ids = [ids_of(record, k) for k in range(len(texts))]
-        prompt_ids = record.get(PROMPT_TOKEN_IDS)
-        return Generations(made, texts, finish, record.get("model_input"), ids, prompt_ids)
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse items without a prompt."""
+        items.require_usable()
+        prompts = (self.prompt(entry, settings) for entry in items.entries())
+        check_usable((prompt.name, prompt.error) for prompt in prompts)
 
-    def is_finished(self, place: int) -> bool:
-        """See `Work.is_finished`."""
-        known = self.known[place]
-        return place in self.errors or (known is not None and len(known.texts) >= self.n_texts)
+    def recall(
+        self, entry: Entry, record: Record, settings: Any, made: Mapping[str, Any]
+    ) -> bool | None:
+        """See `System.recall`: all texts of the record stay, or none."""
+        prompt, n_asked = self.prompt(entry, settings), self.n_texts(settings)
+        if prompt.error is not None:
+            return True
+        if not self.is_same(prompt, record):
+            return None
+        n, configs = self.n_usable(record), record.get("configs")
+        if n > n_asked:
+            raise InputError(f"{entry.name} has {n} samples, this run asks for {n_asked}")
+        if n:
+            earlier = {**configs} if isinstance(configs, dict) else {}
+            earlier["generator"] = record.get("generator")
+            check_made(entry.name, earlier, self._made_with(made, settings))
+        return n == n_asked
 
-    def generate(self, lm: LocalLM, on_item: Callable[[Mapping[str, Any]], None] | None) -> int:
-        """Generate what is missing.
+    def score(self, lm: Any, items: Any, settings: Any) -> Iterator[Record]:
+        """Generate the texts of many prompts together; yield each record once it is complete.
 
-        Returns:
-            The number of tokens that the model wrote.
+        Raises:
+            NothingUsable: no prompt has all of its texts.
         """
-        made, before = self.made(lm), lm.statistics.tokens_written
-        generator, decoder = lm.generator(), TokenBytes(lm.encoder.tokenizer)
-        usable = [place for place in range(len(self.entries)) if place not in self.errors]
-        together = max(1, self.texts_per_slot * generator.side_by_side // self.n_texts)
-        for first in range(0, len(usable), together):
-            # The same entries together as in a run from the beginning, so that a text has the same
-            # slot and block, and with them the same last bits, whatever an earlier run has left.
-            places = usable[first : first + together]
-            missing = {place for place in places if not self.is_finished(place)}
-            if not missing:
-                continue
-            if lm.journal is None:  # which has what is not missing
-                places = [place for place in places if place in missing]
-            inputs = self._model_inputs(lm, places, missing)
-            requests = [
-                request
-                for place, (_, ids) in inputs.items()
-                for request in self.requests(place, ids)
-            ]
-            order = list(inputs)
-            for k, generated in self._by_entry(generator.stream(requests)):
-                if (place := order[k]) in missing:
-                    text, ids = inputs[place]
-                    new = Generations(made, [], [], text, [], ids.tolist())
-                    self._take(place, generated, new, decoder)
-                    self.pass_on(on_item)
-        return int(lm.statistics.tokens_written) - before
+        needs_model, size, n_before = len(items.recalled) < items.n_all, 1, 0
+        if needs_model:
+            n_planned = self.texts_per_slot * lm.generator().side_by_side
+            size, n_before = (
+                max(1, n_planned // self.n_texts(settings)),
+                lm.statistics.tokens_written,
+            )
+        first_failed, n_good = None, 0
+        for group in self._groups(items, settings, size):
+            missing = {
+                place
+                for place, prompt, _ in group
+                if prompt.error is None and place not in items.recalled
+            }
+            results = self._generate(lm, group, missing, settings) if missing else iter(())
+            finished: dict[int, Texts] = {}
+            for place, prompt, _ in group:
+                if prompt.error is not None:
+                    texts = Texts({}, error=prompt.error)
+                elif place in items.recalled:
+                    texts = Texts(items.recalled[place])
+                else:
+                    while place not in finished:
+                        finished.update([next(results)])
+                    texts = finished.pop(place)
+                    self.count(lm, texts)
+                record = self.record_of(prompt, texts.fields)
+                if texts.error is None:
+                    n_good += 1
+                else:
+                    record["error"] = texts.error
+                    first_failed = first_failed or (prompt.name, texts.error)
+                yield record
+            for _ in results:  # of recalled prompts, which were planned with the others
+                pass
+        if first_failed is not None and not n_good:
+            check_usable([first_failed])
+        if needs_model:
+            lm.counts["n_tokens_written"] += lm.statistics.tokens_written - n_before
 
-    def _model_inputs(
-        self, lm: LocalLM, places: Sequence[int], missing: Collection[int]
-    ) -> dict[int, tuple[str, np.ndarray]]:
-        """Text and ids that the model reads of each entry; an unreadable one fails alone."""
-        out = {}
-        for place in places:
+    def _groups(self, items: Items, settings: Any, size: int) -> Iterator[list[Placed]]:
+        """Yield the prompts in groups with so many usable ones, whatever is recalled."""
+        prompts, again = itertools.tee(self.prompt(entry, settings) for entry in items.entries())
+        group: list[Placed] = []
+        n = 0
+        for place, pair in enumerate(zip(prompts, self.seeds(again, settings), strict=True)):
+            group.append(Placed(place, *pair))
+            n += pair[0].error is None
+            if n == size:
+                yield group
+                group, n = [], 0
+        yield group
+
+    def _generate(
+        self, lm: Any, group: Sequence[Placed], missing: Collection[int], settings: Any
+    ) -> Iterator[tuple[int, Texts]]:
+        """Yield place and texts of each prompt, once all of its texts are finished.
+
+        Args:
+            missing: places of the prompts without texts. If there is a journal, which has the
+                others, all are planned together as in a run from the beginning: a text then has
+                the same slot and block, and with them the same last bits.
+        """
+        n, inputs, requests = self.n_texts(settings), [], []
+        for place, prompt, seed in group:
+            if prompt.error is not None or (place not in missing and lm.journal is None):
+                continue
             try:
-                text = self.model_input(lm, place)
+                text = self.model_input(lm, prompt, settings)
                 # The text has the special tokens that the model reads.
                 [ids] = lm.encoder.prompt_ids(
                     [text], special_tokens=False, max_positions=lm.capabilities.max_positions
                 )
-                out[place] = text, ids
             except InputError as problem:
-                if place in missing:
-                    self.errors[place] = str(problem)
-        return out
+                yield place, Texts({}, error=str(problem))
+                continue
+            inputs.append((place, text, ids.tolist()))
+            requests += [
+                GenerationRequest(
+                    id=prompt.name if n == 1 else f"{prompt.name}, sample {k + 1}",
+                    prompt=ids,
+                    seed=(seed + k) % SEEDS,
+                    **self.sampling(settings),
+                )
+                for k in range(n)
+            ]
+        configs = self._made_with(record_facts(lm), settings)
+        made = {
+            "generator": configs.pop("generator"),
+            "configs": {name: value for name, value in configs.items() if value is not None},
+        }
+        decoder = TokenBytes(lm.encoder.tokenizer)
+        stream = lm.generator().stream(requests)
+        unfinished: dict[int, dict[int, Generated]] = {}
+        while True:
+            with lm.timed():
+                numbered = next(stream, None)
+            if numbered is None:
+                return
+            index, k = divmod(numbered[0], n)
+            results = unfinished.setdefault(index, {})
+            results[k] = numbered[1]
+            if len(results) == n:
+                del unfinished[index]
+                place, text, prompt_ids = inputs[index]
+                texts = self._texts([results[k] for k in range(n)], decoder)
+                if fields := texts.fields:
+                    fields = {"model_input": text, **fields, PROMPT_TOKEN_IDS: prompt_ids, **made}
+                yield place, dataclasses.replace(texts, fields=fields)
 
-    def _by_entry(
-        self, generated: Iterator[tuple[int, Generated]]
-    ) -> Iterator[tuple[int, list[Generated]]]:
-        """The number of each prompt and its texts, once all of them are finished."""
-        found: dict[int, dict[int, Generated]] = {}
-        for number, one in generated:
-            prompt, k = divmod(number, self.n_texts)
-            found.setdefault(prompt, {})[k] = one
-            if len(found[prompt]) == self.n_texts:
-                texts = found.pop(prompt)
-                yield prompt, [texts[k] for k in range(self.n_texts)]
+    def _texts(self, results: Sequence[Generated], decoder: TokenBytes) -> Texts:
+        """The texts of a prompt up to the first that failed."""
+        n_good = next((k for k, one in enumerate(results) if one.error or not one.finish), None)
+        good, error = results[:n_good], None
+        if n_good is not None:
+            error = str(results[n_good].error)
+            # What is wrong with the prompt is wrong with every text of it.
+            if any(result.error != results[n_good].error for result in results):
+                error = f"sample {n_good + 1}: {error}"
+        fields = {
+            OUTPUTS: [self.text(result) for result in good],
+            "finish": [result.finish for result in good],
+            TOKEN_IDS: [ids_of_text(decoder, result) for result in good],
+        }
+        return Texts(fields if good else {}, [str(result.finish) for result in good], error)
 
-    def _take(
-        self,
-        place: int,
-        generated: Sequence[Generated],
-        new: Generations,
-        decoder: TokenBytes,
-    ) -> None:
-        """Note the texts of an entry up to the first that failed; those that are known stay.
+    def _made_with(self, model: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+        """What a record's `generator` and `configs` say, None for what does not apply.
 
         Args:
-            new: what the texts were made of and with, without a text.
+            model: see `made.record_facts`; what is not known is left out.
         """
-        known = self.known[place] or new
-        texts, finish, token_ids = [*known.texts], [*known.finish], [*known.token_ids]
-        for k, one in enumerate(generated[len(texts) :], start=len(texts) + 1):
-            if one.error or one.finish is None:
-                # What is wrong with the prompt is wrong with every text of it.
-                is_shared = all(other.error == one.error for other in generated)
-                self.errors[place] = str(one.error) if is_shared else f"sample {k}: {one.error}"
-                break
-            texts.append(self.text(one))
-            finish.append(one.finish)
-            token_ids.append(ids_of_text(decoder, one))
-        if texts:
-            self.known[place] = dataclasses.replace(
-                new, texts=texts, finish=finish, token_ids=token_ids
-            )
+        facts = dict(model)
+        generator = {"generator": facts.pop("model")} if "model" in facts else {}
+        dtype = {"dtype": facts.pop("dtype")} if "dtype" in facts else {}
+        return {**generator, **facts, **self.drawn_with(settings), **dtype}
+
+
+def name_of(record: Mapping[str, Any], number: int) -> str:
+    """What messages call an item of the output: its id, else its number and another name."""
+    return str(record["id"]) if "id" in record else named(f"item {number}", {**record})

@@ -15,23 +15,20 @@ import dataclasses
 import functools
 import itertools
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.remarks import Remark
+from jaxscore.shell.items import Entry
+from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Metric, System
+from jaxscore.systems.system import Metric
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
@@ -42,34 +39,6 @@ from jaxscore.text.tokenize_requests import (
     bounded_groups,
 )
 
-HELP = """\
-Log-probabilities of preferred and rejected completions under a reference
-model, in the columns that TRL's DPOTrainer reads: ref_chosen_logps and
-ref_rejected_logps.
-
-input, one object per line:
-  {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
-  Conversations have lists of messages {"role": ..., "content": ...} in all
-  fields; the tokenizer's chat template makes texts of them, to which no BOS is
-  added. `prompt` may be left out: it is then what `chosen` and `rejected` have
-  in common. A JSON array, .parquet or a folder of datasets' save_to_disk holds
-  the same.
-
-tokens, as DPOTrainer (TRL 1.16) makes them: prompt and completion are encoded
-together, and the completion starts at the first token that the prompt alone
-does not have. A plain completion gets the EOS if it has none. --max-length cuts
-at the right, as DPOConfig.max_length does; give the same number to both.
-
-output, in the same order:
-  id, ref_chosen_logps, ref_rejected_logps (sums of the completion's
-  log-probabilities, nats), n_chosen, n_rejected (tokens in the sums), and all
-  fields of the input line.
-  Beside OUT lies OUT.run.json: what made it, and how many pairs failed.
-
-exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
-           2 unusable input. A failed line holds the fields of its input line
-           too, except those with the name of a result.
-"""
 # Fields of TRL's data sets that change what the chat template writes, or are no text.
 NOT_APPLIED = ("tools", "chat_template_kwargs", "images", "image")
 SAME_TEXT = (
@@ -112,7 +81,7 @@ class Scored(NamedTuple):
 class _Tokenized(NamedTuple):
     """A pair's two sequences, or none if it has an error; `known` has all but its sums."""
 
-    entry: Entry[Any]
+    item: "Item"
     known: Scored
     sequences: tuple[TokenSequence, ...] = ()
 
@@ -135,14 +104,23 @@ def split_prompt(chosen: Part, rejected: Part) -> tuple[Part, Part, Part]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """A prompt with a preferred and a rejected completion: texts, or messages."""
+    """A prompt with a preferred and a rejected completion: texts, or messages.
+
+    The other fields are not applied, so each must be absent or empty.
+    """
 
     prompt: str | list[Any] | None = None
     chosen: str | list[Any]
     rejected: str | list[Any]
+    tools: Any = None
+    chat_template_kwargs: Any = None
+    images: Any = None
+    image: Any = None
 
     def __post_init__(self) -> None:
         """Check that all fields are texts, or all are messages."""
+        if unapplied := next((name for name in NOT_APPLIED if getattr(self, name)), None):
+            raise InputError(f"it has {unapplied}, which are not applied here; leave them out")
         fields = [value for value in (self.prompt, self.chosen, self.rejected) if value is not None]
         if len({isinstance(value, str) for value in fields}) > 1:
             raise InputError(
@@ -199,107 +177,30 @@ class Record(TypedDict, total=False):
     n_rejected: int
 
 
-def evaluate(
-    lm: LocalLM,
-    entries: Iterable[Entry[Item]],
-    settings: Settings,
-    on_item: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Evaluation:
-    """Score both completions of each pair.
-
-    Args:
-        on_item: see `System`.
-    """
-    started = time.perf_counter()
-    records: list[Mapping[str, Any]] = []
-    failures, margin, n_items = [], 0.0, 0
-    n_cut = n_unequal = n_without_reasoning = 0
-    for entry, scored in score_pairs(lm, _checked(entries), settings.max_length):
-        n_items += 1
-        if scored.error is None:
-            n_cut += scored.is_cut
-            n_unequal += scored.is_unequal
-            n_without_reasoning += scored.lacks_reasoning
-            margin += scored.sums[0] - scored.sums[1]
-        else:
-            failures.append(Failure(entry.name, scored.error))
-        (records.append if on_item is None else on_item)(_record(entry, scored))
-    n_good = n_items - len(failures)
-    mean = margin / n_good if n_good else None
-    summary = {"n_pairs": n_good, "mean_margin": mean}
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=n_items,
-        rows=records,
-        details={"summary": summary},
-        long={"items": records},
-        headline="no pair was scored"
-        if mean is None
-        else f"mean log-probability of chosen less rejected {mean:.4f} nats, {n_good:,} pairs",
-        failures=failures,
-        remarks=_remarks(n_cut, n_unequal, n_without_reasoning, settings.max_length),
-        seconds=time.perf_counter() - started,
-    )
+def _warnings(max_length: int) -> dict[str, str]:
+    """Field of `Scored` -> what to say of the pairs that have it."""
+    return {
+        "is_cut": f"{{n}} pairs have a text of more than {max_length} tokens, of which the first "
+        f"{max_length} count, as in TRL; --max-length and DPOConfig.max_length change that",
+        "is_unequal": "in {n} pairs the prompt alone has other last tokens than with a completion, "
+        "of which TRL warns too: the completions start where they differ. A prompt that ends in a "
+        "blank is the usual reason",
+        "lacks_reasoning": "{n} pairs have a completion whose reasoning the chat template leaves "
+        "out: its log-probability is that of the rest, as in TRL",
+    }
 
 
-def _checked(entries: Iterable[Entry[Item]]) -> Iterator[Entry[Item]]:
-    """The entries; one with a field that is not applied is unusable."""
-    for entry in entries:
-        found = next((name for name in NOT_APPLIED if entry.extra.get(name)), None)
-        if entry.item is not None and found is not None:
-            error = f"it has {found}, which are not applied here; leave them out"
-            given = {**vars(entry.item), **entry.extra}
-            entry = dataclasses.replace(entry, item=None, error=error, given=given)
-        yield entry
-
-
-def _record(entry: Entry[Item], scored: Scored) -> dict[str, Any]:
-    own: dict[str, Any] = {"id": entry.id}
+def _record(item: Item, scored: Scored) -> dict[str, Any]:
+    record: dict[str, Any] = {"error": scored.error}
     if scored.error is None:
-        own["ref_chosen_logps"], own["ref_rejected_logps"] = scored.sums
-        own["n_chosen"], own["n_rejected"] = scored.counts
-    else:
-        own["error"] = scored.error
-    fields = entry.given if entry.item is None else {**vars(entry.item), **entry.extra}
-    # A null is kept, except for a prompt, which may be left out.
-    return own | {k: v for k, v in fields.items() if v is not None or k != "prompt"}
+        (chosen, rejected), (n_chosen, n_rejected) = scored.sums, scored.counts
+        record = {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
+        record |= {"n_chosen": n_chosen, "n_rejected": n_rejected}
+    return record | {name: value for name, value in vars(item).items() if value is not None}
 
 
-def _remarks(n_cut: int, n_unequal: int, n_without_reasoning: int, max_length: int) -> list[str]:
-    remarks: list[str] = []
-    if n_cut:
-        remarks.append(
-            Remark(
-                f"{{n}} pairs have a text of more than {max_length} tokens, of which the first "
-                f"{max_length} count, as in TRL; --max-length and DPOConfig.max_length change that",
-                n=n_cut,
-            )
-        )
-    if n_unequal:
-        remarks.append(
-            Remark(
-                "in {n} pairs the prompt alone has other last tokens than with a completion, of "
-                "which TRL warns too: the completions start where they differ. A prompt that ends "
-                "in a blank is the usual reason",
-                n=n_unequal,
-            )
-        )
-    if n_without_reasoning:
-        remarks.append(
-            Remark(
-                "{n} pairs have a completion whose reasoning the chat template leaves out: its "
-                "log-probability is that of the rest, as in TRL",
-                n=n_without_reasoning,
-            )
-        )
-    return remarks
-
-
-def score_pairs(
-    lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int
-) -> Iterator[tuple[Entry[Any], Scored]]:
-    """Score pairs in bounded memory: each entry with its scores, in order.
+def score_pairs(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[tuple[Item, Scored]]:
+    """Score pairs in bounded memory: each item with its scores, in order.
 
     Args:
         max_length: most tokens of a text; 0 is no limit.
@@ -307,7 +208,7 @@ def score_pairs(
     waiting: deque[list[_Tokenized]] = deque()
 
     def groups() -> Iterator[list[TokenSequence]]:
-        pairs = _tokenize(lm, entries, max_length)
+        pairs = _tokenize(lm, items, max_length)
         for group in bounded_groups(pairs, _n_tokens, WINDOW // 2, WINDOW_TOKENS):
             waiting.append(group)
             yield [sequence for pair in group for sequence in pair.sequences]
@@ -315,7 +216,7 @@ def score_pairs(
     for scores in lm.engine.run(groups()):
         remaining = iter(scores)
         for pair in waiting.popleft():
-            yield pair.entry, _sum(pair, [next(remaining) for _ in pair.sequences])
+            yield pair.item, _sum(pair, [next(remaining) for _ in pair.sequences])
 
 
 def _sum(pair: _Tokenized, scores: Sequence[SequenceScores]) -> Scored:
@@ -327,10 +228,10 @@ def _sum(pair: _Tokenized, scores: Sequence[SequenceScores]) -> Scored:
     return pair.known._replace(sums=(chosen, rejected))
 
 
-def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> Iterator[_Tokenized]:
-    for chunk in bounded_groups(entries, _n_characters, CHUNK, CHUNK_CHARACTERS):
-        texts = [_texts(lm, entry) for entry in chunk]
-        plain = [entry.item is not None and isinstance(entry.item.chosen, str) for entry in chunk]
+def _tokenize(lm: Any, items: Iterable[Item], max_length: int) -> Iterator[_Tokenized]:
+    for chunk in bounded_groups(items, _n_characters, CHUNK, CHUNK_CHARACTERS):
+        texts = [_texts(lm, item) for item in chunk]
+        plain = [isinstance(item.chosen, str) for item in chunk]
         encoded: dict[int, Any] = {}
         for is_plain in (True, False):
             # A template writes its special tokens itself.
@@ -339,13 +240,13 @@ def _tokenize(lm: LocalLM, entries: Iterable[Entry[Any]], max_length: int) -> It
             encode = functools.partial(lm.encoder.prompt_ids, special_tokens=is_plain)
             ids = iter(encode_each(encode, [text for k in own for text in texts[k]]))
             encoded |= {k: list(itertools.islice(ids, 3)) for k in own}
-        for k, entry in enumerate(chunk):
+        for k, item in enumerate(chunk):
             found = texts[k]
             if isinstance(found, str):
-                yield _Tokenized(entry, Scored(error=found))
+                yield _Tokenized(item, Scored(error=found))
             else:
-                pair = _sequences(lm, entry, encoded[k], max_length)
-                lacks_reasoning = not plain[k] and _lacks_reasoning(entry, found[1:])
+                pair = _sequences(lm, item, encoded[k], max_length)
+                lacks_reasoning = not plain[k] and _lacks_reasoning(item, found[1:])
                 yield pair._replace(known=pair.known._replace(lacks_reasoning=lacks_reasoning))
 
 
@@ -353,16 +254,14 @@ def _n_tokens(pair: _Tokenized) -> int:
     return sum(sequence.n_input_tokens for sequence in pair.sequences)
 
 
-def _n_characters(entry: Entry[Any]) -> int:
-    return 0 if entry.item is None else len(str(entry.item.prompt)) + len(str(entry.item.chosen))
+def _n_characters(item: Item) -> int:
+    return len(str(item.prompt)) + len(str(item.chosen))
 
 
-def _texts(lm: LocalLM, entry: Entry[Any]) -> tuple[str, str, str] | str:
+def _texts(lm: Any, item: Any) -> tuple[str, str, str] | str:
     """The prompt, and the prompt with each completion; or why there is none."""
-    if entry.item is None:
-        return str(entry.error)
     tokenizer = lm.encoder.tokenizer
-    prompt, chosen, rejected = entry.item.pair
+    prompt, chosen, rejected = item.pair
     if isinstance(prompt, str):
         eos = tokenizer.eos_token
         if eos is None:
@@ -384,10 +283,9 @@ def _texts(lm: LocalLM, entry: Entry[Any]) -> tuple[str, str, str] | str:
     return texts if all(map(is_valid_unicode, texts)) else INVALID_UNICODE
 
 
-def _lacks_reasoning(entry: Entry[Any], rendered: Sequence[str]) -> bool:
+def _lacks_reasoning(item: Any, rendered: Sequence[str]) -> bool:
     """Return True if a part of a completion with reasoning is not in its rendered text."""
-    assert entry.item is not None
-    completions = entry.item.pair[1:]
+    completions = item.pair[1:]
     return any(
         part.strip() not in text
         for messages, text in zip(completions, rendered, strict=True)
@@ -402,12 +300,12 @@ def _words(messages: Any) -> list[list[str]]:
 
 
 def _sequences(
-    lm: LocalLM, entry: Entry[Any], encoded: Sequence[np.ndarray | TextError], max_length: int
+    lm: Any, item: Item, encoded: Sequence[np.ndarray | TextError], max_length: int
 ) -> _Tokenized:
     """The two sequences of a pair, cut at `max_length`."""
     for problem in encoded:
         if isinstance(problem, TextError):
-            return _Tokenized(entry, Scored(error=str(problem)))
+            return _Tokenized(item, Scored(error=str(problem)))
     prompt_ids, *full_ids = (np.asarray(ids) for ids in encoded)
     n_prompt = min(_n_shared(prompt_ids, ids) for ids in full_ids)
     if max_length and n_prompt >= max_length:
@@ -415,20 +313,20 @@ def _sequences(
             f"its prompt has {n_prompt} tokens, which leave no token of {max_length} to the "
             "completion; TRL drops such pairs: shorten the prompt, or raise --max-length"
         )
-        return _Tokenized(entry, Scored(error=error))
+        return _Tokenized(item, Scored(error=error))
     sequences = []
     for ids in full_ids:
         cut = ids[: max_length or None]
         sequences.append(TokenSequence(cut, min(n_prompt, len(cut))))
     if complaints := lm.engine.complaints(sequences):
-        return _Tokenized(entry, Scored(error=complaints[min(complaints)]))
+        return _Tokenized(item, Scored(error=complaints[min(complaints)]))
     first, second = (sequence.n_scored for sequence in sequences)
     known = Scored(
         counts=(first, second),
         is_cut=any(max_length and len(ids) > max_length for ids in full_ids),
         is_unequal=n_prompt < len(prompt_ids),
     )
-    return _Tokenized(entry, known, tuple(sequences))
+    return _Tokenized(item, known, tuple(sequences))
 
 
 def _n_shared(first: np.ndarray, second: np.ndarray) -> int:
@@ -438,14 +336,73 @@ def _n_shared(first: np.ndarray, second: np.ndarray) -> int:
     return int(differ.argmax()) if differ.any() else n
 
 
-SYSTEM = System(
-    name="preferences",
-    what="pairs",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    is_lazy=True,
-    evaluate=evaluate,
-    needs=("is_local",),
-)
+class Preferences(System):
+    """Log-probabilities of preferred and rejected completions under a reference
+    model, in the columns that TRL's DPOTrainer reads: ref_chosen_logps and
+    ref_rejected_logps.
+
+    input, one object per line:
+      {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."}
+      Conversations have lists of messages {"role": ..., "content": ...} in all
+      fields; the tokenizer's chat template makes texts of them, to which no BOS is
+      added. `prompt` may be left out: it is then what `chosen` and `rejected` have
+      in common. A JSON array, .parquet or a folder of datasets' save_to_disk holds
+      the same.
+
+    tokens, as DPOTrainer (TRL 1.16) makes them: prompt and completion are encoded
+    together, and the completion starts at the first token that the prompt alone
+    does not have. A plain completion gets the EOS if it has none. --max-length cuts
+    at the right, as DPOConfig.max_length does; give the same number to both.
+
+    output, in the same order:
+      id, ref_chosen_logps, ref_rejected_logps (sums of the completion's
+      log-probabilities, nats), n_chosen, n_rejected (tokens in the sums), and all
+      fields of the input line.
+      Beside OUT lies OUT.run.json: what made it, and how many pairs failed.
+
+    exit code: 0 all scored, 1 some pairs failed (their lines hold `error`),
+               2 unusable input. A failed line holds the fields of its input line
+               too, except those with the name of a result.
+    """
+
+    name, what = "preferences", "pairs"
+    item, settings, record = Item, Settings, Record
+
+    def needs(self, settings: Settings | None) -> tuple[str, ...]:
+        """A local model, whose token ids are scored."""
+        return ("is_local",)
+
+    def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+        """Score both completions of each pair; each record repeats its pair."""
+        warnings = _warnings(settings.max_length)
+        with lm.timed():
+            for item, scored in score_pairs(lm, items, settings.max_length):
+                for name, sentence in warnings.items():
+                    if getattr(scored, name):
+                        lm.warnings[sentence] += 1
+                yield _record(item, scored)
+
+    def unusable(self, entry: Entry) -> dict[str, Any]:
+        """The record has the object's other fields, so that no line of the input is lost."""
+        return {**super().unusable(entry), **entry.given}
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """The mean margin over the scored pairs."""
+        n, margin = 0, 0.0
+        for record in records:
+            if "error" not in record:
+                n += 1
+                margin += record["ref_chosen_logps"] - record["ref_rejected_logps"]
+        headline = "no pair was scored"
+        if n:
+            headline = (
+                f"mean log-probability of chosen less rejected {margin / n:.4f} nats, {n:,} pairs"
+            )
+        return Summary(
+            headline=headline,
+            numbers={"n_pairs": n, "mean_margin": margin / n if n else None},
+            failures=failed(records),
+        )
+
+
+SYSTEM = Preferences()

@@ -22,7 +22,6 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import MOST_SETTINGS, read_jsonl, read_text
 from jaxscore.lm import LM, Capabilities, require_local
-from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
@@ -375,10 +374,3 @@ class AnswerSettings(PromptSettings):
         if self.apply_chat_template:
             return "the chat template writes what stands before an answer"
         return ""
-
-
-def remarks(n_left_out: int) -> list[str]:
-    """That some items are examples themselves."""
-    if not n_left_out:
-        return []
-    return [Remark(OWN_EXAMPLES, n=n_left_out)]

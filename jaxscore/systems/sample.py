@@ -10,71 +10,21 @@ import collections
 import dataclasses
 import hashlib
 import json
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-import numpy as np
-
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.io.items import NAME_FIELDS, named
+from jaxscore.io.items import NAME_FIELDS
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.json_output import to_json_value
-from jaxscore.lm import LocalLM
-from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
-from jaxscore.systems.remarks import Remark
+from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.system import Layout, Summary
+from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, name_of
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput, System
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.types.requests import GenerationRequest
 
-HELP = """\
-Write n responses of a model to each prompt. The output is what self-certainty
-and usc-generate read. The samples of a prompt share its computation.
-
-input, one object per line, or a table (see --input), with a prompt or a
-conversation each:
-  {"id": "a", "prompt": "How many days has a leap year?", "answer": "366"}
-  {"id": "b", "messages": [{"role": "user", "content": "Who ran?"}]}
-  `messages` have `role` and `content` alone, and need --apply-chat-template,
-  which makes a user's message of a `prompt` too. `id` defaults to the line's
-  number. Other fields go into the output as they are: with a right answer
-  there, --gold measures what follows.
-
-output, a JSON array of the same items with
-  chat_history  the prompt, or the messages without the system's, as texts
-  model_input   the text that the model reads, special tokens included
-  output        n responses, without the token that ended them
-  finish        what ended each: eos, stop (a --stop string), or length
-                (--max-new-tokens, or the end of the model's positions)
-  prompt_token_ids, token_ids
-                the ids of model_input, and of each response as they were drawn,
-                without EOS and stop string; self-certainty scores these
-  generator     the model
-  configs       what it sampled with
-  error         why it has fewer than n responses
-  Beside OUT lies OUT.run.json: what made it, and how many prompts failed.
-
-Each sample has a seed of its own, made of --seed, the item's prompt and id, and
-the sample's number: other items and a higher n leave it as it is. Rounding
-depends on what is written side by side and may, rarely, turn a token; with
---reproducible nothing does.
-
-The file grows while the command runs. The same command continues it, also with
-a higher n.
-
-  python -m jaxscore sample --model M --input p.jsonl -n 16 --output s.json
-  python -m jaxscore self-certainty --input s.json --gold answer
-  python -m jaxscore vote --input s-confidence-list.json --gold answer
-
-exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
-           2 unusable input or no samples at all; nothing is written.
-"""
 PROMPT, MESSAGES = FIELDS = ("prompt", "messages")
-SEEDS = 1 << 32
 FINISHES = ("eos", "stop", "length")  # as of `Generated.finish`
 
 
@@ -144,196 +94,6 @@ class Record(TypedDict, total=False):
     generator: str
     configs: dict[str, Any]
     error: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompt:
-    """One prompt.
-
-    Attributes:
-        given: all fields of the item, and an `id` if it has no name of its own.
-        prompt: the text or the messages.
-        seed: of its first sample; each further one has the next number.
-    """
-
-    given: dict[str, Any]
-    prompt: str | list[Message]
-    seed: int
-
-
-class SampleWork(GenerationWork):
-    """Prompts with the samples that are known.
-
-    Attributes:
-        prompts: of the entries.
-    """
-
-    def read(self) -> None:
-        """See `Work.read`."""
-        self.n_texts = self.settings.n
-        self.prompts: list[Prompt] = []
-        seen: collections.Counter[str] = collections.Counter()
-        for place, item in enumerate(self.items):
-            names = {name: item[name] for name in NAME_FIELDS if name in item}
-            prompt: str | list[Message] = ""
-            try:
-                prompt = read_prompt(item, Record.__annotations__)
-            except InputError as problem:
-                self.errors[place] = str(problem)
-            # The number of a line is no part of it: prompts may be added before this one.
-            said = json.dumps([self.settings.seed, names, prompt], sort_keys=True, default=str)
-            digest = hashlib.sha256(f"{said} {seen[said]}".encode()).digest()
-            seen[said] += 1
-            given = item if names else {"id": self.entries[place].id, **item}
-            self.prompts.append(Prompt(given, prompt, int.from_bytes(digest[:4], "big")))
-
-    def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
-        """Whether the record is of the same text, drawn with the same seeds."""
-        given = to_json_value(self.prompts[place].given)
-        names = [name for name in (*FIELDS, *NAME_FIELDS) if name in given]
-        return all(record.get(name) == given[name] for name in names)
-
-    def recall(self, place: int, record: Mapping[str, Any]) -> Generations | None:
-        """The samples of a record, unless it has none that are whole."""
-        texts, finish = record.get("output"), record.get("finish")
-        if not isinstance(texts, list) or not isinstance(finish, list) or not texts:
-            return None
-        is_whole = len(texts) == len(finish) and all(isinstance(text, str) for text in texts)
-        if not is_whole or not all(end in FINISHES for end in finish):
-            return None
-        if not isinstance(record.get("model_input"), str):
-            return None
-        if len(texts) > self.n_texts:
-            raise self.refusal(
-                f"{self.entries[place].name} has {len(texts)} samples, this run asks for "
-                f"{self.n_texts}"
-            )
-        return self.recalled(record, finish)
-
-    def drawn_with(self) -> dict[str, Any]:
-        """See `GenerationWork.drawn_with`."""
-        settings = self.settings
-        return {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": settings.top_k,
-            "max_tokens": settings.max_new_tokens,
-            "stop": [*settings.stop] or None,
-            "seed": settings.seed if settings.temperature else None,
-            "apply_chat_template": settings.apply_chat_template or None,
-            "system": settings.system_prompt,
-        }
-
-    def model_input(self, lm: LocalLM, place: int) -> str:
-        """See `GenerationWork.model_input`."""
-        return model_input(
-            lm.encoder,
-            self.prompts[place].prompt,
-            chat=self.settings.apply_chat_template,
-            system=self.settings.system_prompt,
-            max_positions=lm.capabilities.max_positions,
-        )
-
-    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
-        """The samples of a prompt, each with a seed of its own."""
-        names = ("max_new_tokens", "temperature", "top_p", "top_k", "stop")
-        return [
-            GenerationRequest(
-                id=f"{self.entries[place].name}, sample {k + 1}",
-                prompt=prompt,
-                seed=(self.prompts[place].seed + k) % SEEDS,
-                **{name: getattr(self.settings, name) for name in names},
-            )
-            for k in range(self.n_texts)
-        ]
-
-    def record(self, place: int) -> dict[str, Any] | None:
-        """A prompt with its samples, or None while it lacks some and has not failed."""
-        if not self.is_finished(place):
-            return None
-        prompt, known, error = self.prompts[place], self.known[place], self.errors.get(place)
-        own: dict[str, Any] = {"output": []}
-        if known is not None:
-            own = {
-                "chat_history": history(prompt.prompt),
-                "model_input": known.model_input,
-                "output": known.texts,
-                "finish": known.finish,
-                **known.id_fields(),
-                "generator": (known.made or {})["generator"],
-                "configs": self.configs(known),
-            }
-        if error is not None:
-            own["error"] = error
-        given = prompt.given.items()
-        return {**{k: v for k, v in given if k not in Record.__annotations__}, **own}
-
-
-def evaluate(
-    lm: LocalLM,
-    work: SampleWork,
-    settings: Settings,
-    on_item: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Evaluation:
-    """Generate n samples of each prompt.
-
-    Raises:
-        NothingUsable: no prompt has samples.
-    """
-    started = time.perf_counter()
-    n_before = sum(len(known.texts) for known in work.known if known is not None)
-    n_tokens = work.generate(lm, on_item) if not work.is_done else 0
-    work.refuse_if_all_failed()
-    work.pass_on(on_item)
-    good = [
-        known
-        for place, known in enumerate(work.known)
-        if known is not None and place not in work.errors
-    ]
-    ends = collections.Counter(end for known in good for end in known.finish)
-    n_empty = sum(not text for known in good for text in known.texts)
-    n_failed = len(work.errors)
-    summary = {
-        **_summary(len(work.entries), n_failed, n_empty, ends),
-        "n_tokens_written": n_tokens,
-    }
-    records = [] if on_item is not None else work.records()
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(work.entries),
-        rows=[row for record in records for row in _rows(record)],
-        details={"summary": summary},
-        long={"items": records},
-        headline=_headline(summary, settings.n),
-        remarks=_remarks(summary, settings),
-        failures=work.failures(),
-        counts={"samples_from_before": n_before, **_n_ended(ends)},
-        seconds=time.perf_counter() - started,
-    )
-
-
-def merge(records: Iterable[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the prompts of all records as one run would; see `System.merge`."""
-    n_items = n_empty = 0
-    ends: collections.Counter[str] = collections.Counter()
-    failures = []
-    for n_items, record in enumerate(records, start=1):
-        if "error" in record:
-            failures.append(Failure(named(f"item {n_items}", {**record}), record["error"]))
-        else:
-            ends.update(record["finish"])
-            n_empty += sum(not text for text in record["output"])
-    summary = _summary(n_items, len(failures), n_empty, ends)
-    return Evaluation(
-        summary=summary,
-        n_items=n_items,
-        details={"summary": summary},
-        headline=_headline(summary, settings.n),
-        remarks=_remarks(summary, settings),
-        failures=failures,
-        counts=_n_ended(ends),
-    )
 
 
 def read_prompt(given: Mapping[str, Any], reserved: Collection[str]) -> str | list[Message]:
@@ -441,66 +201,173 @@ def _with_prefix(encoder: TextEncoder, text: str, max_positions: int | None) -> 
     return f"{head}{text}"
 
 
-def _summary(n_items: int, n_failed: int, n_empty: int, ends: Mapping[str, int]) -> dict[str, Any]:
-    """Counts of prompts and samples.
+class Sample(GeneratingSystem):
+    """Write n responses of a model to each prompt. The output is what self-certainty
+    and usc-generate read. The samples of a prompt share its computation.
 
-    Args:
-        ends: what ended a sample -> the number of such samples.
+    input, one object per line, or a table (see --input), with a prompt or a
+    conversation each:
+      {"id": "a", "prompt": "How many days has a leap year?", "answer": "366"}
+      {"id": "b", "messages": [{"role": "user", "content": "Who ran?"}]}
+      `messages` have `role` and `content` alone, and need --apply-chat-template,
+      which makes a user's message of a `prompt` too. `id` defaults to the line's
+      number. Other fields go into the output as they are: with a right answer
+      there, --gold measures what follows.
+
+    output, a JSON array of the same items with
+      chat_history  the prompt, or the messages without the system's, as texts
+      model_input   the text that the model reads, special tokens included
+      output        n responses, without the token that ended them
+      finish        what ended each: eos, stop (a --stop string), or length
+                    (--max-new-tokens, or the end of the model's positions)
+      prompt_token_ids, token_ids
+                    the ids of model_input, and of each response as they were drawn,
+                    without EOS and stop string; self-certainty scores these
+      generator     the model
+      configs       what it sampled with
+      error         why it has fewer than n responses
+      Next to OUT is OUT.run.json: what made it, and how many prompts failed.
+
+    Each sample has a seed of its own, made of --seed, the item's prompt and id, and
+    the sample's number: other items and a higher n leave it as it is. Rounding
+    depends on what is written side by side and may, rarely, turn a token; with
+    --reproducible nothing does.
+
+    The same command continues a run that was interrupted, from its journal, and an
+    output of fewer prompts or with a lower n.
+
+      python -m jaxscore sample --model M --input p.jsonl -n 16 --output s.json
+      python -m jaxscore self-certainty --input s.json --gold answer
+      python -m jaxscore vote --input s-confidence-list.json --gold answer
+
+    exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
+               2 unusable input or no samples at all; nothing is written.
     """
-    return {
-        "n_items": n_items,
-        "n_failed": n_failed,
-        "n_samples": sum(ends.values()),
-        "n_empty": n_empty,
-        **_n_ended(ends),
-    }
+
+    name, what = "sample", "prompts"
+    item, settings, record = Item, Settings, Record
+    layout = Layout(is_ascii=True, ending="-samples-N")
+
+    def ending(self, items: Items, settings: Settings) -> str:
+        """See `System.ending`."""
+        return f"-samples-{settings.n}"
+
+    def prompt(self, entry: Entry, settings: Settings) -> Prompt:
+        """See `GeneratingSystem.prompt`."""
+        fields = {k: v for k, v in entry.item.items() if k not in Record.__annotations__}
+        try:
+            text = read_prompt(entry.item, Record.__annotations__)
+        except InputError as problem:
+            return Prompt(entry.name, entry.id, fields, error=str(problem))
+        return Prompt(entry.name, entry.id, fields, text)
+
+    def seeds(self, prompts: Iterable[Prompt], settings: Settings) -> Iterator[int]:
+        """Yield seeds that depend on the prompt and its own name."""
+        seen: collections.Counter[str] = collections.Counter()
+        for prompt in prompts:
+            # The number of a line is no part of it: prompts may be added before this one.
+            key = json.dumps(
+                [settings.seed, _names(prompt.fields), prompt.text], sort_keys=True, default=str
+            )
+            digest = hashlib.sha256(f"{key} {seen[key]}".encode()).digest()
+            seen[key] += 1
+            yield int.from_bytes(digest[:4], "big")
+
+    def n_texts(self, settings: Settings) -> int:
+        """See `GeneratingSystem.n_texts`."""
+        return settings.n
+
+    def n_usable(self, record: Mapping[str, Any]) -> int:
+        """See `GeneratingSystem.n_usable`."""
+        n, ends = super().n_usable(record), record.get("finish")
+        if not isinstance(record.get("model_input"), str) or not isinstance(ends, list):
+            return 0
+        return n if len(ends) == n and all(end in FINISHES for end in ends) else 0
+
+    def is_same(self, prompt: Prompt, record: Mapping[str, Any]) -> bool:
+        """See `GeneratingSystem.is_same`."""
+        fields = _with_id(prompt)
+        names = [name for name in (*FIELDS, *NAME_FIELDS) if name in fields]
+        return all(record.get(name) == fields[name] for name in names)
+
+    def drawn_with(self, settings: Settings) -> dict[str, Any]:
+        """See `GeneratingSystem.drawn_with`."""
+        return {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": settings.top_k,
+            "max_tokens": settings.max_new_tokens,
+            "stop": [*settings.stop] or None,
+            "seed": settings.seed if settings.temperature else None,
+            "apply_chat_template": settings.apply_chat_template or None,
+            "system": settings.system_prompt,
+        }
+
+    def sampling(self, settings: Settings) -> dict[str, Any]:
+        """See `GeneratingSystem.sampling`."""
+        return {**super().sampling(settings), "top_k": settings.top_k, "stop": settings.stop}
+
+    def model_input(self, lm: Any, prompt: Prompt, settings: Settings) -> str:
+        """See `GeneratingSystem.model_input`."""
+        return model_input(
+            lm.encoder,
+            prompt.text,
+            chat=settings.apply_chat_template,
+            system=settings.system_prompt,
+            max_positions=lm.capabilities.max_positions,
+        )
+
+    def record_of(self, prompt: Prompt, texts: Mapping[str, Any]) -> dict[str, Any]:
+        """See `GeneratingSystem.record_of`."""
+        if not texts:
+            return {**_with_id(prompt), "output": []}
+        names = [name for name in Record.__annotations__ if name in texts and name != "error"]
+        own = {"chat_history": history(prompt.text), **{name: texts[name] for name in names}}
+        return {**_with_id(prompt), **own}
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Count the samples, and what ended them."""
+        n_items = n_empty = 0
+        ends: collections.Counter[str] = collections.Counter()
+        failures = []
+        for n_items, record in enumerate(records, start=1):
+            if "error" in record:
+                failures.append((name_of(record, n_items), record["error"]))
+            else:
+                ends.update(record["finish"])
+                n_empty += sum(not text for text in record["output"])
+        n_good, n_samples = n_items - len(failures), ends.total()
+        warnings = []
+        if n_empty:
+            remedy = "; a chat model reads its prompts with --apply-chat-template"
+            warnings.append(
+                f"{n_empty} of {n_samples} samples are empty: the model ended at once"
+                f"{'' if settings.apply_chat_template else remedy}"
+            )
+        return Summary(
+            headline=f"{n_good} of {n_items} prompts have {settings.n} samples each; of "
+            f"{n_samples} samples {ends['eos']} ended by themselves, {ends['stop']} at a stop "
+            f"string, {ends['length']} were cut by length",
+            numbers={
+                "n_items": n_items,
+                "n_failed": len(failures),
+                "n_samples": n_samples,
+                "n_empty": n_empty,
+                **{f"n_ended_by_{finish}": ends[finish] for finish in FINISHES},
+            },
+            failures=failures,
+            warnings=warnings,
+        )
 
 
-def _n_ended(ends: Mapping[str, int]) -> dict[str, int]:
-    return {f"n_ended_by_{name}": ends.get(name, 0) for name in FINISHES}
+def _names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An item's own names."""
+    return {name: fields[name] for name in NAME_FIELDS if name in fields}
 
 
-def _headline(summary: Mapping[str, Any], n: int) -> str:
-    n_items = summary["n_items"]
-    good = n_items - summary["n_failed"]
-    n_tokens = summary.get("n_tokens_written")  # of this run; finished ones do not say it
-    written = "" if n_tokens is None else f", {n_tokens} tokens written in this run"
-    return (
-        f"{good} of {n_items} prompts have {n} samples each{written}; of {summary['n_samples']} "
-        f"samples {summary['n_ended_by_eos']} ended by themselves, {summary['n_ended_by_stop']} at "
-        f"a stop string, {summary['n_ended_by_length']} were cut by length"
-    )
+def _with_id(prompt: Prompt) -> dict[str, Any]:
+    """The fields of an item, with its number as `id` if it has no name of its own."""
+    return {**prompt.fields} if _names(prompt.fields) else {"id": prompt.id, **prompt.fields}
 
 
-def _remarks(summary: Mapping[str, Any], settings: Settings) -> list[str]:
-    if not (n := summary["n_empty"]):
-        return []
-    template = "{n} of {n_items} samples are empty: the model ended at once"
-    if not settings.apply_chat_template:
-        template += "; a chat model reads its prompts with --apply-chat-template"
-    return [Remark(template, n=n, n_items=summary["n_samples"])]
-
-
-def _rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row per sample; one for a prompt without any."""
-    own = {"prompt": record.get(PROMPT), "error": record.get("error")}
-    pairs = zip(record["output"], record.get("finish", []), strict=True)
-    rows = [
-        {**own, "sample": k, "text": text, "finish": end} for k, (text, end) in enumerate(pairs, 1)
-    ]
-    return rows or [{**own, "sample": None, "text": None, "finish": None}]
-
-
-SYSTEM = System(
-    name="sample",
-    what="prompts",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    work=SampleWork,
-    evaluate=evaluate,
-    array=ArrayOutput("-samples-N", lambda settings, entries: f"-samples-{settings.n}"),
-    merge=merge,
-    needs=("is_local", "generates"),
-)
+SYSTEM = Sample()

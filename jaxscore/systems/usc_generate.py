@@ -6,68 +6,22 @@ self-certainty paper prints (arXiv 2502.18581, appendix). `usc-select` reads the
 
 import dataclasses
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
-import numpy as np
-
 from jaxscore.errors import InputError
-from jaxscore.io.items import read_lenient_rows
+from jaxscore.io.items import named, read_lenient_rows
 from jaxscore.io.json_input import json_kind
-from jaxscore.lm import LocalLM
+from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.drawn_tokens import without_ids
-from jaxscore.systems.evaluation import Evaluation
-from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
-from jaxscore.systems.remarks import Remark
+from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput, System
+from jaxscore.systems.system import PublishedFlags
 from jaxscore.text import chat_template
-from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
-HELP = """\
-Show a model several of its responses to a question and ask which is the most
-consistent (universal self-consistency, arXiv 2311.17311).
-
-input, a .json array, or a table (see --input) with these columns:
-  [{"chat_history": ["How many days?"],
-    "output": ["first response", "second", "third"]}]
-  The question is the first text of `chat_history`, else `model_input` or
-  `input`; of a published prompt only the part between its headings.
-
-prompt, in the model's chat template (no other special token, such as a BOS, is
-added):
-  I have generated the following responses to the question: How many days?
-  Response 0: first response
-
-  Response 1: second
-
-  Evaluate these responses.
-  Select the most consistent response based on majority consensus.
-  Format your answer as "The most consistent response is Response X" (without
-  quotes).
-  (The last two lines are one line of the prompt.)
-
-output, the same items with
-  output        the reply, in a list
-  responses     the first N of the item's `output`
-  chat_history  the prompt, in a list
-  model_input   the prompt as the model reads it
-  prompt_token_ids, token_ids
-                the ids of model_input, and of the reply as they were drawn
-  generator     the model
-  configs       what it generated with
-  Beside OUT lies OUT.run.json: what made it, and how many items failed.
-
-The file grows while the command runs, and the same command continues it.
-
-  python -m jaxscore usc-generate --input samples.json --model NAME -n 8
-  python -m jaxscore usc-select --input samples-consistency-8.json
-
-exit code: 0 all have a reply, 1 some items failed (they hold `error`),
-           2 unusable input or no reply at all; nothing is written.
-"""
+CUT = "{n} replies ended at the limit, not by themselves"
 INSTRUCTION = """\
 Evaluate these responses.
 Select the most consistent response based on majority consensus.
@@ -81,6 +35,7 @@ QUESTION_BETWEEN = (("### Question:", "### Format:"), ("## Question:", "## Instr
 class Item(TypedDict, total=False):
     """A question with responses to choose from."""
 
+    id: str | int
     chat_history: list[str]
     model_input: str
     input: str
@@ -113,104 +68,6 @@ class Record(TypedDict, total=False):
     configs: dict[str, Any]
     responses: list[str]
     error: str
-
-
-class ReplyWork(GenerationWork):
-    """Items with the replies that are known.
-
-    Attributes:
-        prompts: of the entries; empty if the item is unusable.
-        responses: that the prompts have.
-    """
-
-    texts_per_slot = 4
-
-    def read(self) -> None:
-        """See `Work.read`."""
-        n = len(self.entries)
-        self.prompts: list[str] = [""] * n
-        self.responses: list[list[str]] = [[] for _ in range(n)]
-        for place, item in enumerate(self.items):
-            try:
-                asked, found = question(item), responses(item, self.settings.n)
-            except InputError as problem:
-                self.errors[place] = str(problem)
-            else:
-                self.prompts[place], self.responses[place] = prompt(asked, found), found
-
-    def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
-        """Whether the record has the same prompt."""
-        return record.get("chat_history") == [self.prompts[place]]
-
-    def recall(self, place: int, record: Mapping[str, Any]) -> Generations | None:
-        """The reply of a record, if it has one."""
-        reply = record.get("output")
-        if isinstance(reply, list) and len(reply) == 1 and isinstance(reply[0], str):
-            return self.recalled(record, [])
-        return None
-
-    def drawn_with(self) -> dict[str, Any]:
-        """See `GenerationWork.drawn_with`."""
-        settings = self.settings
-        return {
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "max_tokens": settings.max_new_tokens,
-            "seed": settings.seed if settings.temperature else None,
-        }
-
-    def model_input(self, lm: LocalLM, place: int) -> str:
-        """The prompt in the chat template."""
-        message = {"role": "user", "content": self.prompts[place]}
-        return chat_template.render(lm.encoder.tokenizer, [message])
-
-    def requests(self, place: int, prompt: np.ndarray) -> list[GenerationRequest]:
-        """The request for a reply, with a seed of its own: it does not matter what runs with it."""
-        return [
-            GenerationRequest(
-                id=self.entries[place].name,
-                prompt=prompt,
-                max_new_tokens=self.settings.max_new_tokens,
-                temperature=self.settings.temperature,
-                top_p=self.settings.top_p,
-                seed=self.settings.seed + place,
-            )
-        ]
-
-    def text(self, generated: Generated) -> str:
-        """A reply as `usc-select` reads it."""
-        return generated.text.strip()
-
-    def record(self, place: int) -> dict[str, Any] | None:
-        """The published fields first, then the item's others; None while a reply is missing."""
-        if not self.is_finished(place):
-            return None
-        # The item's ids are those of its responses.
-        given = {k: v for k, v in without_ids(self.items[place]).items() if k != "error"}
-        if place in self.errors:
-            prompt = self.prompts[place]
-            return {
-                **given,
-                **({"chat_history": [prompt]} if prompt else {}),
-                "output": [],
-                "responses": self.responses[place],
-                "error": self.errors[place],
-            }
-        known = self.known[place]
-        assert known is not None
-        name = self.entries[place].id  # text if it has the shard's name before its number
-        number = name if isinstance(name, str) else place
-        own = {
-            "session_id": given.get("session_id", given.get("id", number)),
-            "chat_history": [self.prompts[place]],
-            "model_input": known.model_input,
-            "output": known.texts,
-            **known.id_fields(),
-            "generator": (known.made or {})["generator"],
-            "configs": self.configs(known),
-            "responses": self.responses[place],
-        }
-        return own | {name: value for name, value in given.items() if name not in own}
 
 
 def question(given: Mapping[str, Any]) -> str:
@@ -277,61 +134,6 @@ def prompt(question: str, responses: Sequence[str]) -> str:
     )
 
 
-def evaluate(
-    lm: LocalLM,
-    work: ReplyWork,
-    settings: Settings,
-    on_item: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Evaluation:
-    """Ask about each item.
-
-    Raises:
-        NothingUsable: no item has a reply.
-    """
-    started = time.perf_counter()
-    n_before = sum(known is not None for known in work.known)
-    n_tokens = work.generate(lm, on_item) if not work.is_done else 0
-    work.refuse_if_all_failed()
-    work.pass_on(on_item)
-    n_items, n_failed = len(work.entries), len(work.errors)
-    n_cut = sum(known is not None and known.finish == ["length"] for known in work.known)
-    summary = {
-        "n_items": n_items,
-        "n_replies": n_items - n_failed,
-        "n_failed": n_failed,
-        "n_tokens_written": n_tokens,
-        "n_ended_at_the_limit": n_cut,
-    }
-    remarks = []
-    if settings.temperature == 0 and settings.top_p != 1:
-        remarks.append(f"top_p {settings.top_p}: of no effect, since temperature 0 is greedy")
-    if n_cut:
-        remarks.append(Remark("{n} replies ended at the limit, not by themselves", n=n_cut))
-    records = [] if on_item is not None else work.records()
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=n_items,
-        rows=[
-            {
-                "item": entry.name,
-                "responses": len(record["responses"]),
-                "reply": record["output"][0] if record["output"] else None,
-                "error": record.get("error"),
-            }
-            for entry, record in zip(work.entries, records, strict=False)
-        ],
-        details={"summary": summary},
-        long={"items": records},
-        headline=f"{n_items - n_failed} of {n_items} items have a reply, {n_tokens} tokens written "
-        "in this run",
-        failures=work.failures(),
-        remarks=remarks,
-        counts={"replies_from_before": n_before},
-        seconds=time.perf_counter() - started,
-    )
-
-
 def _add_data_name(command: Any) -> Any:
     """Add -d of the published script: `usc-N-FILE` gives the input and N."""
     from jaxscore.cli.flags import flag, options_of  # deferred: Python needs no flags
@@ -361,7 +163,7 @@ def _add_data_name(command: Any) -> Any:
         other_n, others = words.get("n", [n])[-1], words.get("input", [path])
         if other_n != n or any(word != path for word in others):
             raise InputError(
-                f"-d says -n {n} --input {path}, beside it -n {other_n} --input "
+                f"-d says -n {n} --input {path}, and -n {other_n} --input "
                 f"{' '.join(others)} is given; give -d alone, or -n and --input"
             )
         words |= {"n": [n], "input": [path]}
@@ -370,17 +172,136 @@ def _add_data_name(command: Any) -> Any:
     return dataclasses.replace(command, options=options, expand=expand)
 
 
-SYSTEM = System(
-    name="usc-generate",
-    what="items",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    read_rows=read_lenient_rows,
-    work=ReplyWork,
-    evaluate=evaluate,
-    array=ArrayOutput("-consistency-N", lambda settings, entries: f"-consistency-{settings.n}"),
-    published_flags=_add_data_name,
-    needs=("is_local", "generates"),
-)
+class UscGenerate(GeneratingSystem):
+    """Show a model several of its responses to a question and ask which is the most
+    consistent (universal self-consistency, arXiv 2311.17311).
+
+    input, a .json array, or a table (see --input) with these columns:
+      [{"chat_history": ["How many days?"],
+        "output": ["first response", "second", "third"]}]
+      The question is the first text of `chat_history`, else `model_input` or
+      `input`; of a published prompt only the part between its headings.
+
+    prompt, in the model's chat template (no other special token, such as a BOS, is
+    added):
+      I have generated the following responses to the question: How many days?
+      Response 0: first response
+
+      Response 1: second
+
+      Evaluate these responses.
+      Select the most consistent response based on majority consensus.
+      Format your answer as "The most consistent response is Response X" (without
+      quotes).
+      (The last two lines are one line of the prompt.)
+
+    output, the same items with
+      output        the reply, in a list
+      responses     the first N of the item's `output`
+      chat_history  the prompt, in a list
+      model_input   the prompt as the model reads it
+      prompt_token_ids, token_ids
+                    the ids of model_input, and of the reply as they were drawn
+      generator     the model
+      configs       what it generated with
+      Next to OUT is OUT.run.json: what made it, and how many items failed.
+
+    The same command continues a run that was interrupted, from its journal, and an
+    output of fewer items.
+
+      python -m jaxscore usc-generate --input samples.json --model NAME -n 8
+      python -m jaxscore usc-select --input samples-consistency-8.json
+
+    exit code: 0 all have a reply, 1 some items failed (they hold `error`),
+               2 unusable input or no reply at all; nothing is written.
+    """
+
+    name = "usc-generate"
+    item, settings, record = Item, Settings, Record
+    layout = Layout(is_ascii=True, ending="-consistency-N")
+    read = staticmethod(read_lenient_rows)
+    published_flags = PublishedFlags(_add_data_name)
+    texts_per_slot = 4
+
+    def ending(self, items: Items, settings: Settings) -> str:
+        """See `System.ending`."""
+        return f"-consistency-{settings.n}"
+
+    def prompt(self, entry: Entry, settings: Settings) -> Prompt:
+        """See `GeneratingSystem.prompt`."""
+        # The item's ids are those of its responses.
+        fields = {k: v for k, v in without_ids(entry.item).items() if k != "error"}
+        try:
+            asked, shown = question(entry.item), responses(entry.item, settings.n)
+        except InputError as problem:
+            added: dict[str, Any] = {"output": [], "responses": []}
+            return Prompt(entry.name, entry.id, fields, added=added, error=str(problem))
+        text = prompt(asked, shown)
+        added = {"chat_history": [text], "output": [], "responses": shown}
+        return Prompt(entry.name, entry.id, fields, text, added)
+
+    def seeds(self, prompts: Iterable[Prompt], settings: Settings) -> Iterator[int]:
+        """Yield a seed for each item: it does not matter what runs with it."""
+        return (settings.seed + place for place, _ in enumerate(prompts))
+
+    def n_usable(self, record: Mapping[str, Any]) -> int:
+        """See `GeneratingSystem.n_usable`."""
+        return int(super().n_usable(record) == 1)
+
+    def is_same(self, prompt: Prompt, record: Mapping[str, Any]) -> bool:
+        """See `GeneratingSystem.is_same`."""
+        return bool(record.get("chat_history") == [prompt.text])
+
+    def drawn_with(self, settings: Settings) -> dict[str, Any]:
+        """See `GeneratingSystem.drawn_with`."""
+        return {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_tokens": settings.max_new_tokens,
+            "seed": settings.seed if settings.temperature else None,
+        }
+
+    def model_input(self, lm: Any, prompt: Prompt, settings: Settings) -> str:
+        """The prompt in the chat template."""
+        message = {"role": "user", "content": str(prompt.text)}
+        return chat_template.render(lm.encoder.tokenizer, [message])
+
+    def text(self, generated: Generated) -> str:
+        """A reply as `usc-select` reads it."""
+        return generated.text.strip()
+
+    def count(self, lm: Any, texts: Texts) -> None:
+        """Count the replies that were cut."""
+        if texts.finish == ["length"]:
+            lm.counts["n_ended_at_the_limit"] += 1
+            lm.warnings[CUT] += 1
+
+    def record_of(self, prompt: Prompt, texts: Mapping[str, Any]) -> dict[str, Any]:
+        """The published fields first, then the item's others."""
+        if not texts:
+            return {**prompt.fields, **prompt.added}
+        # Text if it has the shard's name before its number.
+        number = prompt.id if isinstance(prompt.id, str) else prompt.id - 1
+        session = prompt.fields.get("session_id", prompt.fields.get("id", number))
+        own = {"session_id": session, **texts, **prompt.added, "output": texts["output"]}
+        own = {name: own[name] for name in Record.__annotations__ if name in own}
+        return own | {name: value for name, value in prompt.fields.items() if name not in own}
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Count the replies."""
+        n_items, failures, warnings = 0, [], []
+        for n_items, record in enumerate(records, start=1):
+            if "error" in record:
+                failures.append((named(f"item {n_items}", {**record}), record["error"]))
+        n_replies = n_items - len(failures)
+        if settings.temperature == 0 and settings.top_p != 1:
+            warnings.append(f"top_p {settings.top_p}: of no effect, since temperature 0 is greedy")
+        return Summary(
+            headline=f"{n_replies} of {n_items} items have a reply",
+            numbers={"n_items": n_items, "n_replies": n_replies, "n_failed": len(failures)},
+            failures=failures,
+            warnings=warnings,
+        )
+
+
+SYSTEM = UscGenerate()

@@ -6,16 +6,14 @@ word of a text. Bytes avoid both problems: the joined bytes of a text's tokens a
 
 import codecs
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.text.bounded_tokenizer import decode_ids, panics_as_errors
 from jaxscore.text.tokenizer_limits import parts
-from jaxscore.types.token_texts import byte_of
+from jaxscore.types.token_texts import BYTE, byte_of
 
 PIECE = "\ufffd"  # the replacement for an incomplete character
-_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # the name of a byte token under byte fallback
 _KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
 
@@ -146,7 +144,7 @@ class TokenBytes:
             before = self._before
             without = decode_ids(self._tokenizer, before)
             return _utf8(decode_ids(self._tokenizer, [*before, id])[len(without) :])
-        if self._falls_back and (match := _BYTE.fullmatch(name)):
+        if self._falls_back and (match := BYTE.fullmatch(name)):
             return bytes([int(match[1], 16)])
         for stored, text in self._replaced.items():
             name = name.replace(stored, text)

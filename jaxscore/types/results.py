@@ -233,6 +233,26 @@ class Strip(NamedTuple):
     context: str
     scored: ScoredRequest
 
+    def to_page(self) -> dict[str, Any]:
+        """Return the fields that a page displays, for JSON."""
+        names = ("token_ids", "tokens", "logprob", "entropy", "self_certainty", "greedy")
+        values = {name: getattr(self.scored, name) for name in names}
+        return {"title": self.title, "context": self.context, **values}
+
+    @classmethod
+    def from_page(cls, fields: Mapping[str, Any]) -> "Strip":
+        """Return the strip of `to_page`'s fields as JSON has them."""
+        scored = ScoredRequest(
+            id="",
+            token_ids=np.array(fields["token_ids"], np.int32),
+            tokens=fields["tokens"],
+            logprob=np.array(fields["logprob"], np.float32),
+            entropy=np.array(fields["entropy"], np.float32),
+            self_certainty=np.array(fields["self_certainty"], np.float32),
+            greedy=np.array(fields["greedy"], object if None in fields["greedy"] else bool),
+        )
+        return cls(fields["title"], fields["context"], scored)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LabelScores(Result):

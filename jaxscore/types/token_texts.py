@@ -3,11 +3,13 @@
 import functools
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from jaxscore.errors import one_line
 
 DARKEST = 12.0  # nats of surprisal at which the background is darkest
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # the name of a byte token under byte fallback
 STYLE = "padding:1px 0;border-radius:2px;white-space:pre-wrap"
 LEGEND = "darker: less probable; hover for numbers"
 
@@ -27,6 +29,25 @@ def token_texts(names: Sequence[str]) -> list[str]:
             for name in names
         ]
     return [name.replace("▁", " ") for name in names]
+
+
+def joined_text(names: Sequence[str]) -> str:
+    """Convert the names of consecutive tokens to their text; see `token_texts`.
+
+    A character that several tokens share is whole, and sentencepiece's names of bytes are read.
+    """
+    table = byte_of()
+    is_byte_level = any("Ġ" in name or "Ċ" in name for name in names)
+    raw = bytearray()
+    for name in names:
+        if is_byte_level and all(c in table for c in name):
+            raw += bytes(table[c] for c in name)
+        elif not is_byte_level and (byte := BYTE.fullmatch(name)):
+            raw.append(int(byte[1], 16))
+        else:
+            text = name if is_byte_level else name.replace("▁", " ")
+            raw += text.encode("utf-8", "replace")
+    return raw.decode("utf-8", "replace")
 
 
 @functools.cache

@@ -418,4 +418,4 @@ def test_reports_from_python(scorers):
     found = report.summary["sum_logprob"]
     assert found.n == 3
     assert found.mean_b == pytest.approx(sum(one["sum_logprob"] for one in other.items) / 3)
-    assert any("matched by id alone" in reported for reported in report.evaluation.remarks)
+    assert any("matched by id alone" in reported for reported in report.remarks)

@@ -59,7 +59,7 @@ def test_vote(run, write, tmp_path):
     assert report["without_gold"] == ["item 4 (id 0)"]
     assert report["summary"]["accuracy"]["Borda vote"]["n"] == 3
     assert report["settings"]["gold"] == "g"
-    assert strict((tmp_path / "v.json.run.json").read_text("utf-8"))["n_without_gold"] == 1
+    assert report["summary"]["n_without_gold"] == 1
     page = (tmp_path / "v_report.md").read_text("utf-8")
     assert page.startswith("# Choices between sampled responses: Borda vote\n\n4 of 4 items")
     assert "| Borda vote, N = 3 | 0.666667 |" in page
@@ -85,6 +85,8 @@ def test_each_command(run, write, tmp_path, command, items):
     ran = run(*words, "--gold", "g")
     assert (ran.code, ran.err) == (0, "")
     graded = strict(out.read_text("utf-8"))
+    considered = [one.pop("considered") for one in graded]
+    assert all({"right", "taken"} == one.keys() for one in considered)
     rights = [one.pop("right") for one in graded]
     assert graded == plain
     assert sorted(rights) == [False] * (len(rights) - sum(rights)) + [True] * sum(rights)

@@ -15,6 +15,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from jaxscore.cli import made
 from jaxscore.io import records as records_module
 from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
@@ -64,7 +65,8 @@ def test_mistral_first_pattern_is_warned_of_unless_it_is_replaced(run, place, mo
     assert "tokenizer.json: splits texts by a pattern that Mistral has replaced" in err
     [first] = records(folder)
     manifest = strict((folder / "out.jsonl.run.json").read_text("utf-8"))
-    assert sum("set fix_mistral_regex to true" in line for line in manifest["remarks"]) == 1
+    warnings = manifest["facts"]["warnings"]
+    assert sum("set fix_mistral_regex to true" in line for line in warnings) == 1
     content["fix_mistral_regex"] = True
     (model / "tokenizer_config.json").write_text(json.dumps(content), encoding="utf-8")
     code, _, err = run(*words)
@@ -118,9 +120,10 @@ def test_columns_of_a_users_table_keep_their_types(run, tmp_path, monkeypatch, f
     assert found.select(table.column_names).equals(table.slice(0, 2).replace_schema_metadata())
     assert found.column_names == [*table.column_names, *ARRAYS, *SUMMARY, "truncated", "error"]
     assert found.schema.field("logprob").type == pyarrow.list_(pyarrow.float32())
-    made = json.loads(found.schema.metadata[b"jaxscore"])
+    metadata = json.loads(found.schema.metadata[b"jaxscore"])
     manifest = json.loads((tmp_path / "out.parquet.run.json").read_text(encoding="utf-8"))
-    assert made == {"version": VERSION, "system": "score", "made_sha256": manifest["made_sha256"]}
+    digest = made.digest(manifest["made"])
+    assert metadata == {"version": VERSION, "system": "score", "made_sha256": digest}
     words[6] = tmp_path / "out.jsonl"
     assert run(*words, "--limit", 2)[0] == 0
     for row, line in zip(found.to_pylist(), records(tmp_path), strict=True):
@@ -189,6 +192,8 @@ def test_fields_order_and_ids(run, place, scorers):
         "in.jsonl",
         "out.jsonl",
         "out.jsonl.report.html",
+        "out.jsonl.report.json",
+        "out.jsonl.report.md",
         "out.jsonl.run.json",
     ]
     # No lock file and no write-ahead log are left.
@@ -241,7 +246,7 @@ def test_the_closing_block(run, place):
     code, out, _ = run(*words)
     assert code == 0
     block = {line.split()[0]: line for line in out.splitlines()}
-    titles = "done shared model result boundary  files   journal"
+    titles = "done shared model result boundary  files     journal"
     assert [line[:9].strip() for line in out.splitlines()] == titles.split(" ")
     assert re.search(
         r"\n {9}mean log-probability per token over 1 requests: -\d+\.\d+ \(joint\), -\d+\.\d+ "
@@ -254,8 +259,9 @@ def test_the_closing_block(run, place):
     assert block["boundary"] == "boundary joint: of 2 requests separate would change 1"
     mean = records(folder)[0]["mean_logprob"]
     assert block["result"].endswith(f"log-probability {mean:.4f} nats per token, 3 tokens")
-    names = ("out.jsonl", "out.jsonl.report.html", "out.jsonl.run.json")
-    assert "files    " + "\n         ".join(str(folder / name) for name in names) in out
+    reports = (f"out.jsonl.report.{ending}" for ending in ("md", "json", "html"))
+    paths = [str(folder / name) for name in ("out.jsonl", *reports, "out.jsonl.run.json")]
+    assert "files    " + "\n         ".join(paths) in out
 
 
 def test_quiet_leaves_stdout_as_it_is(run, place):

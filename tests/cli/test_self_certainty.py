@@ -10,12 +10,11 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.cli import model_flags
-from jaxscore.io import json_output
 from jaxscore.scorer import WINDOW, Scorer
 from jaxscore.systems import self_certainty
+from jaxscore.systems.self_certainty.confidences import read_inputs
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
-from tests.systems.works import begin
 
 ITEMS = [
     {"session_id": "a", "model_input": "Who ran?", "output": [" the cat", " a dog ran"]},
@@ -154,7 +153,7 @@ def test_a_run_goes_on_where_another_ended(run, folder, counted):
         (whole[:1], ["item 2 (session_id b), output 1", "item 2 (session_id b), output 3"]),
         (
             [whole[0] | {"confidence_list": [whole[0]["confidence_list"][0], None]}, whole[1]],
-            ["item 1 (session_id a), output 2"],
+            ["item 1 (session_id a), output 1", "item 1 (session_id a), output 2"],
         ),
     ):
         path.write_text(json.dumps(records), encoding="utf-8")
@@ -176,7 +175,7 @@ def test_a_published_file_is_continued(run, folder, counted):
     path.write_text(json.dumps(published), encoding="utf-8")
     code, _, err = run(*flags(folder))
     assert code == 1
-    assert "1 of them do not say how they were computed and are kept as they are" in err
+    assert "1 items do not say how they were computed and are kept as they are" in err
     assert [one.split(",")[0] for one in counted] == ["item 2 (session_id b)"] * 2
     first, second = result(folder)
     assert first == published[0]
@@ -277,42 +276,28 @@ def test_a_changed_item_is_scored_again(run, folder, counted):
     assert result(folder)[0]["output"] == [" the cat", " a fish"]
 
 
-def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
+def test_an_interrupt_leaves_the_output_and_its_manifest(run, folder, monkeypatch):
     many = [ITEMS[0] | {"model_input": f"Question {k}?"} for k in range(5)]
     (folder / "in.json").write_text(json.dumps(many), encoding="utf-8")
+    assert run(*flags(folder, "--limit", 2, "--output", folder / "out.json")).code == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
     genuine = Scorer.stream
 
     def interrupted(self, requests, **options):
         for k, scored in enumerate(genuine(self, requests, **options)):
-            if k == 5:
+            if k == 3:
                 raise KeyboardInterrupt
             yield scored
 
     monkeypatch.setattr(Scorer, "stream", interrupted)
-    path = folder / "in-confidence-list.json"
-    code, out, err = run(*flags(folder))
+    code, out, err = run(*flags(folder, "--output", folder / "out.json"))
     assert (code, out) == (130, "")
-    assert f"interrupted; {path} holds the items that were finished" in err
-    assert [one["processed_index"] for one in result(folder)] == [0, 1]
+    assert "interrupted; unfinished files are left as they were" in err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
     monkeypatch.setattr(Scorer, "stream", genuine)
-    lengths = []
-    write = json_output.GrowingArray._write
-
-    def written(self):
-        write(self)
-        lengths.append(len(result(folder)))
-
-    monkeypatch.setattr(json_output, "PAUSE", 0.0)
-    monkeypatch.setattr(json_output, "SHARE", 0)
-    monkeypatch.setattr(json_output.GrowingArray, "_write", written)
-    assert run(*flags(folder)).code == 0
-    assert lengths == [3, 4, 5]
-    assert len(result(folder)) == 5
-    assert sorted(one.name for one in folder.iterdir()) == [
-        "in-confidence-list.json", "in-confidence-list.json.run.json",
-        "in-confidence-list_report.html", "in.json",
-    ]  # fmt: skip
+    assert run(*flags(folder, "--output", folder / "out.json")).code == 0
+    assert len(result(folder, "out.json")) == 5
 
 
 def test_an_interrupt_before_anything_is_done(run, folder, monkeypatch):
@@ -355,7 +340,10 @@ def test_outputs_that_are_too_long(run, folder):
         ("[]", ["in.json: there is no item in it"]),
         ('[{"output": ["x"]}]', ['no item can be used; item 1: no field "model_input"']),
         ('{"a": 1}\n{"a": 1}\n', ["in.json:2: found more than one JSON value (JSONL?)"]),
-        ('[{"model_input": "", "output": []}, 3]', ["in.json: item 2 is a whole number"]),
+        (
+            '[{"model_input": "", "output": []}, 3]',
+            ["in.json: item 2 is a whole number"],
+        ),
     ],
 )
 def test_unusable_input(run, folder, monkeypatch, text, parts):
@@ -389,12 +377,15 @@ def test_usage_that_cannot_work(run, folder, monkeypatch):
 def test_a_window_holds_some_batches_of_text_and_every_output_of_an_item():
     text = "x" * 3000  # about 1,000 tokens
     given = [{"model_input": text, "output": [text] * 20} for _ in range(100)]
-    work = begin("self-certainty", given)
-    wanted = [(k, place) for k in range(100) for place in range(20)]
+    settings = self_certainty.Settings()
+    items = [
+        self_certainty.Scorable(read_inputs("", one, settings), [*range(20)], is_missing=True)
+        for one in given
+    ]
     # 64 batches of 4,096 tokens hold 262 outputs, of which 12 or 13 inputs are shared
-    assert 240 < self_certainty.window_size(work, wanted, 4096) < 262
-    assert self_certainty.window_size(work, wanted, 16) == 20
-    assert self_certainty.window_size(work, wanted, 1 << 22) == WINDOW
+    assert 240 < self_certainty.window_size(items, 4096) < 262
+    assert self_certainty.window_size(items, 16) == 20
+    assert self_certainty.window_size(items, 1 << 22) == WINDOW
 
 
 @pytest.mark.slow
@@ -416,8 +407,6 @@ def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch
     assert run(*flags(folder, "--journal", folder / "b")).code == 0
     assert path.read_bytes() == whole
     assert counted[0] == "item 8, output 1"  # the fourth window begins in it
-    facts = strict((folder / "in-confidence-list.json.run.json").read_text(encoding="utf-8"))
-    assert facts["outputs_from_before"] == 27
 
 
 def test_batch_size_is_told_as_of_no_effect(run, folder):

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.engine import generation as generator_module
-from jaxscore.systems.usc_generate import ReplyWork
+from jaxscore.systems.usc_generate import UscGenerate
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict, with_text_prompts
 
@@ -63,7 +63,7 @@ def test_prompts_and_replies(run, folder, asked):
     path = folder / "in-consistency-2.json"
     lines = out.splitlines()
     assert lines[0].startswith("done     3 items, 0 failed in ")
-    assert lines[2] == ("result   3 of 3 items have a reply, 15 tokens written in this run")
+    assert lines[2] == "result   3 of 3 items have a reply"
     assert lines[3:] == [f"files    {path}", f"         {path}.run.json"]
     records = result(folder)
     for k, (record, request) in enumerate(zip(records, asked, strict=True)):
@@ -88,7 +88,9 @@ def test_prompts_and_replies(run, folder, asked):
 def test_a_real_model_writes(run, folder):
     code, out, err = run(*flags(folder, "--max-new-tokens", 3, "--batch-tokens", 1024))
     assert code == 0
-    assert "3 of 3 items have a reply, 9 tokens written in this run" in out
+    assert "3 of 3 items have a reply" in out
+    counts = result(folder, "in-consistency-2.json.run.json")["facts"]["counts"]
+    assert counts == {"n_ended_at_the_limit": 3, "n_tokens_written": 9}
     assert "3 replies ended at the limit, not by themselves" in err
     for record in result(folder):
         [reply] = record["output"]
@@ -149,7 +151,8 @@ def test_items_that_fail(run, folder, asked):
     assert [one.id for one in asked] == ["item 1 (id 0)", "item 3 (id 1)", "item 3 (id 1)"]
 
 
-def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
+def test_an_interrupt_leaves_no_file(run, folder, asked, monkeypatch):
+    """The journal has what was finished."""
     genuine = generator_module.Generator.stream
 
     def interrupted(self, requests):
@@ -161,11 +164,11 @@ def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
     monkeypatch.setattr(generator_module.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
-    assert "holds the items that were finished, and the same command goes on" in err
-    assert len(result(folder)) == 2
+    assert "interrupted; unfinished files are left as they were" in err
+    assert [one.name for one in folder.iterdir()] == ["in.json"]
     monkeypatch.setattr(generator_module.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
-    assert len(asked) == 3
+    assert len(asked) == 2 + 3
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_the_settings_of_the_samples_are_not_those_of_the_replies(run, folder, a
 
 def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypatch):
     """Though those that failed before are asked for once more, which would move the others."""
-    monkeypatch.setattr(ReplyWork, "texts_per_slot", 1)
+    monkeypatch.setattr(UscGenerate, "texts_per_slot", 1)
     items = [ITEMS[k % 3] | {"chat_history": [f"How many {k}?"]} for k in range(7)]
     items[0]["chat_history"] = ["fails"]
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")

@@ -12,18 +12,16 @@ from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
+from jaxscore.shell.items import item_of, read_file
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
-from jaxscore.systems.chronologic import read_example as read_question
-from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item, usable
 from jaxscore.systems.paths import SYSTEM as PATHS_SYSTEM
-from jaxscore.systems.paths import cases_of
-from jaxscore.systems.paths import read_example as read_path_example
+from jaxscore.systems.paths import name_of
 from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem import load as load_suite
-from jaxscore.systems.probsem import remarks as suite_remarks
-from jaxscore.systems.probsem.suite import read_example as read_context_example
+from jaxscore.systems.probsem import SYSTEM as PROBSEM
+from jaxscore.systems.probsem import repeated_queries
+from jaxscore.systems.probsem.suite import load as load_suite
 from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.systems.score import SYSTEM as SCORE
@@ -75,16 +73,25 @@ def rag(read):
     return lambda path: read(path.parent)
 
 
-def shots(read):
+def shots(system):
     """A reader of few-shot examples, as commands read them."""
+
+    def read(value, _, where):
+        return system.example(item_of(system.item, dict(value), where), where)
+
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
+
+
+def items_of(system):
+    """A reader of a file's items, as commands read them."""
+    return lambda path: read_file(system, path, system.settings())
 
 
 # name of the file, what is good in it, the reader
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
-    "select": ("in.json", [SAMPLE], functools.partial(read_file, SELECT)),
+    "select": ("in.json", [SAMPLE], items_of(SELECT)),
     "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
     "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
     "records": (
@@ -96,16 +103,15 @@ WHOLE = {
     "suite": ("p_t.json", SUITE, lambda path: load_suite(path.parent, "p", "t")),
 }
 LINES = {
-    "score": (PLAIN, lambda path: list(iterate_file(SCORE, path))),
-    "score's check": (PLAIN, functools.partial(check_file, SCORE)),
-    "paths": (PATHS, functools.partial(read_file, PATHS_SYSTEM)),
-    "chronologic": (QUESTION, functools.partial(read_file, CHRONOLOGIC)),
-    "examples of score": (PLAIN, shots(functools.partial(read_item, SCORE))),
-    "examples of paths": (PATHS, shots(read_path_example)),
-    "examples of chronologic": (QUESTION, shots(read_question)),
-    "examples of probsem": ({"text": "A", "expected": 0}, shots(read_context_example)),
-    "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
-    "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
+    "score": (PLAIN, items_of(SCORE)),
+    "paths": (PATHS, items_of(PATHS_SYSTEM)),
+    "chronologic": (QUESTION, items_of(CHRONOLOGIC)),
+    "examples of score": (PLAIN, shots(SCORE)),
+    "examples of paths": (PATHS, shots(PATHS_SYSTEM)),
+    "examples of chronologic": (QUESTION, shots(CHRONOLOGIC)),
+    "examples of probsem": ({"text": "A", "expected": 0}, shots(PROBSEM)),
+    "choose": (CHOICE, items_of(CHOOSE)),
+    "perplexity": ({"id": "a", "text": "The cat"}, items_of(PERPLEXITY)),
     "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
 }
 
@@ -191,7 +197,7 @@ def test_any_value_as_gold(value):
 def test_any_values_in_an_items_fields(tmp_path, item):
     """What is read is decided, or fails by name, and can be written."""
     path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
-    entries = read_file(SELECT, path)
+    entries = items_of(SELECT)(path).entries()
     assert not any(UNPRINTABLE.search(entry.name) for entry in entries)
     for system, settings in (
         ("select", {"best_n": 2}),
@@ -236,18 +242,20 @@ def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
     def lines(*items):
         return put(path, b"".join(json.dumps(item).encode() + b"\n" for item in items))
 
-    got = outcome(lambda: read_file(CHRONOLOGIC, lines(QUESTION, question)), path)
+    got = outcome(lambda: items_of(CHRONOLOGIC)(lines(QUESTION, question)), path)
     if not isinstance(got, InputError):
-        assert len(got) == 2
-        json_text([dataclasses.asdict(entry) for entry in got])
-        for entry in usable(got):
-            answer_scores.requests(entry)
-        answer_scores.repeated_answers(usable(got))
-        answer_scores.without_right_answer(usable(got))
-    got = outcome(lambda: read_file(PATHS_SYSTEM, lines(PATHS, paths)), f"{path}:2")
+        assert got.n_all == 2
+        json_text([dataclasses.asdict(entry) for entry in got.entries()])
+        for item in got:
+            answer_scores.requests(item)
+            record = {"answers": item.answer_strings, "truth": item.answer_probabilities}
+            answer_scores.repeated_answers([record], "answers")
+            answer_scores.without_right_answer([record])
+    got = outcome(lambda: items_of(PATHS_SYSTEM)(lines(PATHS, paths)), f"{path}:2")
     if not isinstance(got, InputError):
-        assert not any(UNPRINTABLE.search(one.name) for own in cases_of(got) for one in own)
-    outcome(lambda: list(iterate_file(SCORE, lines(PLAIN, request))), f"{path}:2")
+        names = [name_of(one.id, shown) for one in got.entries() for shown in one.item.paths]
+        assert not any(map(UNPRINTABLE.search, names))
+    outcome(lambda: items_of(SCORE)(lines(PLAIN, request)), f"{path}:2")
 
 
 @HOSTILE
@@ -258,7 +266,7 @@ def test_any_values_in_a_suites_fields(folder, suite, context):
     path = put(folder / "p_t.json", json.dumps(suite).encode())
     got = outcome(lambda: load_suite(folder, "p", "t"), path)
     if not isinstance(got, InputError):
-        suite_remarks(got)
+        repeated_queries([{"queries": got.queries}])
 
 
 def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
@@ -270,11 +278,12 @@ def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
         "answer_probabilities": [0] * 30_001,
     }
     path = put(tmp_path / "in.jsonl", json.dumps(question).encode())
-    entries = read_file(CHRONOLOGIC, path)
-    assert answer_scores.repeated_answers(entries) == [
-        f"{entries[0].name}: answer '29999' occurs more than once"
+    [item] = items_of(CHRONOLOGIC)(path)
+    record = {"line": 1, "answers": item.answer_strings}
+    assert answer_scores.repeated_answers([record], "answers") == [
+        "line 1: answer '29999' occurs more than once"
     ]
     put(tmp_path / "p.txt", b"")
     put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())
-    [remark] = suite_remarks(load_suite(tmp_path, "p", "t"))
-    assert remark.startswith("query '7' occurs 2 times")
+    [warning] = repeated_queries([{"queries": load_suite(tmp_path, "p", "t").queries}])
+    assert warning.startswith("query '7' occurs 2 times")

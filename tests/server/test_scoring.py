@@ -34,7 +34,7 @@ def expected(scorer, items, **options):
     given = [read_request(item, k, "it") for k, item in enumerate(items, start=1)]
     results = scorer.score([request for request, _ in given], **options)
     records = (
-        record_of(scored, extra, summary_only=summary_only)
+        {"id": scored.id, **record_of(scored, summary_only=summary_only), **extra}
         for (_, extra), scored in zip(given, results, strict=True)
     )
     return [json.loads(json_line(one)) for one in records]

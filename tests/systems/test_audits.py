@@ -11,7 +11,7 @@ from jaxscore import Request, Scorer, evaluate
 from jaxscore.io.json_input import read_jsonl
 from jaxscore.systems import audits, scoring_run
 from jaxscore.systems.audits import Answers
-from jaxscore.systems.probsem import load
+from jaxscore.systems.probsem.suite import load
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import failed
 from tests.conftest import CASES

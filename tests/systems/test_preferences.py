@@ -2,13 +2,14 @@
 
 import copy
 import functools
+import json
 
 import pytest
 import torch
 import transformers
 
 from jaxscore import evaluate
-from jaxscore.systems.preferences import split_prompt
+from jaxscore.systems.preferences import SYSTEM, Settings, split_prompt
 from tests.conftest import CASES, ROOT
 
 pytestmark = pytest.mark.numeric
@@ -87,7 +88,7 @@ def test_texts_against_pytorch(scorers, name, max_length):
     assert report.items[0]["id"] == 1
     margins = [one["ref_chosen_logps"] - one["ref_rejected_logps"] for one in report.items]
     assert report.summary["mean_margin"] == pytest.approx(sum(margins) / 3)
-    remarks = " ".join(report.evaluation.remarks)
+    remarks = " ".join(report.remarks)
     assert ("more than 9 tokens" in remarks) == bool(max_length)
     assert "the prompt alone has other last tokens" in remarks  # of the one that ends in a blank
 
@@ -106,7 +107,7 @@ def test_completions_that_a_template_writes_alike_fail(scorers, monkeypatch):
     report = evaluate("preferences", scorers("tiny-qwen2"), rows)
     assert ["error" in record for record in report.items] == [True, False, False]
     assert "the chat template writes the same text for both" in report.items[0]["error"]
-    [remark] = report.evaluation.remarks
+    [remark] = report.remarks
     assert remark.startswith("1 pairs have a completion whose reasoning the chat template leaves")
 
 
@@ -145,7 +146,7 @@ def test_a_pair_that_cannot_be_scored_fails_alone(scorers):
     for record, text in zip(report.items[1:-1], texts, strict=True):
         assert text in record["error"]
         assert "ref_chosen_logps" not in record
-    assert len(report.failures) == len(bad)
+    assert [name for name, _ in report.failures] == [str(k) for k in range(2, 10)]
     assert report.summary["n_pairs"] == 2
 
 
@@ -161,3 +162,16 @@ def test_a_pair_that_cannot_be_scored_fails_alone(scorers):
 def test_implicit_prompts(chosen, rejected, prompt):
     n = len(prompt)
     assert split_prompt(chosen, rejected) == (prompt, chosen[n:], rejected[n:])
+
+
+def test_the_summary_of_stored_and_merged_records_is_that_of_one_run(scorers):
+    rows = [*PLAIN, {"id": "bad", "chosen": "a"}]
+    first, second, both = (
+        evaluate("preferences", scorers("tiny-gpt2"), part)
+        for part in (rows[:2], [dict(rows[2]), rows[3]], rows)
+    )
+    stored = [json.loads(json.dumps(report.items)) for report in (first, second, both)]
+    assert SYSTEM.summarize(stored[2], Settings()) == both.found
+    merged = SYSTEM.summarize(stored[0] + stored[1], Settings())
+    assert merged.numbers == pytest.approx(both.summary, rel=1e-5)
+    assert merged.failures == both.failures

@@ -83,7 +83,7 @@ def test_score_in_plain_text(scorer):
     assert "its context is blank" in c["error"]
     assert [failure.name for failure in report.failures] == ["c"]
     assert report.settings["fewshot_left_out"] == 1
-    assert report.evaluation.remarks == [
+    assert report.remarks == [
         "fewshot: items that are one of the examples, and are scored after the others alone: 1"
     ]
     apart = evaluate("score", scorer, ITEMS, fewshot=SHOTS, boundary="separate")
@@ -387,8 +387,8 @@ def test_a_template_that_leaves_out_the_question_is_refused_by_each_system(score
     scorer = scorer_with("<assistant>")
     match = "its chat template leaves out the text of message"
     if system == "preferences":  # whose report has an error for each item
-        [failure] = evaluate(system, scorer, items).failures
-        assert match in failure.error
+        [(_, why)] = evaluate(system, scorer, items).failures
+        assert match in why
         return
     with pytest.raises(InputError, match=match):
         evaluate(system, scorer, items, **settings)

@@ -11,45 +11,53 @@ from jaxscore.systems import sample
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer_files import load_tokenizer
 from tests.conftest import CASES, MODELS
-from tests.systems.works import begin
+from tests.systems.checked import checked_items
 
 TOKENIZERS = sorted(path.name for path in (CASES / "tokenizers").iterdir() if path.is_dir())
 SAID = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who ran?"}]
 
 
+def prompts(source, **options):
+    items, settings = checked_items("sample", source, n=1, **options)
+    return [sample.SYSTEM.prompt(entry, settings) for entry in items.entries()]
+
+
 def load(tmp_path, *lines, **options):
     text = [one if isinstance(one, str) else json.dumps(one) for one in lines]
     (tmp_path / "in.jsonl").write_text("".join(f"{one}\n" for one in text), encoding="utf-8")
-    return begin("sample", tmp_path / "in.jsonl", n=1, **options)
+    return prompts(tmp_path / "in.jsonl", **options)
+
+
+def fields(prompt):
+    """The item's fields in the record."""
+    return {k: v for k, v in sample.SYSTEM.record_of(prompt, {}).items() if k != "output"}
 
 
 def test_prompts_of_a_file(tmp_path):
-    work = load(
+    first, second, third = load(
         tmp_path, {"id": "a", "prompt": "Who?", "answer": 7}, "", {"messages": SAID}, {"prompt": ""}
     )
-    first, second, third = work.prompts
-    assert work.entries[0].name == f"{tmp_path / 'in.jsonl'}:1 (id a)"
-    assert (first.prompt, sample.history(first.prompt)) == ("Who?", ["Who?"])
-    assert first.given == {"id": "a", "prompt": "Who?", "answer": 7}
-    assert (second.prompt, sample.history(second.prompt)) == (SAID, ["Who ran?"])
-    assert second.given == {"id": 3, "messages": SAID}  # the line of the file
-    assert (third.prompt, third.given["id"], work.errors) == ("", 4, {})
-    [only] = load(tmp_path, {"prompt": "a"}, {"prompt": "b"}, limit=1).prompts
-    assert only.prompt == "a"
+    assert first.name == f"{tmp_path / 'in.jsonl'}:1 (id a)"
+    assert (first.text, sample.history(first.text)) == ("Who?", ["Who?"])
+    assert fields(first) == {"id": "a", "prompt": "Who?", "answer": 7}
+    assert (second.text, sample.history(second.text)) == (SAID, ["Who ran?"])
+    assert fields(second) == {"id": 3, "messages": SAID}  # the line of the file
+    assert (third.text, fields(third)["id"], third.error) == ("", 4, None)
+    [only] = load(tmp_path, {"prompt": "a"}, {"prompt": "b"}, limit=1)
+    assert only.text == "a"
 
 
 def test_prompts_of_a_table(tmp_path):
     """A list of messages is JSON text there, and a bad row fails alone."""
     path, said = tmp_path / "in.csv", json.dumps(SAID).replace('"', '""')
     path.write_text(f'id,said,answer\na,"{said}",7\nb,Who ran?,8\n', encoding="utf-8")
-    work = begin("sample", path, n=1, columns={"messages": "said"})
-    first, _ = work.prompts
-    assert (first.prompt, first.given["answer"], [*work.errors]) == (SAID, "7", [1])
-    assert work.entries[1].name == f"{path}:3 (id b)"
-    assert work.errors[1].startswith('field "messages" is ')
+    first, second = prompts(path, columns={"messages": "said"})
+    assert (first.text, fields(first)["answer"], first.error) == (SAID, "7", None)
+    assert second.name == f"{path}:3 (id b)"
+    assert second.error.startswith('field "messages" is ')
     path.write_text("prompt,question\nx,Who?\n", encoding="utf-8")
-    [one] = begin("sample", path, n=1, columns={"prompt": "question"}).prompts
-    assert (one.prompt, one.given) == ("Who?", {"id": 2, "prompt": "Who?"})
+    [one] = prompts(path, columns={"prompt": "question"})
+    assert (one.text, fields(one)) == ("Who?", {"id": 2, "prompt": "Who?"})
 
 
 @pytest.mark.parametrize(
@@ -71,9 +79,9 @@ def test_prompts_of_a_table(tmp_path):
     ],
 )
 def test_a_prompt_that_cannot_be_used_fails_alone(tmp_path, bad, why):
-    errors = load(tmp_path, {"prompt": "a"}, bad).errors
-    assert [*errors] == [1]
-    assert why in errors[1]
+    first, second = load(tmp_path, {"prompt": "a"}, bad)
+    assert first.error is None
+    assert why in second.error
     with pytest.raises(InputError, match=r"no item can be used; .*in.jsonl:1: "):
         load(tmp_path, bad)
 
@@ -81,10 +89,10 @@ def test_a_prompt_that_cannot_be_used_fails_alone(tmp_path, bad, why):
 def test_half_a_surrogate_pair_given_in_python():
     half = "\ud800"
     for bad in ({"prompt": half}, {"messages": [{"role": "user", "content": half}]}):
-        errors = begin("sample", [{"prompt": "a"}, bad], n=1).errors
-        assert "contains a lone surrogate (invalid Unicode)" in errors[1]
-    with pytest.raises(InputError, match="item 2 is a string, expected an object"):
-        begin("sample", [{"prompt": "a"}, "b"], n=1)
+        _, failed = prompts([{"prompt": "a"}, bad])
+        assert "contains a lone surrogate (invalid Unicode)" in failed.error
+    with pytest.raises(InputError, match="item 2: found a string, expected an object"):
+        prompts([{"prompt": "a"}, "b"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, part):
 
 
 def seeds(given, seed=0):
-    return [one.seed for one in begin("sample", given, n=1, seed=seed).prompts]
+    return list(sample.SYSTEM.seeds(prompts(given), sample.Settings(n=1, seed=seed)))
 
 
 ASKED = st.fixed_dictionaries(

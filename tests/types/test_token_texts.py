@@ -2,7 +2,7 @@
 
 import math
 
-from jaxscore.types.token_texts import DARKEST, token_texts, tokens_html
+from jaxscore.types.token_texts import DARKEST, joined_text, token_texts, tokens_html
 
 
 def test_the_text_of_byte_level_tokens():
@@ -33,3 +33,10 @@ def test_a_token_without_a_probability_and_markup():
     assert "&lt;script&gt;" in page
     assert "no probability: no token before it" in page
     assert "a↵" in page
+
+
+def test_joined_text_has_whole_characters():
+    assert joined_text(["Ġ", "Ã", "Ħ", "Ã"]) == " Ä�"
+    assert joined_text(["Ġa", "<|end▁of|>"]) == " a<|end▁of|>"
+    assert joined_text(["▁a", "<0xC3>", "<0x84>", "b"]) == " aÄb"
+    assert joined_text([]) == ""

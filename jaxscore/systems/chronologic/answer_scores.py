@@ -6,14 +6,14 @@ become probabilities by a softmax, and the Brier score says how far they are fro
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.systems.entries import SHOWN, Entry
+from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.systems.prompt_settings import PLAIN, Prompting
 from jaxscore.systems.system import Decision, Metric
 from jaxscore.types.requests import Request
@@ -91,27 +91,18 @@ class Question:
         return f"{frame}QUESTION: {self.main_question}\nANSWER: "
 
 
-Entries = Sequence[Entry[Question]]  # usable ones
-
-
 def right_answers(truth: Sequence[float]) -> list[bool]:
     """Whether each answer has truth 1."""
     return [value == 1.0 for value in truth]
 
 
-MARKS = {
-    "within_noise": "most probable answer",
-    "correct_within_noise": "whether it is correct",
-}
-
-
 def _scores(record: Mapping[str, Any]) -> list[float]:
-    """The scores of a stored record.
+    """The scores of a stored record, in which an infinite one is a text.
 
     Raises:
         InputError: there is not one for each answer.
     """
-    scores: list[float] = record["scores"]
+    scores = [float(score) for score in record["scores"]]
     if len(scores) != len(record["answers"]):
         expected = len(record["answers"])
         raise InputError(f'field "scores" has {len(scores)} entries, expected {expected}')
@@ -125,11 +116,11 @@ def _right_probability(record: Mapping[str, Any]) -> float | None:
 
 
 def _right_from_wrong(record: Mapping[str, Any]) -> float:
-    return margins.right_from_wrong(record["scores"], right_answers(record["truth"]))
+    return margins.right_from_wrong(_scores(record), right_answers(record["truth"]))
 
 
 def _lead(record: Mapping[str, Any]) -> float:
-    return margins.lead(record["scores"])
+    return margins.lead(_scores(record))
 
 
 def _top_answer(record: Mapping[str, Any]) -> str:
@@ -159,7 +150,7 @@ class AnswerRecord(TypedDict, total=False):
         ),
         Decision(
             "most probable answer", False, "mean log-probability", _top_answer, _lead,
-            "within_noise", "top_answer",
+            "within_noise", "top_answer", "mean_logprob",
         ),
     ]  # fmt: skip
     n_tokens: list[int]
@@ -169,7 +160,7 @@ class AnswerRecord(TypedDict, total=False):
         bool | None,
         Decision(
             "the most probable answer is right", True, "mean log-probability", None,
-            _right_from_wrong, "correct_within_noise",
+            _right_from_wrong, "correct_within_noise", spread="mean_logprob",
         ),
     ]  # fmt: skip
     truncated: list[int]
@@ -177,25 +168,33 @@ class AnswerRecord(TypedDict, total=False):
     correct_within_noise: bool | None
 
 
-def repeated_answers(entries: Entries) -> list[str]:
-    """Remarks on questions with an answer twice: legal, and each of them gets a share."""
+def repeated_answers(records: Iterable[Mapping[str, Any]], field: str) -> list[str]:
+    """Warnings about questions with an answer twice: valid, and each of them gets a share.
+
+    Args:
+        field: of the records, with the answers.
+    """
     out = []
-    for entry in entries:
-        [(answer, count)] = collections.Counter(entry.value.answer_strings).most_common(1)
-        if count > 1:
-            out.append(f"{entry.name}: answer {answer[:SHOWN]!r} occurs more than once")
+    for record in records:
+        if "error" not in record:
+            [(answer, count)] = collections.Counter(record[field]).most_common(1)
+            if count > 1:
+                out.append(
+                    f"{name_of(record, 'line')}: answer {answer[:SHOWN]!r} occurs more than once"
+                )
     return out
 
 
-def without_right_answer(entries: Entries) -> list[str]:
-    """Remarks on questions without a right answer: legal, as in the published script."""
+def without_right_answer(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Warnings about questions without a right answer: valid, as in the published script."""
     out = []
-    for entry in entries:
-        if not any(entry.value.is_right):
+    for record in records:
+        if "error" not in record and not any(right_answers(record["truth"])):
             why = "no answer has probability 1"
-            if not any(entry.value.answer_probabilities):
+            if not any(record["truth"]):
                 why = "no answer is correct, so no Brier score of 0 is possible"
-            out.append(f"{entry.name}: {why}; top accuracy leaves the question out")
+            name = name_of(record, "line")
+            out.append(f"{name}: {why}; top accuracy leaves the question out")
     return out
 
 
@@ -212,38 +211,32 @@ def split(prompt: str, answer: str, separator: str | None) -> tuple[str, str]:
 
 
 def requests(
-    question: Entry[Question],
+    question: Question,
     *,
     metadata: bool = True,
     prompting: Prompting = PLAIN,
     separator: str | None = None,
 ) -> list[Request]:
     """One per answer; `separator` is as of `split`."""
-    key = question.value.context(metadata)
+    key = question.context(metadata)
     context = prompting.context_of(split(key, "", separator)[0], key)
     return [
-        Request(
-            f"{question.id}.{place}",
-            context,
-            prompting.continuation_of(split(key, answer, separator)[1]),
-        )
-        for place, answer in enumerate(question.value.answer_strings, start=1)
+        Request(str(place), context, prompting.continuation_of(split(key, answer, separator)[1]))
+        for place, answer in enumerate(question.answer_strings, start=1)
     ]
 
 
 def record_of(
-    entry: Entry[Question], results: Sequence[ScoredRequest], boundary: str
+    question: Question, results: Sequence[ScoredRequest], boundary: str
 ) -> dict[str, Any]:
-    """The record of a question: `error` and no scores if an answer failed.
+    """The record of a question without `line`: `error` and no scores if an answer failed.
 
     Args:
         results: one for each of `requests`.
         boundary: the setting; "upstream" gives an answer with no token left the score 0.0, as
             the published script does, and any other fails the question.
     """
-    question = entry.value
     record: dict[str, Any] = {
-        "line": entry.id,
         "question": question.main_question,
         "question_category": question.question_category,
         "answers": list(question.answer_strings),

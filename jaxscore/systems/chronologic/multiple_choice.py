@@ -17,7 +17,6 @@ from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
-from jaxscore.systems.entries import Entry
 from jaxscore.systems.system import Decision, Metric
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
@@ -102,10 +101,6 @@ def _likeliest_option(record: Mapping[str, Any]) -> str:
 
 
 STATISTIC = "log-probability of a letter"
-MARKS = {
-    "within_noise": "likeliest letter",
-    "letter_correct_within_noise": "whether it is correct",
-}
 
 
 class LetterRecord(TypedDict, total=False):
@@ -130,7 +125,7 @@ class LetterRecord(TypedDict, total=False):
         list[float] | None,
         Decision(
             "option of the likeliest letter", False, STATISTIC, _likeliest_option, _lead,
-            "within_noise", "likeliest",
+            "within_noise", "likeliest", "label_logprob",
         ),
     ]  # fmt: skip
     letter_outside: float | None
@@ -138,7 +133,7 @@ class LetterRecord(TypedDict, total=False):
         bool | None,
         Decision(
             "the likeliest letter is right", True, STATISTIC, None, _right_from_wrong,
-            "letter_correct_within_noise",
+            "letter_correct_within_noise", spread="label_logprob",
         ),
     ]  # fmt: skip
     letter_brier: Annotated[float | None, Metric("Brier score of the letters")]
@@ -254,13 +249,12 @@ def listed_letter_mass(scores: ListedLabelScores) -> LetterMass:
 
 
 def record_of(
-    entry: Entry[Question], quiz: Quiz, written: Generated, letters: LetterMass
+    question: Question, quiz: Quiz, written: Generated, letters: LetterMass
 ) -> dict[str, Any]:
-    """The record of a question; one without generated text has `error`."""
+    """The record of a question without `line`; one without generated text has `error`."""
     record: dict[str, Any] = {
-        "line": entry.id,
-        "question": entry.value.main_question,
-        "question_category": entry.value.question_category,
+        "question": question.main_question,
+        "question_category": question.question_category,
         "prompt": quiz.prompt,
         "choices": list(quiz.choices),
         "truth": list(quiz.truth),
@@ -295,12 +289,12 @@ def record_of(
     return record
 
 
-def with_letters(records: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+def with_letters(records: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """The records whose letters have known probabilities."""
     return where(records, lambda record: record.get("letter_probabilities") is not None)
 
 
-def count_responses(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def count_responses(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Counts of the responses, and one mean.
 
     Returns:

@@ -231,7 +231,7 @@ def _responses(counts: Mapping[str, Any]) -> str:
 
 
 def _answer_items(source: Source) -> Items:
-    every = source.record["questions"]
+    every = source.items
     order = worst_first(every, lambda one: (-one["brier"],))
     places = order[: n_listed(len(order))]
     questions = [every[place] for place in places]
@@ -258,7 +258,7 @@ def _answer_items(source: Source) -> Items:
 
 
 def _letter_items(source: Source) -> Items:
-    every = source.record["questions"]
+    every = source.items
     order = worst_first(every, lambda one: (one["skill"], -(one["letter_brier"] or 0)))
     questions = [every[place] for place in order[: n_listed(len(order))]]
     return _items(
@@ -341,7 +341,11 @@ def _answer_rows(result: Result) -> list[Row]:
     columns = ("answers", "truth", "scores", "probabilities", "n_tokens")
     values = zip(kinds, *(result[name] for name in columns), strict=True)
     return [
-        Row([answer, kind, f"{truth:g}", number(score, 4), number(p, 4), str(n)], p, truth == 1.0)
+        Row(
+            [answer, kind, f"{truth:g}", number(float(score), 4), number(p, 4), str(n)],
+            p,
+            truth == 1.0,
+        )
         for kind, answer, truth, score, p, n in values
     ]
 

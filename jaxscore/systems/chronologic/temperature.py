@@ -6,7 +6,7 @@ fitted on half of the questions and evaluated on the others. Importing this modu
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ N_STEPS = 200
 LARGEST_STEP = 0.02  # of the temperature's logarithm: a dozen lead from one start to the next
 
 
-def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | None:
+def rescale(results: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any] | None:
     """Fit a temperature on half of the questions and apply it to the others.
 
     Args:
@@ -59,7 +59,7 @@ def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | No
 
 
 @jax_settings.isolated()
-def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
+def _fit(results: Sequence[Mapping[str, Any]]) -> tuple[float, bool]:
     """The temperature, and whether it is near a bound of the search."""
     shape = len(results), max(len(result["scores"]) for result in results)
     scores, truth = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -73,10 +73,11 @@ def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
     return temperature, not 1.2 * LOWEST < temperature < HIGHEST / 1.2
 
 
-def _quality(results: Sequence[dict[str, Any]], temperature: float) -> dict[str, Any]:
+def _quality(results: Sequence[Mapping[str, Any]], temperature: float) -> dict[str, Any]:
     probabilities, truth, briers, losses = (array("d") for _ in range(4))
     for result in results:
-        p, t = softmax(np.array(result["scores"]) / temperature).tolist(), result["truth"]
+        scores = np.array(result["scores"], np.float64)  # infinities are texts
+        p, t = softmax(scores / temperature).tolist(), result["truth"]
         probabilities.extend(p)
         truth.extend(t)
         briers.append(brier(p, t))

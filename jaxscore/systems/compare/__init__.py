@@ -1,13 +1,16 @@
 """Two finished runs of one system: paired differences with intervals and tests, and flips."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypedDict
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
+from jaxscore.report.document import Document, Source
+from jaxscore.shell.rendered import Rendered
 from jaxscore.systems import settings as base
 from jaxscore.systems.compare import differences, open_run
 from jaxscore.systems.compare.columns import UNKNOWN, Matched, PairRecords, Run, match
@@ -15,10 +18,8 @@ from jaxscore.systems.compare.differences import Agreement, Difference, Draws, P
 from jaxscore.systems.compare.open_run import OpenRun
 from jaxscore.systems.compare.report import report
 from jaxscore.systems.compare.units import Comparison
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import System
+from jaxscore.types.results import data_frame
 
 HELP = """\
 Compare two finished runs of one system on the same items: paired differences
@@ -93,38 +94,67 @@ class Settings(base.Settings):
         return {name: getattr(self, name) for name in order}
 
 
-@dataclasses.dataclass(frozen=True)
-class Item:
-    """A finished run; in Python also its `OpenRun`.
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ComparedRuns(Rendered):
+    """What differs between two finished runs.
 
     Attributes:
-        path: of a file that a command wrote.
+        summary: name of a number or decision -> its `Difference`; `n_pairs` and `n_tests`.
+        pairs: one record per pair: its name, and each number and decision of both runs, as
+            `brier_a` and `brier_b`.
+        headline: the first difference in one line.
+        failures: (name, why) of items that failed in a run.
+        remarks: what a reader of the numbers should know.
+        settings: of the comparison, with versions and date.
+        details, listed: fields of the JSON file before these and after them.
     """
 
-    path: str
+    summary: Mapping[str, Any]
+    pairs: PairRecords
+    headline: str
+    failures: Sequence[tuple[str, str]]
+    remarks: Sequence[str]
+    settings: Mapping[str, Any]
+    details: Mapping[str, Any]
+    listed: Mapping[str, Any]
 
+    @property
+    def system(self) -> str:
+        """The command."""
+        return "compare"
 
-class Record(TypedDict):
-    """One pair; beside its name each number and decision of both runs, as `brier_a`, `brier_b`."""
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """All records."""
+        return [*self.pairs]
 
-    name: str
+    def data(self) -> dict[str, Any]:
+        """See `Rendered.data`."""
+        return {
+            **self.details,
+            "remarks": self.remarks,
+            "failures": [{"name": name, "error": why} for name, why in self.failures],
+            "settings": self.settings,
+            **self.listed,
+        }
 
+    @functools.cached_property
+    def document(self) -> Document:
+        """Results, charts, and what flipped; see `compare.report`."""
+        n = len(self.pairs)
+        return report(Source(self.system, self.data(), self.headline, n, results=self.pairs))
 
-def read_runs(runs: Any, reserved: Collection[str]) -> Iterator[Entry[OpenRun]]:
-    """Open A and B.
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per pair.
 
-    Args:
-        runs: each the path of a file that a command wrote, or an `OpenRun`.
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return data_frame(self.items)
 
-    Raises:
-        InputError: they are not two, or one cannot be read.
-    """
-    runs = tuple(runs)
-    if len(runs) != 2:
-        raise InputError(f"found {len(runs)} runs, expected two")
-    for name, run in zip("AB", runs, strict=True):
-        opened = run if isinstance(run, OpenRun) else open_run.open_run(Path(run))
-        yield Entry(name, name, opened)
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"<Report {self.system}: {len(self.pairs)} items{failed}; {self.headline}>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,16 +186,18 @@ class _Pairing:
         return Places(self.matched.a, self.matched.b, groups)
 
 
-def evaluate(lm: None, entries: Sequence[Entry[OpenRun]], settings: Settings) -> Evaluation:
+def compare(
+    opened_a: OpenRun, opened_b: OpenRun, settings: Settings, about: Mapping[str, Any] | None = None
+) -> ComparedRuns:
     """Compare two finished runs of one system on the same items.
+
+    Args:
+        about: what to add to the settings of the result.
 
     Raises:
         InputError: they are of two systems or differ in what they count, or no item of one is in
             the other.
     """
-    opened_a, opened_b = (entry.item for entry in entries)
-    assert opened_a is not None
-    assert opened_b is not None
     names = [opened.comparison.name for opened in (opened_a, opened_b)]
     if names[0] != names[1]:
         raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
@@ -191,28 +223,27 @@ def evaluate(lm: None, entries: Sequence[Entry[OpenRun]], settings: Settings) ->
     verdicts = [result.verdict(n_tests) for result in results]
     agreements = _agreements(pairing, draws)
     pairs = PairRecords(a, b, matched)
-    return Evaluation(
+    return ComparedRuns(
         summary={
             **{result.name: result for result in results},
             "n_pairs": len(pairs),
             "n_tests": n_tests,
         },
-        items=pairs,
-        n_items=len(pairs),
-        rows=pairs,
-        details=_details(pairing, differing, results, verdicts, agreements),
-        long={
-            "flips": {found.name: found.flips for found in agreements},
-            "most_changed": _most_changed(columns, matched, a),
-            "without_partner": {"a": matched.only_a, "b": matched.only_b},
-            "other_text": matched.other_text,
-        },
+        pairs=pairs,
         headline=verdicts[0] if verdicts else "no number and no decision is in both runs",
         failures=[*_failures("A", opened_a, a), *_failures("B", opened_b, b)],
         remarks=[
             *([f"{forced}; they are compared by --force"] if forced is not None else []),
             *_remarks(pairing),
         ],
+        settings=provenance.of_run({**settings.record(), **(about or {})}),
+        details=_details(pairing, differing, results, verdicts, agreements),
+        listed={
+            "flips": {found.name: found.flips for found in agreements},
+            "most_changed": _most_changed(columns, matched, a),
+            "without_partner": {"a": matched.only_a, "b": matched.only_b},
+            "other_text": matched.other_text,
+        },
     )
 
 
@@ -325,13 +356,13 @@ def _about(opened: OpenRun) -> dict[str, Any]:
     }
 
 
-def _failures(label: str, opened: OpenRun, run: Run) -> list[Failure]:
+def _failures(label: str, opened: OpenRun, run: Run) -> list[tuple[str, str]]:
     """A run's failures: as its report lists them, and what cannot be read."""
     found = [(run.names[place], error) for place, error in run.errors.items()]
     if opened.failures is not None:
         unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
         found = [*opened.failures, *unread]
-    return [Failure(f"{label}: {item}", error) for item, error in found]
+    return [(f"{label}: {item}", error) for item, error in found]
 
 
 def _most_changed(
@@ -405,16 +436,3 @@ def _remarks(pairing: _Pairing) -> list[str]:
 def _counted_names(names: Sequence[str], what: str) -> str:
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{len(names)} {what}: {', '.join(names[:NAMED])}{more}"
-
-
-SYSTEM = System(
-    name="compare",
-    what="pairs",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    read_objects=read_runs,
-    evaluate=evaluate,
-    report=report,
-)

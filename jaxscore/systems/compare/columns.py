@@ -130,12 +130,13 @@ def units(
             for unit in comparison.read(record, place, facts):
                 yield unit if text is None else dataclasses.replace(unit, text=(text, unit.text))
         except InputError as problem:
-            name = record.get("id") if isinstance(record, dict) else None
+            fields = record if isinstance(record, dict) else {}
+            name, error = fields.get("id"), fields.get("error")
             yield Unit(
                 id=name if isinstance(name, str | int) else where,
                 name=shown(where if name is None else name),
-                error=f"{where}: {problem}",
-                unread=True,
+                error=f"{where}: {problem}" if error is None else str(error),
+                unread=error is None,  # an item that could not be used has no other fields
             )
 
 

@@ -27,7 +27,7 @@ from jaxscore.io.manifest import (
     output_difference,
     read_manifest_file,
 )
-from jaxscore.io.run_files import RECORD_VERSION, file_digest, manifest_path
+from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems.compare.columns import Run, collect, units
@@ -176,7 +176,8 @@ def _check_version(comparison: Comparison, manifest: Mapping[str, Any] | None, p
     Raises:
         InputError: the manifest names another version.
     """
-    version = comparison.version if manifest is None else manifest.get(RECORD_VERSION, 1)
+    made = {} if manifest is None else manifest.get("made") or {}
+    version = made.get("records", 1) if manifest is not None else comparison.version
     if version != comparison.version:
         raise InputError(
             f"{path}: its records have version {version}, expected version {comparison.version} "

@@ -12,7 +12,6 @@ from jaxscore.systems.system import (
     Compared,
     Decision,
     Metric,
-    System,
     metadata_of,
     per_token_fields,
 )
@@ -81,7 +80,10 @@ class Comparison:
         metrics, decisions: name -> (field, metadata), in the order of the report.
     """
 
-    def __init__(self, system: System, compared: Compared) -> None:
+    def __init__(self, system: Any, compared: Compared) -> None:
+        """Args:
+        system: what declares it; only `name`, `what`, `version` and `record` are read.
+        """
         self.compared = compared
         self.name = compared.name_of_runs or system.name
         self.what = compared.what or system.what

@@ -1,17 +1,15 @@
 """Numbers of each token and text under two models, and of all texts of a run together."""
 
-import heapq
-import itertools
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, estimate_of_groups
 from jaxscore.analysis.text_measures import perplexity
-from jaxscore.types.results import ScoredRequest, Strip
+from jaxscore.types.results import ScoredRequest
 
 NUMBERS = (  # per token, float32 nats; `same_argmax` stands beside them
     "kl",
@@ -26,19 +24,7 @@ NUMBERS = (  # per token, float32 nats; `same_argmax` stands beside them
 )
 PER_TOKEN = (*NUMBERS, "same_argmax")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
-BEFORE = 60  # characters of text before a token in a report
-DECODED = 32  # tokens of the continuation that give them
-N_WORST = 50  # tokens, and texts, of a report
 RATIOS = ("binoculars", "binoculars_upstream")  # per text
-TEXT_FIELDS = (  # of a text in a report
-    "mean_kl",
-    "mean_js",
-    "same_argmax_share",
-    "perplexity",
-    "reference_perplexity",
-    *RATIOS,
-    "n_scored",
-)
 
 
 def values_of(scored: ScoredRequest) -> dict[str, np.ndarray]:
@@ -80,176 +66,62 @@ def means_of(values: Mapping[str, np.ndarray], n_tokens: int) -> dict[str, Any]:
     }
 
 
-class Worst:
-    """The items with the largest values, the first of equal ones."""
+def kl_of_texts(
+    records: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[int, Mapping[str, Any], np.ndarray | None]]:
+    """Place, record and float32 [n_tokens] KL divergence of each text with a scored token.
 
-    def __init__(self, size: int = N_WORST) -> None:
-        """Args:
-        size: at most so many are retained.
-        """
-        self._heap: list[tuple[float, int, Any]] = []
-        self._size, self._order = size, itertools.count(0, -1)
-
-    def takes(self, value: float) -> bool:
-        """Whether an item of this value would be retained; one of 0 is not."""
-        return value > 0 and (len(self._heap) < self._size or value > self._heap[0][0])
-
-    def add(self, value: float, item: Any) -> None:
-        """Add an item that `takes` allows; it replaces the one with the smallest value."""
-        entry = value, next(self._order), item
-        if len(self._heap) < self._size:
-            heapq.heappush(self._heap, entry)
-        else:
-            heapq.heapreplace(self._heap, entry)
-
-    def offer(self, value: float, item: Any) -> None:
-        """Add an item if `takes` allows it."""
-        if self.takes(value):
-            self.add(value, item)
-
-    def largest_first(self) -> list[Any]:
-        """The retained items."""
-        ordered = sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))
-        return [item for _, _, item in ordered]
-
-
-class Totals:
-    """Sums of all texts, the KL divergence of each token, and the worst of them.
-
-    Attributes:
-        n_scored: tokens.
+    With `summary_only` a run has the values per token beside its records, and a file has none:
+    None.
     """
+    extra = getattr(records, "extra", lambda place: None)
+    for place, record in enumerate(records):
+        if record.get("n_scored"):
+            kl = (record if "kl" in record else extra(place) or {}).get("kl")
+            yield place, record, None if kl is None else np.array(kl, np.float32)
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        """Args:
-        decode: ids of tokens -> their text.
-        """
-        self._decode = decode
-        self._sums = {name: array("d") for name in PER_TOKEN}
-        self._counts, self._kl = array("q"), array("f")
-        self._ratios = {name: array("d") for name in RATIOS}
-        self._tokens, self._texts = Worst(), Worst()
-        self.n_scored = 0
 
-    def add(
-        self,
-        context: str,
-        scored: ScoredRequest,
-        values: Mapping[str, np.ndarray],
-        means: Mapping[str, Any],
-    ) -> None:
-        """Add a text.
+def summarise(records: Sequence[Mapping[str, Any]], n_bootstrap: int, seed: int) -> dict[str, Any]:
+    """Means over all scored tokens, and of the ratios over all texts, with intervals."""
+    sums = {name: array("d") for name in PER_TOKEN}
+    ratios = {name: array("d") for name in RATIOS}
+    counts, every_kl = array("q"), array("f")
+    for _, record, kl in kl_of_texts(records):
+        counts.append(record["n_scored"])
+        for name, column in sums.items():
+            field = "same_argmax_share" if name == "same_argmax" else f"mean_{name}"
+            column.append(float(record[field]) * record["n_scored"])
+        for name, values in ratios.items():
+            if record[name] is not None:
+                values.append(float(record[name]))
+        if kl is not None:
+            every_kl.frombytes(kl[~np.isnan(kl)].tobytes())
+    means = {
+        name: estimate_of_groups(column, counts, n_bootstrap, seed) for name, column in sums.items()
+    }
+    return {
+        **means,
+        "perplexity": _perplexity(means["logprob"]),
+        "reference_perplexity": _perplexity(means["reference_logprob"]),
+        **{name: estimate(values, n_bootstrap, seed) for name, values in ratios.items()},
+        "kl_percentiles": _percentiles(np.array(every_kl), sum(counts)),
+    }
 
-        Args:
-            context: stands before it.
-            values, means: `values_of` and `means_of` it.
-        """
-        if not self.add_values(values, means):
-            return
-        n = len(values["kl"])
-        self.add_text(scored.id, means, lambda: Strip("", context, scored))
-        first = scored.n_tokens - n  # a token with nothing before it is the first one
-        for k in np.argsort(-values["kl"], kind="stable").tolist():
-            kl = float(values["kl"][k])
-            if not self._tokens.takes(kl):
-                break
-            self._tokens.add(kl, self._token(context, scored, values, k, first + k))
 
-    def add_text(self, id: str | int, means: Mapping[str, Any], strip: Callable[[], Strip]) -> None:
-        """Add a text to the worst texts, if it is one of them.
+def _percentiles(kl: np.ndarray, n: int) -> dict[str, Any]:
+    """Percentiles of the KL divergence of n tokens, in nats.
 
-        Args:
-            strip: makes its tokens.
-        """
-        if self._texts.takes(mean := means["mean_kl"]):
-            text = {"id": id, **{name: means[name] for name in TEXT_FIELDS}}
-            self._texts.add(mean, (text, strip()))
-
-    def add_values(self, values: Mapping[str, np.ndarray], means: Mapping[str, Any]) -> int:
-        """Add the numbers of a text alone, which then is in no list of the worst.
-
-        Returns:
-            The number of its scored tokens.
-        """
-        n = len(values["kl"])
-        if not n:
-            return 0
-        self.n_scored += n
-        self._counts.append(n)
-        self._kl.frombytes(values["kl"].astype(np.float32).tobytes())
-        for name, column in self._sums.items():
-            column.append(float(values[name].sum(dtype=np.float64)))
-        for name, ratios in self._ratios.items():
-            if means[name] is not None:
-                ratios.append(means[name])
-        return n
-
-    def _token(
-        self,
-        context: str,
-        scored: ScoredRequest,
-        values: Mapping[str, np.ndarray],
-        k: int,
-        place: int,
-    ) -> dict[str, Any]:
-        """One of the worst; `place` is its index in the continuation."""
-        ids = scored.token_ids[max(0, place - DECODED) : place].tolist()
-        head = context.rstrip() if place <= DECODED else ""
-        numbers = {name: float(values[name][k]) for name in PER_TOKEN if name != "same_argmax"}
-        return {
-            "id": scored.id,
-            "place": place,
-            "before": (head + self._decode(ids))[-BEFORE:],
-            "token": scored.tokens[place],
-            **numbers,
-            "same_argmax": bool(values["same_argmax"][k]),
-        }
-
-    def summary(self, n_bootstrap: int, seed: int) -> dict[str, Any]:
-        """Means over all scored tokens, and of the ratios over all texts, with intervals."""
-        means = {
-            name: estimate_of_groups(column, self._counts, n_bootstrap, seed)
-            for name, column in self._sums.items()
-        }
-        ratios = {
-            name: estimate(values, n_bootstrap, seed) for name, values in self._ratios.items()
-        }
-        return {
-            **means,
-            "perplexity": _perplexity(means["logprob"]),
-            "reference_perplexity": _perplexity(means["reference_logprob"]),
-            **ratios,
-            "kl_percentiles": self._percentiles(),
-        }
-
-    def _percentiles(self) -> dict[str, Any]:
-        """Percentiles of the KL divergence of all tokens, in nats.
-
-        None if there are fewer than two tokens, or less than one of them would lie above.
-        """
-        n = self.n_scored
-        kl = np.array(self._kl)
-        # Compared in whole thousandths, since 1 - 99.9 / 100 is no float64.
-        known = {
-            name: n > 1 and n * round(1000 - 10 * q) >= 1000 for name, q in PERCENTILES.items()
-        }
-        values = np.percentile(kl, [*PERCENTILES.values()]) if n > 1 else np.zeros(4)
-        out: dict[str, Any] = {"n": n}
-        for (name, is_known), value in zip(known.items(), values.tolist(), strict=True):
-            out[name] = value if is_known else None
-        return out | {"max": float(kl.max()) if n > 1 else None}
-
-    def worst_tokens(self) -> list[dict[str, Any]]:
-        """The largest KL divergence first; none of 0."""
-        return self._tokens.largest_first()
-
-    def worst_texts(self) -> list[dict[str, Any]]:
-        """The largest mean first; none of 0."""
-        return [text for text, _ in self._texts.largest_first()]
-
-    def strips(self) -> list[list[Strip]]:
-        """The tokens of each of `worst_texts`."""
-        return [[strip] for _, strip in self._texts.largest_first()]
+    None if not all are known, there are fewer than two, or less than one of them would lie above.
+    """
+    is_known = 1 < n == len(kl)
+    # Compared in whole thousandths, since 1 - 99.9 / 100 is no float64.
+    has = {name: is_known and n * round(1000 - 10 * q) >= 1000 for name, q in PERCENTILES.items()}
+    values = np.percentile(kl, [*PERCENTILES.values()]) if is_known else np.zeros(len(PERCENTILES))
+    return {
+        "n": n,
+        **{name: v if has[name] else None for name, v in zip(has, values.tolist(), strict=True)},
+        "max": float(kl.max()) if is_known else None,
+    }
 
 
 def _perplexity(mean: Estimate) -> Estimate:

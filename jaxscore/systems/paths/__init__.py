@@ -6,84 +6,36 @@ prompts.
 """
 
 import dataclasses
-import itertools
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
-from jaxscore.io.json_output import Lazy
-from jaxscore.lm import LM
-from jaxscore.report.sections import worst_first
-from jaxscore.systems.audits import Answers, Pair
-from jaxscore.systems.entries import SHOWN, Entry, read_item
-from jaxscore.systems.evaluation import Evaluation, Failure, mark_noise
+from jaxscore.report.document import Document
+from jaxscore.report.html.strips import NUMBERS
+from jaxscore.report.sections import context_end
+from jaxscore.shell.items import SHOWN, Items
+from jaxscore.shell.records import View
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import PAGE, Layout, Summary, System
 from jaxscore.systems.paths.report import report
-from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting, remarks
-from jaxscore.systems.rounding_audit import Noise
-from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
 from jaxscore.systems.settings import FileFlag, IntervalSettings, setting
-from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
-from jaxscore.text.encoder import Boundary
+from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
 
-HELP = """\
-How much does a support path raise the probability of the answer, its last
-entity?
-
-input, one object per line:
-  {"id": "q1", "question": "Where was Ada born?",
-   "paths": [["Ada", "born in", "London"], []]}
-  Empty paths are skipped; `id` defaults to the line's number. In .csv and .tsv
-  `paths` is JSON text.
-
-prompts:
-  baseline   {system prompt}\\nQuestion: {question} Answer:
-  retrieved  {system prompt}\\nSupport Path: {A -> B -> C}\\nQuestion: {question}
-             Answer:
-  A few-shot example shows its first path that is not empty.
-
-The answer follows without a blank, as published. A sample is scored with one
-too; if it raises most answers, the output says so first (--answer-separator).
-
-A probability is exp(mean log-probability of the answer's tokens), averaged over
-system prompts.
-
-output, as the published script writes it:
-  for each path baseline_prob, retrieved_prob, absolute_improvement,
-  relative_improvement ("Infinity" where the baseline is 0) and the results of
-  each system prompt. With --audit-noise also `within_noise`: whether rounding
-  could change the sign of the improvement.
-  Beside OUT.json lie a readable report, OUT_report.md, and its data,
-  OUT_report.json: means with bootstrap intervals, by length of path, least gain
-  first, settings; and OUT_report.html, the same for a browser with charts and
-  coloured tokens. For an OUT of another name these are OUT.report.md and so on.
-
-exit code: 0 all scored, 1 some paths failed (they hold `error`),
-           2 unusable input, or no path in it.
-"""
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant that answers questions accurately based on the given information."
-)
-# upstream is what the published script scores
-BOUNDARIES: dict[str, Boundary] = {
-    "separate": "separate",
-    "joint": "joint",
-    "upstream": "reencoded",
-}
-ADVICE = (
-    "separate, the formula of the paper: the answer's ids after the prompt's; joint reads "
-    "both as one text; take upstream to repeat numbers of the published script, which encodes the "
-    "text again after each token"
 )
 # name of a mean -> the field of a path's record that it is over
 COLUMNS = {
@@ -126,7 +78,17 @@ def read_system_prompts(path: Path) -> list[str]:
 class Settings(AnswerSettings, IntervalSettings):
     """Settings of `paths`."""
 
-    boundaries = BOUNDARIES
+    # upstream is what the published script scores
+    boundaries: ClassVar[Mapping[str, str]] = {
+        "separate": "separate",
+        "joint": "joint",
+        "upstream": "reencoded",
+    }
+    advice: ClassVar[str] = (
+        "separate, the formula of the paper: the answer's ids after the prompt's; joint reads both "
+        "as one text; take upstream to repeat numbers of the published script, which encodes the "
+        "text again after each token"
+    )
     boundary: Literal["separate", "joint", "upstream"] = setting(
         "separate",
         help="separate: prompt and answer encoded apart (default); joint: as one text; "
@@ -201,6 +163,7 @@ class PathRecord(TypedDict, total=False):
             value=_improves,
             margin=_log_gain,
             within="within_noise",
+            spread="mean_logprob",
         ),
     ]
     relative_improvement: Annotated[float | None, Metric("relative improvement")]
@@ -217,53 +180,196 @@ class Record(TypedDict):
     path_evaluations: list[PathRecord]
 
 
-class Case(NamedTuple):
-    """A path of an item that is not empty."""
+class Paths(System):
+    """How much does a support path raise the probability of the answer, its last
+    entity?
 
-    id: str | int
-    question: str
-    path: Sequence[str]
+    input, one object per line:
+      {"id": "q1", "question": "Where was Ada born?",
+       "paths": [["Ada", "born in", "London"], []]}
+      Empty paths are skipped; `id` defaults to the line's number. In .csv and .tsv
+      `paths` is JSON text.
 
-    @property
-    def name(self) -> str:
-        """What to call it in messages."""
-        texts = (str(self.id), " -> ".join(self.path))
-        return ": ".join(
-            one_line(text[:SHOWN]) + ("…" if len(text) > SHOWN else "") for text in texts
+    prompts:
+      baseline   {system prompt}\\nQuestion: {question} Answer:
+      retrieved  {system prompt}\\nSupport Path: {A -> B -> C}\\nQuestion: {question}
+                 Answer:
+      A few-shot example shows its first path that is not empty.
+
+    The answer follows without a space, as published. A sample is scored with one
+    too; if it raises most answers, the output says so first (--answer-separator).
+
+    A probability is exp(mean log-probability of the answer's tokens), averaged over
+    system prompts.
+
+    output, as the published script writes it:
+      for each path baseline_prob, retrieved_prob, absolute_improvement,
+      relative_improvement ("Infinity" where the baseline is 0) and the results of
+      each system prompt. With --audit-noise also `within_noise`: whether rounding
+      could change the sign of the improvement.
+      Next to OUT.json are a readable report, OUT_report.md, and its data,
+      OUT_report.json: means with bootstrap intervals, by length of path, settings;
+      and OUT_report.html, the same for a browser with charts, the paths with the
+      least gain first and coloured tokens. For an OUT of another name these are
+      OUT.report.md and so on.
+
+    exit code: 0 all scored, 1 some paths failed (they hold `error`),
+               2 unusable input, or no path in it.
+    """
+
+    name = "paths"
+    item, settings, record = Item, Settings, Record
+    parts, result, result_title = "path_evaluations", "absolute_improvement", "mean improvement"
+    layout = Layout(is_ascii=False, repeats=False)
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"limit": ("--max-samples",)}
+    compared = (
+        Compared(
+            signature=("path_evaluations",),
+            text=("question", "path"),
+            parts="path_evaluations",
+            part_name="path",
+            what="paths",
+            order=("absolute_improvement", "relative_improvement"),
+            fixed=("boundary", "answer_separator"),
+        ),
+    )
+
+    def example(self, item: Item, where: str) -> Item:
+        """Check an example: prompts show its first path that is not empty."""
+        if not any(item.paths):
+            raise InputError(f"{where}: no path that is not empty, whose last entity is the answer")
+        return item
+
+    def check(self, items: Items, settings: Settings) -> None:
+        """Refuse an unusable item, and items without a path."""
+        items.require_usable(all_of_them=True)
+        if not any(path for item in items for path in item.paths):
+            raise InputError(
+                f"found no path in the {len(items)} items, expected at least one path that is not "
+                'empty, such as "paths": [["Ada", "born in", "London"]]'
+            )
+
+    def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+        """Score each path's answer without and with the path, under each system prompt.
+
+        Raises:
+            InputError: settings that the model cannot do.
+        """
+        settings.check_model(lm.capabilities)
+        examples = examples_of(settings)
+        system = next(filter(None, settings.systems), None)
+        prompting = settings.prompting(lm, examples[0], system=system)
+        settings.note(lm, prompting, (item.question for item in items) if examples[0] else ())
+        pairs = prompt_pairs(prompting, examples, settings)
+        waiting: deque[Request] = deque()  # of which there is no result yet
+
+        def requests() -> Iterator[Request]:
+            for item in items:
+                for path in filter(None, item.paths):
+                    for request in requests_of(pairs, item.question, path, settings):
+                        waiting.append(request)
+                        yield request
+
+        n = 2 * len(pairs)
+        n_requests = n * sum(bool(path) for item in items for path in item.paths)
+        results = lm.stream(requests(), n_requests=n_requests, **settings.options())
+        for item in items:
+            scored = [(path, list(islice(results, n))) for path in filter(None, item.paths)]
+            yield {
+                "question": item.question,
+                "path_evaluations": [
+                    path_record(path, answers, settings.systems) for path, answers in scored
+                ],
+                PAGE: {
+                    "answers": [
+                        [_tokens(waiting.popleft(), answer) for answer in answers]
+                        for _, answers in scored
+                    ]
+                },
+            }
+        next(results, None)  # ends the measured time
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Means of the probabilities and of the gain, also by the number of entities."""
+        means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
+        return Summary(
+            headline=headline(means["absolute"]),
+            numbers=means,
+            details={
+                "by_length": [{"entities": n, "gain": gain} for n, gain in gain_by_length.items()]
+            },
+            failures=[
+                (name_of(record["id"], path["path"]), path["error"])
+                for record in records
+                for path in record["path_evaluations"]
+                if "error" in path
+            ],
+            lines=averages(means),
         )
 
+    def report(self, run: Report) -> Document:
+        """The paths with the least gain first; see `paths.report`."""
+        places, gains = array("q"), array("d")  # of the scored paths
+        for k, record in enumerate(run.records):
+            for j, path in enumerate(record["path_evaluations"]):
+                if "error" not in path:
+                    places.extend((k, j))
+                    gains.append(path["absolute_improvement"])
+        order = np.array(places, np.int64).reshape(-1, 2)[
+            np.argsort(np.array(gains), kind="stable")
+        ]
 
-def cases_of(entries: Sequence[Entry[Item]]) -> list[list[Case]]:
-    """The paths of each entry."""
+        def path_at(n: int) -> dict[str, Any]:
+            k, j = order[n].tolist()
+            record = run.records[k]
+            return {"id": record["id"], "question": record["question"], **record[self.parts][j]}
+
+        def strips_at(n: int) -> list[Strip]:
+            k, j = order[n].tolist()
+            return strips_of(run.records.extra(k)["answers"][j])
+
+        every = range(len(order))
+        strips = View(every, strips_at) if run.records.has_extras else ()
+        return report(run.source(paths=View(every, path_at), strips=strips))
+
+
+SYSTEM = Paths()
+
+
+def name_of(id: str | int, path: Sequence[str]) -> str:
+    """What to call a path in messages."""
+    return ": ".join(
+        one_line(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
+        for text in (str(id), " -> ".join(path))
+    )
+
+
+def prompt_pairs(
+    prompting: Prompting, examples: Sequence[tuple[Example, ...]], settings: Settings
+) -> list[list[Prompting]]:
+    """Prompts without and with a path, under each system prompt.
+
+    Args:
+        examples: of both, see `examples_of`.
+    """
     return [
-        [Case(entry.id, entry.value.question, path) for path in entry.value.paths if path]
-        for entry in entries
+        [
+            dataclasses.replace(prompting, system=system, system_end="\n", examples=shown)
+            for shown in examples
+        ]
+        for system in settings.systems
     ]
 
 
-def select(entries: Sequence[Entry[Item]], settings: Settings) -> Sequence[Entry[Item]]:
-    """All entries.
-
-    Raises:
-        InputError: one is unusable, or none has a path.
-    """
-    for entry in entries:
-        if entry.error is not None:
-            raise InputError(f"{entry.name}: {entry.error}")
-    if not any(cases_of(entries)):
-        raise InputError(
-            f"found no path in the {len(entries)} items, expected at least one path that is not "
-            'empty, such as "paths": [["Ada", "born in", "London"]]'
-        )
-    return entries
-
-
-def read_example(value: Any, position: int, where: str) -> Item:
-    """An example; prompts show its first path that is not empty; see `System`."""
-    item: Item = read_item(SYSTEM, value, position, where)
-    if not any(item.paths):
-        raise InputError(f"{where}: no path that is not empty, whose last entity is the answer")
-    return item
+def requests_of(
+    pairs: Sequence[Sequence[Prompting]], question: str, path: Sequence[str], settings: Settings
+) -> Iterator[Request]:
+    """For each system prompt the answer after the baseline and the retrieved prompt."""
+    answer = (settings.answer_separator or "") + path[-1]
+    for pair in pairs:
+        for prompting, prompt in zip(pair, prompts_of(question, path), strict=True):
+            context = prompting.context_of(prompt, question)
+            yield Request("", context, prompting.continuation_of(answer))
 
 
 def prompts_of(question: str, path: Sequence[str]) -> tuple[str, str]:
@@ -273,39 +379,6 @@ def prompts_of(question: str, path: Sequence[str]) -> tuple[str, str]:
     """
     text = f"Question: {question} Answer:"
     return text, f"Support Path: {' -> '.join(path)}\n{text}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompts:
-    """Prompts without and with a path, under each system prompt."""
-
-    pairs: Sequence[Sequence[Prompting]]
-
-    @classmethod
-    def of(cls, prompting: Prompting, settings: Settings) -> "Prompts":
-        """Prompts with examples, whose paths stand in the prompts with a path alone."""
-        examples = examples_of(settings)
-        return cls(
-            [
-                [
-                    dataclasses.replace(prompting, system=system, system_end="\n", examples=own)
-                    for own in examples
-                ]
-                for system in settings.systems
-            ]
-        )
-
-    def requests(self, case: Case, separator: str | None = None) -> list[Request]:
-        """For each system prompt the answer after the baseline and the retrieved prompt."""
-        return [
-            Request(
-                case.name,
-                prompting.context_of(prompt, case.question),
-                prompting.continuation_of((separator or "") + case.path[-1]),
-            )
-            for pair in self.pairs
-            for prompting, prompt in zip(pair, prompts_of(case.question, case.path), strict=True)
-        ]
 
 
 def examples_of(settings: Settings) -> list[tuple[Example, ...]]:
@@ -321,155 +394,15 @@ def examples_of(settings: Settings) -> list[tuple[Example, ...]]:
     ]
 
 
-def _answers(cases: Sequence[Case], prompts: Prompts, settings: Settings) -> Answers:
-    """The answers of all paths, for scores and audits."""
-    return Answers(
-        what="paths",
-        units=cases,
-        requests=lambda case, _, separator: prompts.requests(case, separator),
-        measure=lambda case, scored, _: {
-            "mean improvement": path_record(case, scored, settings.systems)["absolute_improvement"]
-        },
-        separator=settings.answer_separator,
-        why_no_blanks=settings.why_no_blanks(),
-    )
-
-
-def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
-    """Score each path's answer with and without the path.
-
-    Raises:
-        InputError: settings that the model cannot do.
-    """
-    settings.check_model(lm.capabilities)
-    system = next(filter(None, settings.systems), None)
-    prompting = settings.prompting(lm, examples_of(settings)[0], system=system)
-    run = ScoringRun(
-        lm,
-        settings,
-        policies=prompting.policies(BOUNDARIES),
-        special_tokens=prompting.special_tokens,
-        advice=ADVICE,
-    )
-    by_entry = cases_of(entries)
-    cases = [case for own in by_entry for case in own]
-    pairs = run.score_answers(_answers(cases, Prompts.of(prompting, settings), settings))
-    paths = [
-        path_record(case, [scored for _, scored in own], settings.systems)
-        for case, own in zip(cases, pairs, strict=True)
-    ]
-    left = iter(paths)
-    records = [
-        {
-            "id": entry.id,
-            "question": entry.value.question,
-            "path_evaluations": [next(left) for _ in own],
-        }
-        for entry, own in zip(entries, by_entry, strict=True)
-    ]
-    decisions = mark(records, run.noise, settings)
-    found = merge(records, settings)
-    least_gain_first = _least_gain_first(paths)
-    n_left_out = prompting.n_left_out(entry.value.question for entry in entries)
-    return dataclasses.replace(
-        found,
-        rows=[
-            {name: value for name, value in path.items() if name != "prompt_results"}
-            for path in found.long["paths"]
-        ],
-        details={
-            **found.details,
-            "answer_blank": run.blank,
-            "boundary_audit": run.boundaries.counts("answers"),
-        },
-        remarks=[*remarks(n_left_out), *run.remarks],
-        decisions=decisions,
-        prompting=settings.facts(prompting, n_left_out),
-        strips=[strips_of(pairs[place]) for place in least_gain_first],
-        **run.measured(),
-    )
-
-
-def mark(
-    records: Sequence[Mapping[str, Any]], noise: Noise | None, settings: Settings
-) -> list[Decisions]:
-    """Mark the paths whose improvement rounding could turn; see `System.mark`."""
-    return mark_noise(
-        [path for record in records for path in record["path_evaluations"]],
-        PathRecord,
-        noise,
-        "mean_logprob",
-        {"within_noise": "sign of the improvement"},
-        "mean_logprob, as log(with / without)",
-    )
-
-
-def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the items of all records as one run would; see `System.merge`."""
-    paths = Paths(records)
-    means, gain_by_length = summarise(records, settings.n_bootstrap, settings.seed)
-    return Evaluation(
-        summary=means,
-        items=records,
-        n_items=len(records),
-        details={
-            "summary": means,
-            "by_length": [{"entities": n, "gain": gain} for n, gain in gain_by_length.items()],
-        },
-        long={"paths": Lazy(paths.least_gain_first(), paths.with_question)},
-        headline=headline(means["absolute"]),
-        failures=[
-            Failure(Case(record["id"], record["question"], path["path"]).name, path["error"])
-            for record in records
-            for path in record["path_evaluations"]
-            if "error" in path
-        ],
-        lines=averages(means),
-    )
-
-
-class Paths:
-    """All paths of some records, one after the other."""
-
-    def __init__(self, records: Sequence[Mapping[str, Any]]) -> None:
-        self._records = records
-        ends = itertools.accumulate(len(record["path_evaluations"]) for record in records)
-        self._ends = np.fromiter(ends, np.int64)
-
-    def with_question(self, place: int) -> dict[str, Any]:
-        """A path with the id and the question of its record."""
-        item = int(np.searchsorted(self._ends, place, "right"))
-        record = self._records[item]
-        own = record["path_evaluations"]
-        path = own[place - int(self._ends[item])]  # counted from the end of its record
-        return {"id": record["id"], "question": record["question"], **_with_numbers(path)}
-
-    def least_gain_first(self) -> np.ndarray:
-        """Places of the paths that were scored."""
-        every = (path for record in self._records for path in record["path_evaluations"])
-        return _least_gain_first(every)
-
-
-def _with_numbers(path: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A path as `evaluate` makes it, from one of a file, whose infinities are text."""
-    field = COLUMNS["relative"]
-    return path if "error" in path else {**path, field: float(path[field])}
-
-
-def _least_gain_first(paths: Iterable[Mapping[str, Any]]) -> np.ndarray:
-    """Places of the paths that were scored."""
-    return worst_first(paths, lambda path: (path["absolute_improvement"],))
-
-
 def path_record(
-    case: Case, scored: Sequence[ScoredRequest], systems: Sequence[str]
+    path: Sequence[str], scored: Sequence[ScoredRequest], systems: Sequence[str]
 ) -> dict[str, Any]:
     """The record of a path.
 
     Args:
         scored: for each system prompt, the answer without and with the path.
     """
-    record: dict[str, Any] = {"path": case.path, "answer": case.path[-1]}
+    record: dict[str, Any] = {"path": list(path), "answer": path[-1]}
     if errors := [error for result in scored if (error := _error(result)) is not None]:
         nulls = dict.fromkeys(COLUMNS.values())
         return {**record, **nulls, "prompt_results": [], "error": errors[0]}
@@ -535,14 +468,35 @@ def summarise(
     )
 
 
-def strips_of(pairs: Sequence[Pair]) -> list[Strip]:
-    """The answer's tokens without and with a path, under each system prompt."""
+def _tokens(request: Request, scored: ScoredRequest) -> dict[str, Any]:
+    """What the page shows of an answer, as JSON."""
+    return {
+        "context": context_end(request.context),
+        "token_ids": scored.token_ids,
+        "tokens": scored.tokens,
+        "logprob": scored.logprob,
+        "entropy": scored.entropy,
+        "self_certainty": scored.self_certainty,
+        "greedy": scored.greedy.tolist(),  # None where an endpoint does not report it
+    }
+
+
+def strips_of(answers: Sequence[Mapping[str, Any]]) -> list[Strip]:
+    """The answer's tokens without and with a path, under each system prompt.
+
+    Args:
+        answers: `_tokens` of each.
+    """
     strips = []
-    for k, (request, scored) in enumerate(pairs):
+    for k, answer in enumerate(answers):
         title = "with the path" if k % 2 else "without the path"
-        if len(pairs) > 2:
+        if len(answers) > 2:
             title += f", system prompt {k // 2 + 1}"
-        strips.append(Strip(title, request.context, scored))
+        numbers: Any = {name: np.array(answer[name], np.float32) for name in NUMBERS}
+        ids = np.array(answer["token_ids"], np.int32)
+        greedy = np.array(answer["greedy"], object)
+        scored = ScoredRequest("", ids, answer["tokens"], **numbers, greedy=greedy)
+        strips.append(Strip(title, answer["context"], scored))
     return strips
 
 
@@ -570,37 +524,3 @@ def averages(means: Mapping[str, Estimate]) -> list[str]:
         f"Average relative improvement: {relative.mean:.6g} "
         f"(over {relative.n} paths with a baseline above 0)",
     ]
-
-
-SYSTEM = System(
-    name="paths",
-    what="items",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    evaluate=evaluate,
-    read_example=read_example,
-    report=report,
-    merge=merge,
-    merge_rereads=True,
-    mark=mark,
-    page_only="tokens",
-    is_strict=True,
-    select=select,
-    repeats_fields=False,
-    array=ArrayOutput(is_ascii=False),
-    limit_aliases=("--max-samples",),
-    needs=("scores",),
-    compared=(
-        Compared(
-            signature=("path_evaluations",),
-            text=("question", "path"),
-            parts="path_evaluations",
-            part_name="path",
-            what="paths",
-            order=("absolute_improvement", "relative_improvement"),
-            fixed=("boundary", "answer_separator"),
-        ),
-    ),
-)

@@ -1,8 +1,7 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
 import dataclasses
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -11,55 +10,20 @@ import numpy as np
 from jaxscore.analysis.bootstrap import Estimate, numbers_of, ratio
 from jaxscore.analysis.text_measures import bits, perplexity
 from jaxscore.errors import InputError, NoItems, is_valid_unicode
-from jaxscore.io.items import Row, read_rows
+from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.json_input import check_regular, read_text
 from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
-from jaxscore.lm import Capabilities, LocalLM
-from jaxscore.systems.audits import WindowBosAudit
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
+from jaxscore.lm import Capabilities
+from jaxscore.report.document import Document
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import Summary, System, failed
+from jaxscore.systems.perplexity import window_bos
 from jaxscore.systems.perplexity.report import report
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
-from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Metric, System
+from jaxscore.systems.system import Compared, Metric
 
-HELP = """\
-How well does a model predict whole documents, however long? Each token is
-scored once, in windows that the model can read.
-
-input, one of
-  JSONL       {"id": "a", "text": "It was the best of times, ..."}, one document
-              per line; `id` defaults to the line's number. A JSON array, .csv,
-              .tsv, .parquet or a folder of datasets' save_to_disk holds the
-              same; --column text=body reads a field from the column `body`
-  a .txt file one document
-  a folder    each .txt file in it is a document, in the order of their names
-
-windows: each reads up to --max-length tokens and scores those that no window
-before it scored: at most --stride, the first one up to --max-length. By default
-they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
-stride gives tokens more context and takes twice as long.
-Only the first window of a document reads its BOS. At most 32 of the others are
-scored again with one; if that lowers their perplexity by more than noise, the
-run reports both numbers.
-
-A document fails if it has more than 2,097,152 characters without a place where
-the tokenizer certainly splits a text; of some tokenizers no place is certain.
-
-output, one line per document, in order, log-probabilities in nats:
-  id, begin, text_sha256, n_tokens, n_scored, n_bytes (UTF-8), n_words,
-  n_windows, sum_logprob, mean_logprob, perplexity (per token), bits_per_byte,
-  bits_per_word; other fields of the input line. An OUT that ends in .csv, .tsv
-  or .parquet is a table with these columns.
-  Beside OUT lie OUT.report.md, OUT.report.json (means over all documents
-  together, worst documents first), OUT.report.html, which shows them in a
-  browser, and OUT.run.json.
-
-exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
-           2 unusable input.
-"""
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
 COUNTS = ("n_tokens", "n_scored", "n_bytes", "n_words", "n_windows")
@@ -116,7 +80,7 @@ class Settings(IntervalSettings):
             _check_stride(self.stride, self.max_length)
 
     def record(self) -> dict[str, Any]:
-        """The settings as a report has them; `evaluate` adds the resolved windows."""
+        """The settings as a report has them; `score` notes the resolved windows."""
         omitted = ("truncate", "max_length", "stride")
         return {name: value for name, value in super().record().items() if name not in omitted}
 
@@ -139,94 +103,6 @@ class Record(TypedDict, total=False):
     perplexity: float
     bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents")]
     bits_per_word: Annotated[float, Metric("bits per word, mean over documents")]
-
-
-def read_documents(
-    path: Path, columns: Mapping[str, str], lists: Collection[str] = ()
-) -> Iterator[Row]:
-    """Rows of a table, or each text file of a folder as one row.
-
-    Args:
-        path: a `.txt` file, which is one document; a folder, whose `.txt` files are documents in
-            the order of their names; or JSONL or a table, see `jaxscore.io.items`.
-        columns, lists: as of `read_rows`.
-
-    Raises:
-        InputError: the files cannot be read, or hold nothing.
-    """
-    is_folder = path.is_dir() and not is_dataset(path)
-    if not is_folder and form_of(path) != ".txt":
-        try:
-            yield from read_rows(path, columns, lists)
-        except InputError as problem:
-            if path.is_dir() or form_of(path) in TABLES or isinstance(problem, NoItems):
-                raise
-            raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
-        return
-    if columns:
-        raise InputError(f"{path}: --column names fields of a table, and text files have none")
-    files = sorted(path.glob("*.txt")) if is_folder else [path]
-    if not files:
-        raise InputError(
-            f"{path}: found a folder without a .txt file; expected text files, a file of JSONL or "
-            "another table, or a folder that save_to_disk of datasets wrote"
-        )
-    for number, file in enumerate(files, start=1):
-        check_regular(file)
-        yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
-
-
-def evaluate(lm: LocalLM, entries: Iterator[Entry[Item]], settings: Settings) -> Evaluation:
-    """Score every token of each document once, in windows.
-
-    Raises:
-        InputError: windows that the model cannot read.
-    """
-    windows = _windows(settings, lm.capabilities)
-    audit = WindowBosAudit(lm, windows["max_length"], settings.seed)
-    started = time.perf_counter()
-    documents = list(
-        score_documents(
-            lm, entries, prefix_token_id=settings.prefix_token_id, audit=audit, **windows
-        )
-    )
-    seconds = time.perf_counter() - started
-    found = merge([_record(document) for document in documents], settings)
-    audited = audit.record()
-    return dataclasses.replace(
-        found,
-        rows=found.items,
-        details={
-            **found.details,
-            "windows": windows,
-            **({"window_bos": audited} if audited else {}),
-        },
-        findings=[audited["finding"]] if audited.get("finding") else [],
-        failures=[
-            Failure(document.entry.name, document.error)
-            for document in documents
-            if document.error is not None
-        ],
-        seconds=seconds,
-    )
-
-
-def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the documents of all records as one run would; see `System.merge`."""
-    numbers = numbers_of(
-        (record for record in records if "error" not in record), ("sum_logprob", *COUNTS)
-    )
-    summary = summarise(numbers, settings.n_bootstrap, settings.seed)
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(records),
-        details={"summary": summary},
-        long={"documents": records},
-        headline=headline(summary),
-        failures=failed_records(records),
-        remarks=_remarks(numbers),
-    )
 
 
 def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
@@ -262,13 +138,11 @@ def _check_stride(stride: int, length: int) -> None:
 
 
 def _record(document: ScoredDocument) -> dict[str, Any]:
-    entry = document.entry
     if document.error is not None:
-        return {"id": entry.id, "error": document.error, **entry.extra}
+        return {"error": document.error}
     total = document.sum_logprob
     mean = total / document.n_scored
     return {
-        "id": entry.id,
         "begin": document.begin,
         "text_sha256": document.text_sha256,
         "n_tokens": document.n_tokens,
@@ -281,7 +155,6 @@ def _record(document: ScoredDocument) -> dict[str, Any]:
         "perplexity": perplexity(mean),
         "bits_per_byte": -bits(total) / document.n_bytes,
         "bits_per_word": -bits(total) / document.n_words,
-        **entry.extra,
     }
 
 
@@ -309,18 +182,14 @@ def _transformed(estimate: Estimate, change: Callable[[float], float | None]) ->
     return Estimate(estimate.n, *(None if value is None else change(value) for value in ends))
 
 
-def _remarks(numbers: Mapping[str, np.ndarray]) -> list[str]:
+def _warnings(numbers: Mapping[str, np.ndarray]) -> list[str]:
     without = int((numbers["n_scored"] < numbers["n_tokens"]).sum())
     if not without:
         return []
     return [
-        Remark(
-            "the first token of {n} of {n_items} documents has nothing before it and so no "
-            "probability; bits per byte and per word count its bytes and words; prefix_token_id "
-            "(--prefix-token-id) puts a token before each document",
-            n=without,
-            n_items=len(numbers["n_tokens"]),
-        )
+        f"the first token of {without} of {len(numbers['n_tokens'])} documents has nothing before "
+        "it and so no probability; bits per byte and per word count its bytes and words; "
+        "prefix_token_id (--prefix-token-id) puts a token before each document"
     ]
 
 
@@ -337,28 +206,127 @@ def headline(summary: Mapping[str, Any]) -> str:
     )
 
 
-SYSTEM = System(
-    name="perplexity",
-    what="documents",
-    help=HELP,
-    forms=".txt, a folder of .txt files,",
-    item=Item,
-    settings=Settings,
-    record=Record,
-    read_rows=read_documents,
-    from_value=lambda value: {"text": value} if isinstance(value, str) else value,
-    is_lazy=True,
-    evaluate=evaluate,
-    report=report,
-    merge=merge,
-    merge_rereads=True,
-    needs=("is_local",),
-    compared=(
+class Perplexity(System):
+    """How well does a model predict whole documents, however long? Each token is
+    scored once, in windows that the model can read.
+
+    input, one of
+      JSONL       {"id": "a", "text": "It was the best of times, ..."}, one document
+                  per line; `id` defaults to the line's number. A JSON array, .csv,
+                  .tsv, .parquet or a folder of datasets' save_to_disk holds the
+                  same; --column text=body reads a field from the column `body`
+      a .txt file one document
+      a folder    each .txt file in it is a document, in the order of their names
+
+    windows: each reads up to --max-length tokens and scores those that no window
+    before it scored: at most --stride, the first one up to --max-length. By default
+    they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
+    stride gives tokens more context and takes twice as long.
+    Only the first window of a document reads its BOS. At most 32 of the others are
+    scored again with one; if that lowers their perplexity by more than noise, the
+    run reports both numbers.
+
+    A document fails if it has more than 2,097,152 characters without a place where
+    the tokenizer certainly splits a text; of some tokenizers no place is certain.
+
+    output, one line per document, in order, log-probabilities in nats:
+      id, begin, text_sha256, n_tokens, n_scored, n_bytes (UTF-8), n_words,
+      n_windows, sum_logprob, mean_logprob, perplexity (per token), bits_per_byte,
+      bits_per_word; other fields of the input line. An OUT that ends in .csv, .tsv
+      or .parquet is a table with these columns.
+      Beside OUT lie OUT.report.md, OUT.report.json (means over all documents
+      together, worst documents first), OUT.report.html, which shows them in a
+      browser, and OUT.run.json.
+
+    exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
+               2 unusable input.
+    """
+
+    name, what = "perplexity", "documents"
+    item, settings, record = Item, Settings, Record
+    compared = (
         Compared(
             text=("text_sha256",),
             signature=("bits_per_byte", "sum_logprob", "n_scored"),
             order=("bits_per_byte", "bits_per_word", "mean_logprob"),
             fixed=(),
         ),
-    ),
-)
+    )
+
+    def needs(self, settings: Settings | None) -> tuple[str, ...]:
+        """A local model, whose windows of tokens are scored."""
+        return ("is_local",)
+
+    def read(
+        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """Rows of a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
+
+        Raises:
+            InputError: the files cannot be read, or hold nothing.
+        """
+        is_folder = path.is_dir() and not is_dataset(path)
+        if not is_folder and form_of(path) != ".txt":
+            try:
+                yield from read_rows(path, columns, lists)
+            except InputError as problem:
+                if path.is_dir() or form_of(path) in TABLES or isinstance(problem, NoItems):
+                    raise
+                raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
+            return
+        if columns:
+            raise InputError(f"{path}: --column names fields of a table, and text files have none")
+        files = sorted(path.glob("*.txt")) if is_folder else [path]
+        if not files:
+            raise InputError(
+                f"{path}: found a folder without a .txt file; expected text files, a file of JSONL "
+                "or another table, or a folder that save_to_disk of datasets wrote"
+            )
+        for number, file in enumerate(files, start=1):
+            check_regular(file)
+            yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
+
+    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
+        """Documents as objects, or their texts alone."""
+        for row in super().rows_of(objects):
+            yield row if isinstance(row.item, Mapping) else row._replace(item={"text": row.item})
+
+    def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+        """Score every token of each document once, in windows.
+
+        Raises:
+            InputError: windows that the model cannot read.
+        """
+        windows = _windows(settings, lm.capabilities)
+        lm.about.update(windows)
+        audit = window_bos.Audit(lm, windows["max_length"], settings.seed)
+        with lm.timed():
+            for document in score_documents(
+                lm, items, prefix_token_id=settings.prefix_token_id, audit=audit, **windows
+            ):
+                yield _record(document)
+            lm.counts.update(audit.counts())
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Means per token, byte and word over the scored documents together."""
+        numbers = numbers_of(
+            (record for record in records if "error" not in record), ("sum_logprob", *COUNTS)
+        )
+        summary = summarise(numbers, settings.n_bootstrap, settings.seed)
+        return Summary(
+            headline=headline(summary),
+            numbers=summary,
+            failures=failed(records),
+            warnings=_warnings(numbers),
+        )
+
+    def findings(self, run: Report) -> list[str]:
+        """That a BOS would make later windows more probable, if it does."""
+        return window_bos.findings(run.facts.counts)
+
+    def report(self, run: Report) -> Document:
+        """The most bits per byte first; see `perplexity.report`."""
+        return report(run.source(items=run.records))
+
+
+SYSTEM = Perplexity()

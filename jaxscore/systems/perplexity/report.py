@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import numbers_of
-from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source, n_listed
 from jaxscore.report.html.histogram import (
     Labels,
@@ -23,6 +22,7 @@ from jaxscore.report.sections import (
     with_failures,
     worst_first,
 )
+from jaxscore.shell.records import View
 
 UNITS = {
     "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),
@@ -34,7 +34,7 @@ UNITS = {
 def report(source: Source) -> Document:
     """The report of a run."""
     record = source.record
-    documents = record["documents"]
+    documents = source.items
     places = worst_first(documents, lambda document: (-document["bits_per_byte"],))
     listed = [documents[place] for place in places[: n_listed(len(places))]]
     items = _items(listed, source.n_items, len(places) - len(listed))
@@ -43,7 +43,7 @@ def report(source: Source) -> Document:
         title=f"Perplexity: {model_of(record)}",
         verdict=verdict(source),
         cards=_cards(record["summary"]),
-        charts=_charts(Lazy(places, documents.__getitem__)),
+        charts=_charts(View(places.tolist(), documents.element)),
         items=with_failures(items, record["failures"]),
         sections=closing(record, "documents"),
         about=_explanation(record),
@@ -51,14 +51,14 @@ def report(source: Source) -> Document:
 
 
 def _explanation(record: Mapping[str, Any]) -> list[str]:
-    settings, summary, windows = record["settings"], record["summary"], record["windows"]
+    settings, summary = record["settings"], record["summary"]
     return [
         f"{summary['n_documents']} documents. The means are over all bytes, words or tokens "
         "together, so that a long document weighs more. A word is what stands between blanks. The "
         f"interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample documents; "
         "- stands for one document or equal values.",
-        f"Windows read up to {windows['max_length']} tokens, and each after a document's first "
-        f"scores up to {windows['stride']} new ones. {summary['n_left_out']} tokens have no "
+        f"Windows read up to {settings['max_length']} tokens, and each after a document's first "
+        f"scores up to {settings['stride']} new ones. {summary['n_left_out']} tokens have no "
         "probability and are in no sum.",
     ]
 

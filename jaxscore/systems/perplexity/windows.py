@@ -18,10 +18,8 @@ import numpy as np
 
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.io import interrupts
-from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
-from jaxscore.systems.audits import WindowBosAudit
-from jaxscore.systems.entries import Entry
+from jaxscore.systems.perplexity.window_bos import Audit
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE
 from jaxscore.text.tokenize_requests import CHUNK, CHUNK_CHARACTERS, bounded_groups
@@ -44,12 +42,11 @@ class ScoredDocument:
         sums: log-probability of each scored window, nats.
     """
 
-    entry: Entry[Any]
     begin: str
     text_sha256: str
     n_bytes: int
     n_words: int
-    error: str | None
+    error: str | None = None
     bos: tuple[int, ...] = ()
     n_tokens: int = 0
     n_scored: int = 0
@@ -57,16 +54,14 @@ class ScoredDocument:
     sums: list[float] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def from_entry(cls, entry: Entry[Any], text: str) -> "ScoredDocument":
+    def from_text(cls, text: str) -> "ScoredDocument":
         """A document whose tokens are not known yet."""
         raw = text.encode()
         return cls(
-            entry=dataclasses.replace(entry, item=None),
             begin=text[:BEGIN],
             text_sha256=hashlib.sha256(raw).hexdigest(),
             n_bytes=len(raw),
             n_words=len(BLANKS.split(text)),
-            error=entry.error,
         )
 
     @property
@@ -88,20 +83,21 @@ class ScoredDocument:
 
 
 def score_documents(
-    lm: LocalLM,
-    entries: Iterable[Entry[Any]],
+    lm: Any,
+    items: Iterable[Any],
     *,
     max_length: int,
     stride: int,
     prefix_token_id: int | None,
-    audit: WindowBosAudit,
+    audit: Audit,
     most: int = WINDOW,
     most_tokens: int = WINDOW_TOKENS,
 ) -> Iterator[ScoredDocument]:
-    """Score every document in rolling windows, in order; one that is unusable has an error.
+    """Score every document in rolling windows, in order.
 
     Args:
-        lm: tokenizes the documents and scores the windows.
+        lm: the local model that tokenizes the documents and scores the windows.
+        items: documents, each with its `text`.
         max_length, stride: of the windows, see `jaxscore.plan.requests.rolling_windows`.
         prefix_token_id: put before each document that does not start with it, in place of the
             tokenizer's BOS; None is that BOS if the tokenizer has one.
@@ -112,7 +108,7 @@ def score_documents(
     sent: deque[list[tuple[ScoredDocument, TokenSequence]]] = deque()
 
     def windows() -> Iterator[tuple[ScoredDocument, TokenSequence]]:
-        for document, own in _cut(lm, entries, max_length, stride, prefix_token_id):
+        for document, own in _cut(lm, items, max_length, stride, prefix_token_id):
             pending.append(document)
             yield from ((document, window) for window in own)
 
@@ -134,21 +130,21 @@ def score_documents(
 
 
 def _cut(
-    lm: LocalLM,
-    entries: Iterable[Entry[Any]],
+    lm: Any,
+    items: Iterable[Any],
     max_length: int,
     stride: int,
     prefix_token_id: int | None,
 ) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
     """Each document with its windows; one that cannot be scored has an error and no window."""
     encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
-    chunks = bounded_groups(entries, lambda entry: len(_text(entry)), CHUNK, CHUNK_CHARACTERS)
+    chunks = bounded_groups(items, lambda item: len(item.text), CHUNK, CHUNK_CHARACTERS)
     for chunk in interrupts.until_interrupt(chunks):
-        requests = [Request(0, "", _text(entry)) for entry in chunk]
-        for entry, encoded in zip(chunk, encode_each(encode, requests), strict=True):
-            document = ScoredDocument.from_entry(entry, _text(entry))
+        requests = [Request(0, "", item.text) for item in chunk]
+        for item, encoded in zip(chunk, encode_each(encode, requests), strict=True):
+            document = ScoredDocument.from_text(item.text)
             if isinstance(encoded, TextError):
-                document.error = document.error or str(encoded)
+                document.error = str(encoded)
                 yield document, []
                 continue
             [whole] = encoded
@@ -162,27 +158,19 @@ def _cut(
                     ids = np.concatenate([np.array([prefix_token_id], np.int32), ids])
                 first = 1
             document.bos = _special_beginning(lm, ids, prefix_token_id)
-            windows = []
-            if document.error is None:
-                windows = rolling_windows(ids, first, max_length, stride)
-                if not windows:
-                    document.error = "it has no token that has a probability"
-                elif complaints := lm.engine.complaints(windows):
-                    document.error, windows = complaints[min(complaints)], []
+            windows = rolling_windows(ids, first, max_length, stride)
+            if not windows:
+                document.error = "it has no token that has a probability"
+            elif complaints := lm.engine.complaints(windows):
+                document.error, windows = complaints[min(complaints)], []
             document.n_windows = len(windows)
             yield document, windows
 
 
-def _special_beginning(
-    lm: LocalLM, ids: np.ndarray, prefix_token_id: int | None
-) -> tuple[int, ...]:
+def _special_beginning(lm: Any, ids: np.ndarray, prefix_token_id: int | None) -> tuple[int, ...]:
     """Return the special tokens that a document begins with, its own or added ones."""
     bos = lm.encoder.tokenizer.bos_token_id
     expected = [bos] if bos is not None and not lm.encoder.prefix else lm.encoder.prefix
     if prefix_token_id is not None:
         expected = [prefix_token_id]
     return tuple(expected) if ids[: len(expected)].tolist() == expected else ()
-
-
-def _text(entry: Entry[Any]) -> str:
-    return "" if entry.item is None else entry.item.text

@@ -2,9 +2,10 @@
 
 import collections
 import dataclasses
-import math
+import itertools
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -13,85 +14,27 @@ import numpy as np
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.analysis.forecasts import softmax
-from jaxscore.analysis.margins import Decisions
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import json_kind
-from jaxscore.lm import LM
-from jaxscore.systems.audits import Answers, Pair
-from jaxscore.systems.entries import Entry, read_item
-from jaxscore.systems.evaluation import Evaluation, Failure, failed_records
+from jaxscore.io.items import NOTHING, Row
+from jaxscore.report.document import Document
+from jaxscore.shell.items import Items
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
-    EXPECTED,
     NO_ANSWER,
-    SHOWN,
     Context,
-    Suite,
     prompt_files,
-    read_example,
-    read_files,
+    read_suite,
     read_suite_file,
-    suite_files,
 )
 from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
-from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
-from jaxscore.systems.remarks import Remark
-from jaxscore.systems.rounding_audit import Noise
-from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
+from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
 
-HELP = """\
-How probable is each of a few queries after a context? (ProbSem)
-
-inputs, in --input-dir:
-  <prompt>.txt           the text before everything else
-  <prompt>_<test>.json   {"pretext": "Answer True or False.",
-                          "context": [{"text": "Tova lives in Merrow.",
-                                       "expected": 0}],
-                          "posttext": "The correct answer is:",
-                          "queries": ["True", "False"]}
-  `expected` is the index of the right query; -1 leaves a context out of the
-  suite's accuracy.
-
-text scored, without its empty parts:
-  {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
-  --boundary upstream keeps the line ends of an empty prompt and an empty text,
-  and scores the last line alone of a query with several, as published.
-
-A query's logp is the sum of its tokens' log-probabilities (--normalize: their
-mean), divided by the temperature; the scores of a context are the softmax over
-its queries. A line of --fewshot is as an entry of `context`, and is shown with
-its expected query.
-
-  Without --prompt and --test, --input has suites, each with its prompt's file
-  beside it or a field "prompt", and --output is NAME.json, an array of contexts
-  with NAME_report.md, or FOLDER/ for several suites.
-
-outputs, in --output-dir:
-  <prompt>_<test>_<model>_results.csv    text, query, logp, score
-  <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
-                                         and settings
-  <prompt>_<test>_<model>_report.md      readable, the worst 50 contexts
-  <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
-  <the table>.run.json                   what the result was made of and with
-  A flag that changes the numbers adds a suffix after <model>, so that runs with
-  different flags keep separate files: --normalize _norm, --temperature 2
-  _temp2, --boundary upstream _upstream, --answer-separator X
-  _separator-X, --truncate left _truncate-left,
-  --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
-  --revision X _revision-X, --lora X _lora-X, --api-base URL _endpoint,
-  --apply-chat-template _chat, --system X _system-X, --fewshot X --num-fewshot 2
-  _fewshot-2-seed0-X. A run with the same flags replaces its files.
-  With --audit-noise a context of the JSON file also holds `within_noise`:
-  whether rounding could change its verdict.
-
-exit code: 0 all scored, 1 some contexts failed (they are listed),
-           2 unusable input.
-"""
 # upstream is what the published script scores
 BOUNDARIES: dict[str, Boundary] = {
     "joint": "exact",
@@ -110,6 +53,7 @@ class Settings(AnswerSettings):
     """Settings of `probsem`; the accuracy has Wilson's interval, which draws nothing."""
 
     boundaries = BOUNDARIES
+    advice = ADVICE
     normalize: bool = setting(
         False,
         aliases=("--norm",),
@@ -164,25 +108,54 @@ def _best_query(record: Mapping[str, Any]) -> str:
     return query
 
 
-def _right_from_wrong(record: Mapping[str, Any]) -> float:
-    expected = _expected(record)
-    return margins.right_from_wrong(
-        record["logp"], [k == expected for k in range(len(record["logp"]))]
-    )
+def _logp(record: Mapping[str, Any]) -> list[float]:
+    """The log-probabilities of a stored record, in which an infinite one is a text."""
+    return [float(value) for value in record["logp"]]
 
 
 def _lead(record: Mapping[str, Any]) -> float:
-    return margins.lead(record["logp"])
+    return margins.lead(_logp(record))
+
+
+def _verdict_margin(record: Mapping[str, Any]) -> float:
+    """Distance of the expected query from the others, or of the best one if none is expected."""
+    expected = _expected(record)
+    if expected == NO_ANSWER:
+        return _lead(record)
+    is_right = [k == expected for k in range(len(record["logp"]))]
+    return margins.right_from_wrong(_logp(record), is_right)
+
+
+def _spread(largest: Mapping[str, float], settings: Settings) -> float:
+    """Spread of `logp`.
+
+    With the boundary "upstream" a mean may be over more tokens than have a log-probability, and
+    then moves by less than this assumes.
+    """
+    return largest[settings.statistic] / settings.temperature
 
 
 class Record(TypedDict, total=False):
     """The result of a context; `error` in place of the numbers if a query could not be scored."""
 
-    suite: str
-    context: int
+    context: int | str
     text: str
     context_text: str
-    expected: int
+    # Not of `passed`, which is null where no query is expected: there the mark says whether
+    # rounding could change which query is the best.
+    expected: Annotated[
+        int,
+        Decision(
+            "the expected query has the highest score",
+            name="passed",
+            is_right=True,
+            statistic="logp",
+            value=lambda record: record.get("passed"),
+            margin=_verdict_margin,
+            within="within_noise",
+            spread=_spread,
+        ),
+    ]
     queries: list[str]
     logp: Annotated[
         list[float],
@@ -211,209 +184,62 @@ class Record(TypedDict, total=False):
         ),
     ]
     n_tokens: list[int]
-    passed: Annotated[
-        bool | None,
-        Decision(
-            "the expected query has the highest score",
-            is_right=True,
-            statistic="logp",
-            margin=_right_from_wrong,
-            within="within_noise",
-        ),
-    ]
+    passed: bool | None
     within_noise: bool
 
 
-def load(folder: Path, prompt: str, test: str, limit: int | None = None) -> Suite:
-    """The suite of two files of a folder, see `read_files`.
+def prompting_of(lm: Any, suite: Context, settings: Settings) -> Prompting:
+    """What stands before each context of a suite.
 
-    Raises:
-        InputError: the files or the suite cannot be used.
+    Args:
+        suite: any of its contexts.
     """
-    path = suite_files(folder, prompt, test)[1]
-    return read_suite(read_files(folder, prompt, test, limit), str(path))
-
-
-def read_suite(value: Any, where: str = "suite") -> Suite:
-    """A suite from an object as the JSON file has it, with the prompt's text as `prompt`.
-
-    `prompt`, `pretext` and `posttext` may be empty, null or left out.
-
-    Raises:
-        InputError: no object; no queries, or queries that are no text; no usable context.
-    """
-    if not isinstance(value, dict | Suite):
-        raise InputError(f"{where}: found {json_kind(value)}, expected {EXPECTED}")
-    suite: Suite = read_item(SYSTEM, value, 1, where)
-    return suite
-
-
-def read_objects(value: Any, _: Any) -> Iterator[Entry[Suite]]:
-    """The one suite of a run."""
-    yield Entry("suite", 1, value if isinstance(value, Suite) else read_suite(value))
-
-
-def select(entries: Sequence[Entry[Suite]], settings: Settings) -> Sequence[Entry[Suite]]:
-    """The suite.
-
-    Raises:
-        InputError: an example expects a query that it does not have.
-    """
-    for example in settings.fewshot:
-        example.check(len(entries[0].value.queries))
-    return entries
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompts:
-    """Prompts of a suite, as a run with each boundary writes them."""
-
-    suite: Suite
-    by_boundary: Mapping[str, Prompting]
-
-    @classmethod
-    def of(cls, lm: LM, suite: Suite, settings: Settings) -> "Prompts":
-        """Prompts with the settings' examples."""
-        by_boundary = {}
-        for boundary in BOUNDARIES:
-            separator = settings.answer_separator
-            examples = [
-                Example(
-                    *suite.split(shot, suite.queries[shot.expected], boundary, separator), shot.text
-                )
-                for shot in settings.drawn()
-            ]
-            opening = f"{suite.prompt}\n" if suite.prompt or boundary == "upstream" else ""
-            prompting = settings.prompting(lm, examples)
-            by_boundary[boundary] = dataclasses.replace(prompting, opening=opening)
-        return cls(suite, by_boundary)
-
-    def requests(self, context: Context, boundary: str, separator: str | None) -> list[Request]:
-        """Every query after a context; the suite's prompt stands before the examples."""
-        prompting = self.by_boundary[boundary]
-        whole: dict[str, str] = {}  # prompt -> text before the query: mostly the same of all
-        requests = []
-        for k, query in enumerate(self.suite.queries):
-            prompt, scored = self.suite.split(context, query, boundary, separator)
-            if prompt not in whole:
-                whole[prompt] = prompting.context_of(prompt, context.text)
-            continuation = prompting.continuation_of(scored)
-            requests.append(Request(f"{context.index}.{k}", whole[prompt], continuation))
-        return requests
-
-
-def evaluate(lm: LM, entries: Sequence[Entry[Suite]], settings: Settings) -> Evaluation:
-    """Score every query after every context.
-
-    Raises:
-        InputError: settings that the model cannot do.
-    """
-    settings.check_model(lm.capabilities)
-    [entry] = entries
-    suite = entry.value
-    prompts = Prompts.of(lm, suite, settings)
-    prompting = prompts.by_boundary[settings.boundary]
-    run = ScoringRun(
-        lm,
-        settings,
-        policies=prompting.policies(BOUNDARIES),
-        special_tokens=prompting.special_tokens,
-        advice=ADVICE,
-    )
-    answers = Answers(
-        what="contexts",
-        units=suite.contexts,
-        requests=prompts.requests,
-        measure=lambda context, scored, boundary: _measured(
-            record_of(suite, context, scored, settings, boundary)
-        ),
-        separator=settings.answer_separator,
-        depends_on_boundary=True,
-        why_no_blanks=settings.why_no_blanks(),
-        with_blank="With a blank before the query, in place of the line end,",
-        statistic=settings.statistic,
-    )
-    pairs = run.score_answers(answers)
-    named = {} if isinstance(entry.id, int) else {"suite": entry.id}
-    records = [
-        {**named, **record_of(suite, context, [scored for _, scored in own], settings)}
-        for context, own in zip(suite.contexts, pairs, strict=True)
+    boundary, separator = settings.boundary, settings.answer_separator
+    examples = [
+        Example(
+            *suite.split(shot.text, suite.queries[shot.expected], boundary, separator), shot.text
+        )
+        for shot in settings.drawn()
     ]
-    decisions = mark(records, run.noise, settings)
-    n_left_out = prompting.n_left_out(context.text for context in suite.contexts)
-    found = merge(records, settings)
-    return dataclasses.replace(
-        found,
-        n_items=len(suite.context),
-        rows=rows_of(records),
-        details={
-            **found.details,
-            "answer_blank": run.blank,
-            "boundary_audit": run.boundaries.counts("queries"),
-        },
-        failures=failures_of(suite, records),
-        remarks=[*remarks(suite), *remarks_on_examples(n_left_out), *run.remarks],
-        decisions=decisions,
-        prompting=settings.facts(prompting, n_left_out),
-        strips=[strips_of(suite, own) for own in pairs],
-        **run.measured(),
-    )
+    opening = f"{suite.prompt}\n" if suite.prompt or boundary == "upstream" else ""
+    return dataclasses.replace(settings.prompting(lm, examples), opening=opening)
 
 
-def merge(records: Sequence[Mapping[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the contexts of all records as one run would; see `System.merge`."""
-    summary = summarise(records)
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(records),
-        details={
-            "accuracy": summary["accuracy"],
-            "n_without_answer": summary["n_without_answer"],
-        },
-        long={"contexts": records},
-        headline=headline(**summary),
-        failures=failed_records(records, lambda record: f"context {record['context']}"),
-    )
-
-
-def _measured(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the audits compare."""
-    passed, logp = record.get("passed"), record.get("logp")
-    return {
-        "accuracy": None if passed is None else float(passed),
-        "mean logp": None if logp is None else math.fsum(logp) / len(logp),
-    }
+def requests_of(context: Context, prompting: Prompting, settings: Settings) -> list[Request]:
+    """Every query after a context; the suite's prompt stands before the examples."""
+    whole: dict[str, str] = {}  # prompt -> text before the query: mostly the same of all
+    requests = []
+    for k, query in enumerate(context.queries):
+        prompt, scored = context.split(
+            context.text, query, settings.boundary, settings.answer_separator
+        )
+        if prompt not in whole:
+            whole[prompt] = prompting.context_of(prompt, context.text)
+        requests.append(Request(str(k), whole[prompt], prompting.continuation_of(scored)))
+    return requests
 
 
 def record_of(
-    suite: Suite,
-    context: Context,
-    scored: Sequence[ScoredRequest],
-    settings: Settings,
-    boundary: str | None = None,
+    context: Context, scored: Sequence[ScoredRequest], settings: Settings
 ) -> dict[str, Any]:
-    """The record of a context; `error` and no numbers if a query could not be scored.
+    """The record of a context without its number; `error` if a query could not be scored.
 
     Args:
         scored: one for each query.
-        boundary: None for the boundary of the settings.
     """
     record: dict[str, Any] = {
-        "context": context.index,
-        "text": suite.shown(context),
+        "text": context.shown(context.text),
         "context_text": context.text,
         "expected": context.expected,
-        "queries": list(suite.queries),
+        "queries": list(context.queries),
     }
-    is_upstream = (boundary or settings.boundary) == "upstream"
     logp = []
     for k, result in enumerate(scored):
         total = result.sum_logprob
         if result.error or total is None:
             error = result.error or "it has no token with a probability"
-            return {**record, "error": f"query {k} {suite.queries[k][:SHOWN]!r}: {error}"}
-        n = result.n_tokens if is_upstream else result.n_scored
+            return {**record, "error": f"query {k} {context.queries[k][:SHOWN]!r}: {error}"}
+        n = result.n_tokens if settings.boundary == "upstream" else result.n_scored
         logp.append(total / (n if settings.normalize else 1) / settings.temperature)
     scores = softmax(logp).tolist()
     # A tie for the highest passes, as it does in the published script's accuracy.
@@ -427,92 +253,39 @@ def record_of(
     }
 
 
-def mark(
-    records: Sequence[dict[str, Any]], noise: Noise | None, settings: Settings
-) -> list[Decisions]:
-    """Add `within_noise` to each context that was scored: could rounding change its decision?
-
-    The decision is whether the expected query has the highest `logp`, or which query has it if
-    `expected` is -1. With the boundary "upstream" a mean may be over more tokens than have a
-    log-probability, and then moves by less than this assumes.
-    """
-    if noise is None:
-        return []
-    spread = noise.spread[settings.statistic].largest / settings.temperature
-    good = [record for record in records if "error" not in record]
-    for record in good:
-        margin = (_lead if record["expected"] == NO_ANSWER else _right_from_wrong)(record)
-        record["within_noise"] = margins.within(margin, spread)
-    marks = [record["within_noise"] for record in good]
-    statistic = f"logp ({settings.statistic} / temperature)"
-    return [margins.count("which query has the highest score", statistic, spread, marks)]
-
-
-def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Accuracy of the contexts that were scored and expect a query, and counts of contexts.
 
     The accuracy is None if every context expects -1, scored or not: whether there is an accuracy
     does not depend on the length of a text.
     """
-    n_scored = n_judged = 0
+    n_scored = n_judged = n_without_answer = 0
     passed = array("b")
     for record in records:
+        if "expected" not in record:  # unusable
+            continue
         is_judged, is_scored = record["expected"] != NO_ANSWER, "error" not in record
         n_judged += is_judged
+        n_without_answer += not is_judged
         n_scored += is_scored
         if is_judged and is_scored:
             passed.append(record["passed"])
     return {
         "accuracy": proportion(np.array(passed)) if n_judged else None,
         "n_scored": n_scored,
-        "n_without_answer": len(records) - n_judged,
+        "n_without_answer": n_without_answer,
     }
 
 
-def rows_of(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One flat record per query of each context that was scored."""
+def repeated_queries(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Warnings about queries that a suite has more than once."""
+    suites = dict.fromkeys(tuple(record["queries"]) for record in records if "queries" in record)
     return [
-        {
-            "context": record["context"],
-            "text": record["text"],
-            "query": query,
-            "expected": k == record["expected"],
-            "logp": record["logp"][k],
-            "score": record["scores"][k],
-            "n_tokens": record["n_tokens"][k],
-        }
-        for record in records
-        if "error" not in record
-        for k, query in enumerate(record["queries"])
-    ]
-
-
-def failures_of(suite: Suite, records: Sequence[Mapping[str, Any]]) -> list[Failure]:
-    """The contexts that could not be read, then those that could not be scored."""
-    pairs = zip(suite.contexts, records, strict=True)
-    failed = [Failure(context.name, record["error"]) for context, record in pairs
-              if "error" in record]  # fmt: skip
-    return [*suite.unusable, *failed]
-
-
-def remarks(suite: Suite) -> list[str]:
-    """Queries that occur more than once."""
-    return [
-        Remark(
-            f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: "
-            "each occurrence gets a share of its own",
-            of_shard=True,
-        )
-        for query, count in collections.Counter(suite.queries).items()
+        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: "
+        "each occurrence gets a share of its own"
+        for queries in suites
+        for query, count in collections.Counter(queries).items()
         if count > 1
-    ]
-
-
-def strips_of(suite: Suite, pairs: Sequence[Pair]) -> list[Strip]:
-    """The tokens of each query after a context."""
-    return [
-        Strip(query, request.context, scored)
-        for query, (request, scored) in zip(suite.queries, pairs, strict=True)
     ]
 
 
@@ -528,40 +301,172 @@ def headline(accuracy: Estimate | None, n_scored: int, n_without_answer: int = 0
     return f"accuracy {accuracy.mean:.3f}{accuracy.span('.3f')}, {accuracy.n} contexts{left_out}"
 
 
-SYSTEM = System(
-    name="probsem",
-    what="contexts",
-    help=HELP,
-    item=Suite,
-    settings=Settings,
-    record=Record,
-    evaluate=evaluate,
-    read_rows=read_suite_file,
-    file_forms=(".json",),
-    beside=prompt_files,
-    array=ArrayOutput(is_ascii=False),
-    merge=merge,
-    merge_rereads=True,
-    mark=mark,
-    page_only="tokens",
-    read_objects=read_objects,
-    read_example=read_example,
-    select=select,
-    report=report,
-    needs=("scores",),
-    compared=(
+class ProbSem(System):
+    """How probable is each of a few queries after a context? (ProbSem)
+
+    inputs, in --input-dir:
+      <prompt>.txt           the text before everything else
+      <prompt>_<test>.json   {"pretext": "Answer True or False.",
+                              "context": [{"text": "Tova lives in Merrow.",
+                                           "expected": 0}],
+                              "posttext": "The correct answer is:",
+                              "queries": ["True", "False"]}
+      `expected` is the index of the right query; -1 leaves a context out of the
+      suite's accuracy.
+
+    text scored, without its empty parts:
+      {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
+      --boundary upstream keeps the line ends of an empty prompt and an empty text,
+      and scores the last line alone of a query with several, as published.
+
+    A query's logp is the sum of its tokens' log-probabilities (--normalize: their
+    mean), divided by the temperature; the scores of a context are the softmax over
+    its queries. A line of --fewshot is as an entry of `context`, and is shown with
+    its expected query.
+
+      Without --prompt and --test, --input has suites, each with its prompt's file
+      beside it or a field "prompt", and --output is NAME.json, an array of contexts
+      with NAME_report.md, or FOLDER/ for several suites.
+
+    outputs, in --output-dir:
+      <prompt>_<test>_<model>_results.csv    text, query, logp, score
+      <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
+                                             and settings
+      <prompt>_<test>_<model>_report.md      readable, the worst 50 contexts
+      <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
+      <the table>.run.json                   what the result was made of and with
+      A flag that changes the numbers adds a suffix after <model>, so that runs with
+      different flags keep separate files: --normalize _norm, --temperature 2
+      _temp2, --boundary upstream _upstream, --answer-separator X
+      _separator-X, --truncate left _truncate-left,
+      --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
+      --revision X _revision-X, --lora X _lora-X, --api-base URL _endpoint,
+      --apply-chat-template _chat, --system X _system-X, --fewshot X --num-fewshot 2
+      _fewshot-2-seed0-X. A run with the same flags replaces its files.
+      With --audit-noise a context of the JSON file also holds `within_noise`:
+      whether rounding could change its verdict.
+
+    exit code: 0 all scored, 1 some contexts failed (they are listed),
+               2 unusable input.
+    """
+
+    name = "probsem"
+    what = "contexts"
+    item, settings, record = Context, Settings, Record
+    id_field = "context"
+    result, result_title = "passed", "accuracy"
+    layout = Layout(is_ascii=False, repeats=False)
+    forms = (".json",)
+    compared = (
         Compared(
             signature=("queries",),
             list_in="contexts",
             file="…_results.json",
             id=(),
             name=lambda record, _: (
-                f"context {record.get('context')}: {record.get('context_text', record['text'])}"
+                f"context {record.get('context')}: "
+                f"{record.get('context_text', record.get('text', ''))}"
             ),
             text=lambda record: (record["text"], record["queries"], _expected(record)),
             n_tokens="n_tokens",
             order=("expected_score",),
             fixed=("boundary", "answer_separator", "normalize", "temperature"),
         ),
-    ),
-)
+    )
+
+    def read(
+        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """The contexts of a suite's file, with its prompt."""
+        return read_suite_file(path).rows()
+
+    def rows_of(self, objects: Any) -> Iterator[Row]:
+        """The contexts of a suite."""
+        return read_suite(objects).rows()
+
+    def companions(self, name: str) -> Sequence[str]:
+        """Names that the prompt's file of a suite may have."""
+        return prompt_files(name)
+
+    def example(self, item: Context, where: str) -> Context:
+        """Return a context with the query that is expected."""
+        if item.expected == NO_ANSWER:
+            raise InputError(f"{where}: expected is {NO_ANSWER}, so no query can be shown as right")
+        return item
+
+    def check(self, items: Items, settings: Settings) -> None:
+        """See `System.check`.
+
+        Raises:
+            InputError: no context is usable, or an example expects a query that the suite lacks.
+        """
+        super().check(items, settings)
+        n_queries = len(next(iter(items)).queries)
+        for k, example in enumerate(settings.fewshot, start=1):
+            try:
+                example.check(n_queries)
+            except InputError as problem:
+                raise InputError(f"few-shot example {k}: {problem}") from None
+
+    def score(
+        self, lm: Any, items: Sequence[Context], settings: Settings
+    ) -> Iterator[dict[str, Any]]:
+        """Score every query after every context."""
+        settings.check_model(lm.capabilities)
+        first = next(iter(items), None)
+        if first is None:
+            return
+        prompting = prompting_of(lm, first, settings)
+        settings.note(lm, prompting, (context.text for context in items))
+        pending: deque[list[Request]] = deque()  # of contexts without a record
+
+        def requests() -> Iterator[Request]:
+            for context in items:
+                pending.append(requests_of(context, prompting, settings))
+                yield from pending[-1]
+
+        n = len(items) * len(first.queries)
+        results = lm.stream(requests(), n_requests=n, **settings.options())
+        for context in items:
+            scored = list(itertools.islice(results, len(context.queries)))
+            parts = zip(context.queries, pending.popleft(), scored, strict=True)
+            strips = [
+                Strip(query, request.context, result).to_page() for query, request, result in parts
+            ]
+            yield {**record_of(context, scored, settings), PAGE: {"strips": strips}}
+        next(results, None)  # ends the measured time
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """Accuracy over the contexts that expect a query."""
+        numbers = summarise(records)
+        return Summary(
+            headline=headline(**numbers),
+            numbers=numbers,
+            details={name: numbers[name] for name in ("accuracy", "n_without_answer")},
+            failures=failed(records, "context"),
+            warnings=repeated_queries(records),
+        )
+
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return a row for each query of a context that was scored."""
+        if "error" in record:
+            return []
+        return [
+            {
+                "context": record["context"],
+                "text": record["text"],
+                "query": query,
+                "expected": k == record["expected"],
+                "logp": record["logp"][k],
+                "score": record["scores"][k],
+                "n_tokens": record["n_tokens"][k],
+            }
+            for k, query in enumerate(record["queries"])
+        ]
+
+    def report(self, run: Report) -> Document:
+        """Failed contexts first; see `probsem.report`."""
+        return report(run.source(items=run.records, strips=run.strips()))
+
+
+SYSTEM = ProbSem()

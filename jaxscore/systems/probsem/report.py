@@ -41,7 +41,7 @@ DISABLED = "accuracy is disabled, since every context expects -1"
 def report(source: Source) -> Document:
     """The report of a run."""
     record = source.record
-    settings, contexts = record["settings"], record["contexts"]
+    settings, contexts = record["settings"], source.items
     places = worst_first(contexts, _surety)
     names = ", ".join(str(settings[name]) for name in ("prompt", "test") if name in settings)
     accuracy = record["accuracy"]
@@ -101,7 +101,7 @@ def _items(source: Source, places: Sequence[int] | np.ndarray) -> Items:
     """The contexts at these places."""
     n_beyond = len(places) - n_listed(len(places))
     places = places[: n_listed(len(places))]
-    worst = [source.record["contexts"][place] for place in places]
+    worst = [source.items[place] for place in places]
     expected = [
         number(None) if context["passed"] is None else context["queries"][context["expected"]]
         for context in worst
@@ -139,6 +139,10 @@ def _items(source: Source, places: Sequence[int] | np.ndarray) -> Items:
 def _queries(context: Mapping[str, Any]) -> list[Row]:
     columns = (context[name] for name in ("queries", "logp", "scores", "n_tokens"))
     return [
-        Row([query, number(logp, 4), number(score, 4), str(n)], score, k == context["expected"])
+        Row(
+            [query, number(float(logp), 4), number(score, 4), str(n)],
+            score,
+            k == context["expected"],
+        )
         for k, (query, logp, score, n) in enumerate(zip(*columns, strict=True))
     ]

@@ -1,75 +1,83 @@
 """Test suites of ProbSem: files, contexts, queries, and the text before each query."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, near
 from jaxscore.io.items import Row
-from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text, require_field
+from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text
 from jaxscore.io.streams import compression_of
-from jaxscore.systems.evaluation import Failure
+from jaxscore.shell.items import item_of
+from jaxscore.shell.system import SHOWN
 
 NO_ANSWER = -1  # as `expected`: no query is known to be right; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
-SHOWN = 60  # characters of a context in a message
 SHOWN_NAMES = 20  # of prompts or tests that exist, in a message
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """One sample of a suite, or a few-shot example.
+    """One sample of a suite, with what the suite shows and asks; or a few-shot example.
 
     Attributes:
-        index: from 1, as in the file.
+        text: of the sample.
         expected: index of the right query from 0, or `NO_ANSWER`.
-        where: what messages call an example.
+        queries: of the suite; none of an example.
+        prompt, pretext, posttext: of the suite, see `shown` and `split`.
     """
 
-    index: int
     text: str
     expected: int
-    where: str = ""
+    queries: tuple[str, ...] = ()
+    prompt: str = ""
+    pretext: str = ""
+    posttext: str = ""
 
-    @property
-    def name(self) -> str:
-        """What to call it in a list of failures."""
-        return f"context {self.index} {self.text[:SHOWN]!r}{'…' if len(self.text) > SHOWN else ''}"
+    def __post_init__(self) -> None:
+        """Check the index."""
+        if self.queries:
+            self.check(len(self.queries))
 
     def check(self, n_queries: int) -> None:
         """Refuse an index that no query has.
 
         Raises:
-            InputError: naming the place.
+            InputError: says which indices there are.
         """
         if self.expected != NO_ANSWER and not 0 <= self.expected < n_queries:
             raise InputError(
-                f"{self.where}: expected is {self.expected}, and the queries are 0 to "
-                f"{n_queries - 1}; give the index of one, or {NO_ANSWER} to leave the context out "
-                "of the accuracy"
+                f"expected is {self.expected}, and the queries are 0 to {n_queries - 1}; give the "
+                f"index of one, or {NO_ANSWER} to leave the context out of the accuracy"
             )
 
+    def shown(self, text: str, lines: Sequence[str] = ()) -> str:
+        """Text between prompt and query, without empty parts.
 
-def read_context(value: Any, index: int, where: str) -> Context:
-    """One sample from an object as a suite has it.
+        Args:
+            text: of this sample, or of an example.
+            lines: of the query, before the one that is scored.
+        """
+        return "\n".join([*filter(None, (self.pretext, text, self.posttext)), *lines])
 
-    Raises:
-        InputError: it is no object, or a field is missing or of another type.
-    """
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: found {str(value)[:20]}, expected an object")
-    text = require_field(value, "text", str, where)
-    return Context(index, text, require_field(value, "expected", int, where), where)
+    def split(self, text: str, query: str, boundary: str, separator: str | None) -> tuple[str, str]:
+        """Return the text between prompt and query, and the text that is scored.
 
+        The boundary "upstream" joins them as the published package does: an empty text keeps its
+        newline, and of a query with newlines the last line alone is scored, after the others.
 
-def read_example(value: Any, position: int, where: str) -> Context:
-    """A context with the query that is expected; see `System.read_example`."""
-    context = value if isinstance(value, Context) else read_context(value, position, where)
-    if context.expected == NO_ANSWER:
-        raise InputError(f"{where}: expected is {NO_ANSWER}, so no query can be shown as right")
-    return context
+        Args:
+            text: of this sample, or of an example.
+            separator: between text and query, scored with the query; None is the published
+                newline, which is not.
+        """
+        is_upstream = boundary == "upstream"
+        *lines, scored = query.split("\n") if is_upstream else [query]
+        before = self.shown(text, lines)
+        if separator is not None:
+            return before, separator + scored
+        return (f"{before}\n" if before or is_upstream else ""), scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,60 +108,38 @@ class Suite:
             raise InputError(
                 'field "context" is empty, expected objects with `text` and `expected`'
             )
-        if not self.contexts:
-            name, why = self.unusable[0]
-            raise InputError(f"no context is usable; the first, {name}: {why}")
 
-    @functools.cached_property
-    def _read(self) -> tuple[list[Context], list[Failure]]:
-        contexts, failures = [], []
-        for index, value in enumerate(self.context, start=1):
-            name = f"context {index}"
-            try:
-                context = read_context(value, index, name)
-                context.check(len(self.queries))
-                contexts.append(context)
-            except InputError as problem:
-                failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
-        return contexts, failures
+    def rows(self) -> Iterator[Row]:
+        """Each context with the texts of the suite, as an input object."""
+        shared = {
+            "queries": list(self.queries),
+            "prompt": self.prompt,
+            "pretext": self.pretext,
+            "posttext": self.posttext,
+        }
+        for index, context in enumerate(self.context, start=1):
+            where, value = f"context {index}", context
+            if isinstance(context, dict):
+                value = {**context, **shared}
+                if isinstance(text := context.get("text"), str):
+                    where += f" {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
+            yield Row(index, where, value)
 
-    @property
-    def contexts(self) -> list[Context]:
-        """The usable contexts."""
-        return self._read[0]
 
-    @property
-    def unusable(self) -> list[Failure]:
-        """The others; they are in no result."""
-        return self._read[1]
+def read_suite(value: Any, where: str = "suite") -> Suite:
+    """A suite from an object as the JSON file has it, with the prompt's text as `prompt`.
 
-    def shown(self, context: Context, lines: Sequence[str] = ()) -> str:
-        """Text between prompt and query, without empty parts.
+    `prompt`, `pretext` and `posttext` may be empty, null or left out.
 
-        Args:
-            lines: of the query, before the one that is scored.
-        """
-        parts = (self.pretext, context.text, self.posttext)
-        return "\n".join([*filter(None, parts), *lines])
-
-    def split(
-        self, context: Context, query: str, boundary: str, separator: str | None
-    ) -> tuple[str, str]:
-        """What stands between prompt and query, and the text that is scored.
-
-        The boundary "upstream" joins them as the published package does: an empty text keeps its
-        line end, and of a query with line ends the last line alone is scored, after the others.
-
-        Args:
-            separator: between text and query, scored with the query; None is the published line
-                end, which is not.
-        """
-        is_upstream = boundary == "upstream"
-        *lines, scored = query.split("\n") if is_upstream else [query]
-        text = self.shown(context, lines)
-        if separator is not None:
-            return text, separator + scored
-        return (f"{text}\n" if text or is_upstream else ""), scored
+    Raises:
+        InputError: no object, or no queries or contexts, or queries that are not texts.
+    """
+    if isinstance(value, Suite):
+        return value
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: found {json_kind(value)}, expected {EXPECTED}")
+    suite: Suite = item_of(Suite, value, where)
+    return suite
 
 
 def prompt_files(name: str) -> list[str]:
@@ -163,22 +149,15 @@ def prompt_files(name: str) -> list[str]:
     return [f"{stem[:place]}.txt" for place in reversed(places) if place]
 
 
-def read_suite_file(
-    path: Path, columns: object = None, lists: object = None, *, n_contexts: int | None = None
-) -> Iterator[Row]:
-    """The suite of a file, see `System.read_rows`.
-
-    Args:
-        n_contexts: contexts that are read; None for all.
+def read_suite_file(path: Path) -> Suite:
+    """The suite of a file.
 
     Raises:
         InputError: it holds no suite, or there is no prompt: neither as its field nor as a file.
     """
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
-    if value.get("prompt") is None:
+    if isinstance(value, dict) and value.get("prompt") is None:
         names = prompt_files(path.name)
         found = next((file for name in names if (file := path.with_name(name)).is_file()), None)
         if found is None:
@@ -188,13 +167,7 @@ def read_suite_file(
                 '"prompt"'
             )
         value |= {"prompt": read_text(found)}
-    yield Row(1, str(path), _limited(value, n_contexts))
-
-
-def _limited(value: dict[str, Any], n_contexts: int | None) -> dict[str, Any]:
-    if isinstance(contexts := value.get("context"), list):
-        value["context"] = contexts[:n_contexts]
-    return value
+    return read_suite(value, str(path))
 
 
 def suite_files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
@@ -202,14 +175,11 @@ def suite_files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
     return folder / f"{prompt}.txt", folder / f"{prompt}_{test}.json"
 
 
-def read_files(folder: Path, prompt: str, test: str, limit: int | None = None) -> dict[str, Any]:
-    """The object of `<prompt>_<test>.json` with the text of `<prompt>.txt` as `prompt`.
-
-    Args:
-        limit: contexts that are read; None for all.
+def load(folder: Path, prompt: str, test: str) -> Suite:
+    """The suite of `<prompt>_<test>.json`, with the text of `<prompt>.txt` as `prompt`.
 
     Raises:
-        InputError: a file is missing or no UTF-8, or holds no object.
+        InputError: a file is missing or not UTF-8, or holds no suite.
     """
     prompt_file, path = suite_files(folder, prompt, test)
     _check_exists(folder, prompt_file, "--prompt", "*.txt", "")
@@ -217,9 +187,7 @@ def read_files(folder: Path, prompt: str, test: str, limit: int | None = None) -
     text = read_text(prompt_file)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
-    return _limited(value, limit) | {"prompt": text}
+    return read_suite(value | {"prompt": text} if isinstance(value, dict) else value, str(path))
 
 
 def _check_exists(folder: Path, path: Path, flag: str, pattern: str, prefix: str) -> None:

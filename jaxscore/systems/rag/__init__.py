@@ -10,17 +10,21 @@ A judgement has a `kind`, how its scores came about:
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
-from jaxscore.errors import InputError
-from jaxscore.io.json_input import json_kind, require_field
-from jaxscore.systems.entries import Entry, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, unusable
+from jaxscore.errors import InputError, is_valid_unicode
+from jaxscore.io.items import Row
+from jaxscore.io.json_input import json_kind
+from jaxscore.io.json_output import where
+from jaxscore.shell.items import Entry, Items, read_entry
+from jaxscore.shell.system import Record, Summary, System
 
 FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
+REPEATED = ("q_id", "question", "label", "response")  # fields of an item in its record
 SHOWN = 60  # characters of a q_id in a message
 
 
@@ -32,15 +36,45 @@ class Item:
         q_id: not necessarily unique.
         response: may be empty.
         label: one reference or more.
-        question: "" if the record has none and needs none.
+        question: "" if the record has no text there.
         ranking_label: of any type; None if it is absent.
     """
 
     q_id: str | int
     response: str
-    label: list[str]
-    question: str = ""
+    label: Sequence[str]
+    question: Any = ""
     ranking_label: Any = None
+
+    def __post_init__(self) -> None:
+        """Check all texts.
+
+        Raises:
+            InputError: no reference, or a text that cannot be used.
+        """
+        if not isinstance(self.question, str):
+            object.__setattr__(self, "question", "")
+        if not self.label:
+            raise InputError('field "label" is empty, expected one reference answer or more')
+        for place, reference in enumerate(self.label, start=1):
+            if not isinstance(reference, str):
+                raise InputError(
+                    f'field "label", entry {place}: found {json_kind(reference)}, expected a string'
+                )
+        if not all(map(is_valid_unicode, (self.response, self.question, *self.label))):
+            raise InputError("a string contains a lone surrogate (invalid Unicode)")
+
+    def repeated(self) -> Record:
+        """The fields that its record repeats."""
+        fields = {name: getattr(self, name) for name in REPEATED}
+        return {**fields, "label": [*self.label]}
+
+
+@dataclasses.dataclass(frozen=True)
+class AskedItem(Item):
+    """An item whose question is needed."""
+
+    question: str = dataclasses.field()  # required, unlike that of `Item`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,30 +84,32 @@ class Records:
     Attributes:
         where: the file, for messages; "" for records from Python.
         rows: as they were given, usable or not.
-        entries: one per row, with its `index` from 0 as an extra field.
     """
 
     where: str
     rows: list[Any]
-    entries: list[Entry[Item]]
+
+    @functools.cached_property
+    def entries(self) -> list[Entry]:
+        """All rows, the unusable ones included, whether they have a question or not."""
+        return RESPONSES.entries(self)
 
     @property
-    def usable(self) -> list[Entry[Item]]:
-        """The entries that have an item."""
-        return usable(self.entries)
+    def usable(self) -> list[Item]:
+        """The items of the other rows."""
+        return [entry.item for entry in self.entries if entry.error is None]
 
     @property
-    def failures(self) -> list[Failure]:
-        """The other entries, and why they cannot be used."""
-        return unusable(self.entries)
+    def failures(self) -> list[tuple[str, str]]:
+        """(name, why) of the rows that cannot be used."""
+        return [(entry.name, entry.error) for entry in self.entries if entry.error is not None]
 
 
-def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
-    """Read records from objects as the input file has them; `Records` stay as they are.
+def read(rows: Any, where: str = "") -> Records:
+    """Records from objects as the input file has them; `Records` stay as they are.
 
     Args:
         where: the file, for messages.
-        question: whether a record needs a question.
 
     Raises:
         InputError: the rows are one object or a text.
@@ -82,21 +118,65 @@ def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
         return rows
     if isinstance(rows, dict | str) or not isinstance(rows, Iterable):
         raise InputError(f"found {json_kind(rows)}, expected a list of records")
-    known = list(rows)
-    entries = [_entry(row, index, where, question) for index, row in enumerate(known)]
-    return Records(where=where, rows=known, entries=entries)
+    return Records(where=where, rows=list(rows))
 
 
-def read_entries(rows: Iterable[Any], reserved: object, *, question: bool) -> Iterator[Entry[Item]]:
-    """Entries of `read`, as `System.read_objects`."""
-    yield from read(rows, question=question).entries
+class RecordBase(TypedDict, total=False):
+    """Fields that the records of all systems have."""
+
+    index: int
+    q_id: str | int
+    question: str
+    label: list[str]
+    response: str
 
 
-def record_of(entry: Entry[Item]) -> dict[str, Any]:
-    """What an output record repeats of a usable entry."""
-    assert entry.item is not None
-    named = ("q_id", "question", "label", "response")
-    return {**entry.extra, **{name: getattr(entry.item, name) for name in named}}
+class RecordSystem(System):
+    """A system whose items are the records of a benchmark."""
+
+    what = "records"
+    id_field = "index"
+    item: ClassVar[type] = Item
+    record: ClassVar[type] = RecordBase
+
+    def rows_of(self, objects: Any) -> Iterator[Row]:
+        """See `System.rows_of`; objects are rows, or `Records`."""
+        records = read(objects)
+        prefix = records.where and f"{records.where}: "
+        for index, row in enumerate(records.rows):
+            name = row_name(index, row.get("q_id") if isinstance(row, dict) else None)
+            yield Row(index, f"{prefix}{name}", row)
+
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse no records; unusable ones alone have a report of their own."""
+        if not items.n_all:
+            items.require_usable()
+
+    def entries(self, objects: Any) -> list[Entry]:
+        """The rows as entries, the unusable ones included."""
+        return [
+            read_entry(self, row.item, row.number, row.where, ()) for row in self.rows_of(objects)
+        ]
+
+
+RESPONSES = RecordSystem()
+
+
+def row_name(index: int, q_id: object) -> str:
+    """What messages call a record."""
+    shown = f" (q_id {q_id})" if isinstance(q_id, int) else ""
+    if isinstance(q_id, str):
+        shown = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
+    return f"record {index + 1}{shown}"
+
+
+def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
+    """(name, why) of the records that have an `error`."""
+    return [
+        (row_name(record["index"], record.get("q_id")), record["error"])
+        for record in records
+        if "error" in record
+    ]
 
 
 def record_name(record: Mapping[str, Any], place: int) -> str:
@@ -105,49 +185,7 @@ def record_name(record: Mapping[str, Any], place: int) -> str:
     return f"{record['q_id']}: {question}" if question else str(record["q_id"])
 
 
-def _entry(row: Any, index: int, where: str, question: bool) -> Entry[Item]:
-    q_id = row.get("q_id") if isinstance(row, dict) else None
-    shown = f" (q_id {q_id})" if isinstance(q_id, int) else ""
-    if isinstance(q_id, str):
-        shown = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
-    name = f"{where}{': ' if where else ''}record {index + 1}{shown}"
-    extra = {"index": index}
-    try:
-        item = _item(row, question, name)
-    except InputError as problem:
-        error = str(problem).removeprefix(f"{name}: ")
-        id = q_id if isinstance(q_id, str | int) else name
-        return Entry(name, id, None, error, extra)
-    return Entry(name, item.q_id, item, None, extra)
-
-
-def _item(row: Any, question: bool, name: str) -> Item:
-    if not isinstance(row, dict):
-        raise InputError(f"found {json_kind(row)}, expected an object with {', '.join(FIELDS[:4])}")
-    kinds: dict[str, type | tuple[type, ...]] = {"q_id": (str, int), "response": str, "label": list}
-    if question:
-        kinds["question"] = str
-    q_id, response, label, *_ = (require_field(row, field, kinds[field], name) for field in kinds)
-    if not label:
-        raise InputError('field "label" is empty, expected one reference answer or more')
-    for place, reference in enumerate(label, start=1):
-        if not isinstance(reference, str):
-            raise InputError(
-                f'field "label", entry {place}: found {json_kind(reference)}, expected a string'
-            )
-    try:
-        for text in (response, row.get("question"), *label):
-            str(text).encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError("a string contains a lone surrogate (invalid Unicode)") from None
-    asked = row.get("question")
-    return Item(
-        q_id, response, label, asked if isinstance(asked, str) else "", row.get("ranking_label")
-    )
-
-
 SHARES = ("outside", "agree", "first")  # of a summary, beside its counts
-FLAT = ("index", "q_id", "question", "response", "opponent", "score", "known", "outside", "best")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,65 +195,39 @@ class Findings:
     Attributes:
         estimates: "mean", or "win", "tie" and "lose" as shares: the numbers of the summary.
         summary: what the report says, as JSON.
-        fields: of each record, behind those that it repeats. `known` is False if an answer names
-            no label or several, and None if the request to the judge failed.
-        errors: why the request to the judge failed, by record.
-        remarks: what people should know before they trust the means.
+        warnings: what people should know before they trust the means.
     """
 
     kind: str
     estimates: Mapping[str, Estimate]
     summary: Mapping[str, Any]
-    fields: list[dict[str, Any]]
-    errors: Sequence[str | None]
-    remarks: Sequence[str]
+    warnings: Sequence[str]
 
 
-def evaluation(
-    found: Findings,
-    judged: Sequence[Entry[Item]],
-    failures: Sequence[Failure],
-    *,
-    metric: str,
-    n_items: int,
-    asked: Sequence[Mapping[str, str]] = (),
-    **more: Any,
-) -> Evaluation:
-    """Findings in the shape of every system.
+def judged(records: Sequence[Record]) -> Sequence[Record]:
+    """Records with a verdict, or whose request to the judge failed."""
+    return where(records, lambda record: "known" in record)
 
-    Args:
-        judged: the entry of each record.
-        failures: entries that were not judged.
-        asked: the judge's prompt, see `Question.template`; empty of BEM, which has none.
-    """
-    every = [
-        *failures,
-        *(
-            Failure(entry.name, error)
-            for entry, error in zip(judged, found.errors, strict=True)
-            if error is not None
-        ),
-    ]
-    records = [
-        {**record_of(entry), **fields} for entry, fields in zip(judged, found.fields, strict=True)
-    ]
-    summary = {**found.summary, "n_failed": len(every)}
-    details = {"metric": metric, "kind": found.kind, "summary": summary}
-    return Evaluation(
-        summary={
+
+def summary_of_findings(found: Findings, records: Sequence[Record], metric: str) -> Summary:
+    """Findings in the shape of every system."""
+    failures = failed(records)
+    summary = {**found.summary, "n_failed": len(failures)}
+    return Summary(
+        headline=_headline(found.kind, summary),
+        numbers={
             **found.estimates,
             **{k: v for k, v in summary.items() if k.startswith("n_") or k in SHARES},
         },
-        items=records,
-        n_items=n_items,
-        rows=[{k: v for k, v in record.items() if k in FLAT} for record in records],
-        details={**details, "asked": [*asked]} if asked else details,
-        long={"records": records},
-        headline=_headline(found.kind, summary),
-        failures=every,
-        remarks=found.remarks,
-        **more,
+        details={"metric": metric, "kind": found.kind, "summary": summary},
+        failures=failures,
+        warnings=found.warnings,
     )
+
+
+def score_of(record: Record) -> float:
+    """The score of a judged record; NaN is null in JSON."""
+    return math.nan if record["score"] is None else float(record["score"])
 
 
 def mean_of(

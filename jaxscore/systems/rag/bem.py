@@ -10,9 +10,7 @@ and gives P(equivalent), its class 1. A record's score is the best of its refere
 
 import bisect
 import dataclasses
-import functools
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,11 @@ import numpy as np
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.shell.system import Summary
 from jaxscore.systems import rag
-from jaxscore.systems.entries import Entry, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, check_found, unusable
 from jaxscore.systems.rag import Findings, Item
-from jaxscore.systems.rag.judge import COMPARED, HELP, Record
-from jaxscore.systems.rag.report import report
+from jaxscore.systems.rag.judge import JudgeSystem
 from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import System
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
 from jaxscore.text.tokenizer import copy_backend
 from jaxscore.text.tokenizer_files import load_tokenizer
@@ -200,76 +195,50 @@ def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = F
     return Bem(folder, dtype=dtype, reproducible=reproducible, origin=origin)
 
 
-def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Evaluation:
-    """Compare each response with its references.
+class BemSystem(JudgeSystem):
+    """Is a response equivalent to a reference? See `judge --bem`."""
 
-    Raises:
-        InputError: there are no records.
-    """
-    entries = list(entries)
-    check_found(len(entries), "records")
-    judged = usable(entries)
-    started = time.perf_counter()
-    found = lm.match([entry.item for entry in judged if entry.item is not None])
-    seconds = time.perf_counter() - started
-    pairs = list(zip(judged, found, strict=True))
-    return rag.evaluation(
-        _findings([one for one in found if isinstance(one, Match)], settings),
-        [entry for entry, one in pairs if isinstance(one, Match)],
-        [
-            *unusable(entries),
-            *(Failure(entry.name, str(one)) for entry, one in pairs if isinstance(one, TextError)),
-        ],
-        metric=settings.metric,
-        n_items=len(entries),
-        seconds=seconds,
-    )
+    name = "bem"
+    settings = Settings
+    source = Bem
 
+    def needs(self, settings: Settings) -> tuple[str, ...]:
+        """None: the classifier is no language model."""
+        return ()
 
-def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
-    """The mean over records, and the fields of each."""
-    scores = [match.score for match in matches]
-    mean = rag.mean_of(scores, settings.n_bootstrap, settings.seed)
-    n_trimmed = sum(match.trimmed > 0 for match in matches)
-    remarks = []
-    if n_trimmed:
-        remarks.append(
-            f"{n_trimmed} records are longer than the classifier's positions; the ends of "
-            "their longest texts were left out"
-        )
-    return Findings(
-        kind="bem",
-        estimates={"mean": mean},
-        summary={
-            **rag.summary_of(mean),
-            "n_equivalent": sum(score > 0.5 for score in scores),
-            "n_trimmed": n_trimmed,
-        },
-        fields=[
-            {
+    def score(self, lm: Bem, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+        """Compare each response with its references."""
+        for item, match in zip(items, lm.match([*items]), strict=True):
+            if isinstance(match, TextError):
+                yield {**item.repeated(), "error": str(match)}
+                continue
+            yield {
+                **item.repeated(),
                 "score": match.score,
                 "known": True,
                 "by_reference": list(match.by_reference),
                 "best": match.best,
+                **({"trimmed": match.trimmed} if match.trimmed else {}),
             }
-            for match in matches
-        ],
-        errors=[None] * len(matches),
-        remarks=remarks,
-    )
+
+    def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
+        """The mean over the records."""
+        scores = [rag.score_of(record) for record in rag.judged(records)]
+        mean = rag.mean_of(scores, settings.n_bootstrap, settings.seed)
+        n_trimmed = sum("trimmed" in record for record in records)
+        warnings = []
+        if n_trimmed:
+            warnings.append(
+                f"{n_trimmed} records are longer than the classifier's positions; the ends of "
+                "their longest texts were left out"
+            )
+        summary = {
+            **rag.summary_of(mean),
+            "n_equivalent": sum(score > 0.5 for score in scores),
+            "n_trimmed": n_trimmed,
+        }
+        found = Findings("bem", {"mean": mean}, summary, warnings)
+        return rag.summary_of_findings(found, records, settings.metric)
 
 
-SYSTEM = System(
-    name="bem",
-    what="records",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    evaluate=evaluate,
-    report=report,
-    is_lazy=True,
-    read_objects=functools.partial(rag.read_entries, question=True),
-    source=Bem,
-    compared=(COMPARED,),
-)
+SYSTEM = BemSystem()

@@ -26,7 +26,6 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import check_regular, json_kind, read_json
 from jaxscore.io.json_output import to_json_value
 from jaxscore.io.yaml_input import read_yaml
-from jaxscore.systems import rag
 from jaxscore.systems.rag import FIELDS, Records
 
 UNFINISHED = "tmp_"  # in the name of a folder whose experiment still runs
@@ -132,21 +131,18 @@ def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
     return holding
 
 
-def load(
-    folder: Path, split: str, *, sample: int | None = None, question: bool = False
-) -> Experiment:
+def load(folder: Path, split: str, *, sample: int | None = None) -> Experiment:
     """Read the records of `eval_<split>_out.json`.
 
     Args:
         sample: read only the first so many.
-        question: whether a record needs a question.
 
     Raises:
         InputError: the file is missing, not UTF-8, not JSON, or no list of records.
     """
     path = folder / f"eval_{split}_out.json"
-    known = rag.read(_read_rows(path, sample), str(path), question=question)
-    found = Experiment(**vars(known), folder=folder, split=split, sample=sample)
+    rows = _read_rows(path, sample)
+    found = Experiment(where=str(path), rows=rows, folder=folder, split=split, sample=sample)
     if sample is not None and _exists(found.target):
         _read_rows(found.target, None)  # what `save` could not read is known before the work starts
     return found

@@ -1,51 +1,19 @@
 """Words that responses share with their references (the lexical part of BERGEN's metrics)."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
-from jaxscore.systems.entries import Entry, usable
-from jaxscore.systems.evaluation import Evaluation, check_found, unusable
-from jaxscore.systems.rag import FIELDS, Item, mean_of, read_entries, record_name
+from jaxscore.io.json_output import where
+from jaxscore.shell.system import Summary
+from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of, record_name
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Compared, Decision, System
+from jaxscore.systems.system import Compared, Decision
 
-HELP = """\
-Compare the responses of RAG experiments with their references, without a model.
-
-input, in each folder of --experiments-folder (except tmp_...), or in --folder:
-  eval_<split>_out.json   a list of records:
-    {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
-     "question": "...", "instruction": "...", "ranking_label": [["12"], ["7"]]}
-    `question`, `instruction` and `ranking_label` may be absent.
-  eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec
-                          optional
-  config.yaml             optional; its generation_top_k is the k of recall_k,
-                          else the one in the file name
-
-output, merged into what the files hold:
-  eval_<split>_out.json      a column for each of M, EM, F1, Precision, Recall,
-                             Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best
-                             of the references)
-  eval_<split>_metrics.json  their means
-  eval_<split>_ranking_metrics.json   P_1 and recall_k as trec_eval counts them,
-                             where a run and ranking labels exist; likewise for
-                             reranking
-  Metrics that exist are kept. If the records, or the run of a ranking, have
-  changed since they were computed, they are refused unless --force is given;
-  <the metrics file>.run.json holds the digests.
-  --limit N compares the first N records: the names of the metrics then end in
-  _N, and their columns are in eval_<split>_out_<N>.json, whose .run.json has
-  the digests. Rankings are left out.
-
-exit code: 0 all done, 1 some records, lines or folders could not be used (the
-others are kept), 2 unusable input.
-"""
 METRICS = (
     "M", "EM", "F1", "Precision", "Recall", "Recall_char3gram", "Rouge-1", "Rouge-2", "Rouge-L",
 )  # fmt: skip
@@ -123,55 +91,41 @@ Record = TypedDict(
 )
 
 
-def evaluate(lm: None, entries: Iterable[Entry[Item]], settings: Settings) -> Evaluation:
-    """Compare each response with its references, without a model.
+class Metrics(RecordSystem):
+    """Compare the responses of RAG experiments with their references, without a model.
 
-    Raises:
-        InputError: there are no records.
+    input, in each folder of --experiments-folder (except tmp_...), or in --folder:
+      eval_<split>_out.json   a list of records:
+        {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
+         "question": "...", "instruction": "...", "ranking_label": [["12"], ["7"]]}
+        `question`, `instruction` and `ranking_label` may be absent.
+      eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec
+                              optional
+      config.yaml             optional; its generation_top_k is the k of recall_k,
+                              else the one in the file name
+
+    output, merged into what the files hold:
+      eval_<split>_out.json      a column for each of M, EM, F1, Precision, Recall,
+                                 Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best
+                                 of the references)
+      eval_<split>_metrics.json  their means
+      eval_<split>_ranking_metrics.json   P_1 and recall_k as trec_eval counts them,
+                                 where a run and ranking labels exist; likewise for
+                                 reranking
+      Metrics that exist are kept. If the records, or the run of a ranking, have
+      changed since they were computed, they are refused unless --force is given;
+      <the metrics file>.run.json holds the digests.
+      --limit N compares the first N records: the names of the metrics then end in
+      _N, and their columns are in eval_<split>_out_<N>.json, whose .run.json has
+      the digests. Rankings are left out.
+
+    exit code: 0 all done, 1 some records, lines or folders could not be used (the
+    others are kept), 2 unusable input.
     """
-    entries = list(entries)
-    check_found(len(entries), "records")
-    records = []
-    for entry in usable(entries):
-        assert entry.item is not None
-        found = scores(entry.item.response, entry.item.label)
-        columns = {name: found[name] for name in settings.names}
-        records.append({**entry.extra, "q_id": entry.id, **columns})
-    summary = {
-        name: mean_of(
-            [record[name] for record in records],
-            settings.n_bootstrap,
-            settings.seed,
-            is_share=name in HITS,
-        )
-        for name in settings.names
-    }
-    means = ", ".join(f"{name} {one.mean:.4f}" for name, one in summary.items() if records)
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(entries),
-        rows=records,
-        details={"summary": summary},
-        long={"records": records},
-        headline=f"{means} over {len(records)} records"
-        if records
-        else "no record is left to evaluate",
-        failures=unusable(entries),
-    )
 
-
-SYSTEM = System(
-    name="metrics",
-    what="records",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    evaluate=evaluate,
-    is_lazy=True,
-    read_objects=functools.partial(read_entries, question=False),
-    compared=(
+    name = "metrics"
+    settings, record = Settings, Record
+    compared = (
         Compared(
             text=("question", "label"),
             signature=("q_id", "response"),
@@ -182,5 +136,40 @@ SYSTEM = System(
             fixed=(),
             file="eval_…_out.json",
         ),
-    ),
-)
+    )
+
+    def needs(self, settings: Settings) -> tuple[str, ...]:
+        """None: no model is used."""
+        return ()
+
+    def score(
+        self, lm: None, items: Sequence[Item], settings: Settings
+    ) -> Iterator[dict[str, Any]]:
+        """Compare each response with its references."""
+        for item in items:
+            found = scores(item.response, item.label)
+            yield {"q_id": item.q_id, **{name: found[name] for name in settings.names}}
+
+    def summarize(self, records: Sequence[Any], settings: Settings) -> Summary:
+        """The mean of each metric."""
+        good = where(records, lambda record: "error" not in record)
+        numbers = {
+            name: mean_of(
+                [record[name] for record in good],
+                settings.n_bootstrap,
+                settings.seed,
+                is_share=name in HITS,
+            )
+            for name in settings.names
+        }
+        means = ", ".join(f"{name} {one.mean:.4f}" for name, one in numbers.items() if good)
+        return Summary(
+            headline=f"{means} over {len(good)} records"
+            if good
+            else "no record is left to evaluate",
+            numbers=numbers,
+            failures=failed(records),
+        )
+
+
+SYSTEM = Metrics()

@@ -9,16 +9,15 @@ section 3.4). The rates are over the records whose answers name one label.
 import collections
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_json
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Failure
-from jaxscore.systems.rag import Findings, Item, Records, record_of
+from jaxscore.shell.system import Record
+from jaxscore.systems.rag import Findings, Item, Records
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
 from jaxscore.text.chat_template import Message
 from jaxscore.types.results import Generated
@@ -33,42 +32,25 @@ class Pair:
     """One question with two responses.
 
     Attributes:
+        opponent: the other response; "" if it cannot be used.
         switched: orders of the pair; True has the opponent's response first.
+        error: why the opponent cannot be used.
     """
 
-    entry: Entry[Item]
-    opponent: str
-    switched: tuple[bool, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PairVerdict:
-    """What the judge says of one pair.
-
-    Attributes:
-        score: `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` if an answer names no label or
-            several, None if the request to the judge failed.
-        answers: worth of each answer in the prompt's order, before switching back.
-        texts: each answer.
-        error: why the request to the judge failed.
-    """
-
-    pair: Pair
-    score: float | None = None
-    answers: tuple[float, ...] = ()
-    texts: tuple[str, ...] = ()
+    item: Item
+    opponent: str = ""
+    switched: tuple[bool, ...] = ()
     error: str | None = None
 
-    @property
-    def known(self) -> bool | None:
-        """Whether there is a score; None if the request to the judge failed."""
-        return None if self.error is not None else self.score != UNKNOWN
+    def repeated(self) -> Record:
+        """The fields that its record repeats."""
+        return {**self.item.repeated(), "opponent": self.opponent}
 
 
 def match(
-    ours: Sequence[Entry[Item]], theirs: Records, *, seed: int, both: bool, where: str = ""
-) -> tuple[list[Pair], list[Failure]]:
-    """Pair our usable records with the opponent's response to the same question.
+    ours: Iterable[Item], theirs: Records, *, seed: int, both: bool, where: str = ""
+) -> list[Pair]:
+    """Pair each of our records with the opponent's response to the same question.
 
     The order is drawn from the seed and the q_id alone, so that it does not depend on what else
     is in the folder.
@@ -76,35 +58,33 @@ def match(
     Args:
         where: our file, for messages.
 
-    Returns:
-        The pairs, and the records whose opponent exists and cannot be used.
-
     Raises:
         InputError: q_ids of ours that the opponent does not have, counted and listed.
     """
+    ours = list(ours)
     responses: dict[object, list[str]] = collections.defaultdict(list)
-    for entry in theirs.usable:
-        assert entry.item is not None
-        responses[entry.id].append(entry.item.response)
-    there = {entry.id for entry in theirs.entries}
-    if missing := [entry.id for entry in ours if entry.id not in there]:
+    for item in theirs.usable:
+        responses[item.q_id].append(item.response)
+    ids = (row.get("q_id") for row in theirs.rows if isinstance(row, dict))
+    there = {id for id in ids if isinstance(id, str | int)}
+    if missing := [item.q_id for item in ours if item.q_id not in there]:
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise InputError(
             f"{theirs.where or 'the opponent'}: {len(missing)} of the {len(ours)} q_ids of "
             f"{where or 'the records'} are not in it: {', '.join(map(repr, missing[:SHOWN]))}"
             f"{more}; the opponent must have answered the same questions"
         )
-    pairs, failures = [], []
-    for entry in ours:
-        found = responses[entry.id]
+    pairs = []
+    for item in ours:
+        found = responses[item.q_id]
         if len(found) == 1:
-            first = random.Random(f"{seed} {entry.id!r}").random() < 0.5
-            pairs.append(Pair(entry, found[0], (False, True) if both else (first,)))
+            first = random.Random(f"{seed} {item.q_id!r}").random() < 0.5
+            pairs.append(Pair(item, found[0], (False, True) if both else (first,)))
         else:
             why = "cannot be used" if not found else f"occurs {len(found)} times"
             place = f" in {theirs.where}" if theirs.where else ""
-            failures.append(Failure(entry.name, f"its opponent{place} {why}"))
-    return pairs, failures
+            pairs.append(Pair(item, error=f"its opponent{place} {why}"))
+    return pairs
 
 
 def conversations(
@@ -117,15 +97,13 @@ def conversations(
     """
     asked = []
     for pair in pairs:
-        item = pair.entry.item
-        assert item is not None
         for switched in pair.switched:
-            first, second = item.response, pair.opponent
+            first, second = pair.item.response, pair.opponent
             if switched:
                 first, second = second, first
             values = {
-                "question": item.question,
-                "answer": str(item.label),
+                "question": pair.item.question,
+                "answer": str([*pair.item.label]),
                 "prediction_1": first,
                 "prediction_2": second,
             }
@@ -134,45 +112,69 @@ def conversations(
 
 
 def by_texts(
-    question: Question, pairs: Sequence[Pair], answers: Sequence[Generated]
-) -> list[PairVerdict]:
-    """One verdict per pair, from the answers to `conversations`."""
+    question: Question, pairs: Sequence[Pair], answers: Iterable[Generated]
+) -> Iterator[Record]:
+    """The record of each pair, from the answers to `conversations`.
+
+    `score` is `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` if an answer names no label or
+    several, None if the request to the judge failed. `answers` has the worth of each answer in the
+    prompt's order, before switching back.
+    """
     left = iter(answers)
-    return [_verdict(question, pair, [next(left) for _ in pair.switched]) for pair in pairs]
+    for pair in pairs:
+        if pair.error is not None:
+            yield {**pair.item.repeated(), "error": pair.error}
+        else:
+            verdict = _verdict(question, pair.switched, [next(left) for _ in pair.switched])
+            yield {**pair.repeated(), **verdict}
 
 
-def _verdict(question: Question, pair: Pair, answers: Sequence[Generated]) -> PairVerdict:
-    if errors := [one.error for one in answers if one.error is not None]:
-        return PairVerdict(pair, error=errors[0])
-    worths = tuple(question.worth(one.text) for one in answers)
-    texts = tuple(one.text for one in answers)
-    if UNKNOWN in worths:
-        return PairVerdict(pair, UNKNOWN, worths, texts)
-    ours = {
-        1.0 - worth if switched else worth
-        for worth, switched in zip(worths, pair.switched, strict=True)
+def _verdict(
+    question: Question, orders: Sequence[bool], answers: Sequence[Generated]
+) -> dict[str, Any]:
+    verdict: dict[str, Any] = {
+        "score": None,
+        "known": None,
+        "switched": list(orders),
+        "answers": [],
+        "texts": [],
     }
-    return PairVerdict(pair, ours.pop() if len(ours) == 1 else TIE, worths, texts)
+    if errors := [answer.error for answer in answers if answer.error is not None]:
+        return {**verdict, "error": errors[0]}
+    worths = [question.worth(answer.text) for answer in answers]
+    ours = {
+        1.0 - worth if switched else worth for worth, switched in zip(worths, orders, strict=True)
+    }
+    score = UNKNOWN if UNKNOWN in worths else ours.pop() if len(ours) == 1 else TIE
+    texts = [answer.text for answer in answers]
+    return {
+        **verdict,
+        "score": score,
+        "known": score != UNKNOWN,
+        "answers": worths,
+        "texts": texts,
+    }
 
 
-def findings(verdicts: Sequence[PairVerdict]) -> Findings:
-    """Rates of winning, how much the place decided, and the fields of each record.
+def findings(records: Sequence[Record]) -> Findings:
+    """Rates of winning, and how much the place decided.
 
     The summary has `agree`, the percentage of the records asked both ways whose two answers say
     the same, and `first`, the percentage of the answers for one response that are for the one
     that stood first: 50 has no preference for a place. They are None over no answers.
     """
-    known = [one for one in verdicts if one.known]
-    both = [one.answers for one in known if len(one.answers) == 2]
+    known = [record for record in records if record["known"]]
+    both = [record["answers"] for record in known if len(record["answers"]) == 2]
     agree = sum(first == 1.0 - second for first, second in both)
-    answers = [worth for one in verdicts for worth in one.answers if worth in (WIN, LOSE)]
-    n_unknown = sum(one.known is False for one in verdicts)
+    answers = [worth for record in records for worth in record["answers"] if worth in (WIN, LOSE)]
+    n_unknown = sum(record["known"] is False for record in records)
     rates = {
-        name: proportion([one.score == value for one in known]) for name, value in OUTCOMES.items()
+        name: proportion([record["score"] == value for record in known])
+        for name, value in OUTCOMES.items()
     }
-    remarks = []
+    warnings = []
     if n_unknown:
-        remarks.append(
+        warnings.append(
             f"of {n_unknown} records an answer names no label, or several; they are outside the "
             "rates" + ("" if known else ", which are null: no record is in them")
         )
@@ -183,7 +185,9 @@ def findings(verdicts: Sequence[PairVerdict]) -> Findings:
             "n": len(known),
             "rates": {
                 name: {
-                    "percent": _percent(sum(one.score == OUTCOMES[name] for one in known), rate.n),
+                    "percent": _percent(
+                        sum(record["score"] == OUTCOMES[name] for record in known), rate.n
+                    ),
                     "interval": [
                         None if bound is None else 100.0 * bound for bound in (rate.low, rate.high)
                     ],
@@ -194,19 +198,7 @@ def findings(verdicts: Sequence[PairVerdict]) -> Findings:
             "first": _percent(answers.count(WIN), len(answers)),
             "n_unknown": n_unknown,
         },
-        fields=[
-            {
-                "opponent": one.pair.opponent,
-                "score": one.score,
-                "known": one.known,
-                "switched": list(one.pair.switched),
-                "answers": list(one.answers),
-                "texts": list(one.texts),
-            }
-            for one in verdicts
-        ],
-        errors=[one.error for one in verdicts],
-        remarks=remarks,
+        warnings=warnings,
     )
 
 
@@ -270,15 +262,13 @@ def load(path: Path) -> Stored | None:
     return Stored(*(value[name] for name in kinds))
 
 
-def differences(
-    stored: Stored, settings: Mapping[str, Any], judged: Sequence[Entry[Item]] | Sequence[Pair]
-) -> list[str]:
+def differences(stored: Stored, settings: Mapping[str, Any], judged: Sequence[Record]) -> list[str]:
     """Describe what another run would do otherwise; empty if it would do the same.
 
     Args:
         settings: of the other run, by the names that a report has. A setting that the stored
             report does not have is not compared, unless `ABSENT` says what that means.
-        judged: what the other run would judge.
+        judged: fields `JUDGED` of what the other run would judge.
     """
     out = []
     for name, value in settings.items():
@@ -302,12 +292,7 @@ def differences(
         else None
         for record in stored.records
     ]
-    if there != [
-        {**record_of(one.entry), "opponent": one.opponent}
-        if isinstance(one, Pair)
-        else record_of(one)
-        for one in judged
-    ]:
+    if there != judged:
         out.append("the records (questions, references, responses) are not the same")
     return out
 

@@ -10,14 +10,14 @@ Three ways to read its answer:
                 several: `UNKNOWN`, outside the mean
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxscore.systems.rag import Findings, Item, mean_of, summary_of
+from jaxscore.shell.system import Record
+from jaxscore.systems.rag import Findings, Item, mean_of, score_of, summary_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
 from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text.chat_template import Message
@@ -25,33 +25,6 @@ from jaxscore.types.requests import Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest
 
 REMARKED_FROM = 0.5  # mean probability that is on no label, from which on there is a remark
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the judge says of one record.
-
-    Attributes:
-        score: `UNKNOWN` if its answer names no label or several, None if the request failed.
-        probability: label -> probability over the labels; empty if text was read.
-        outside: the probability that it would have begun otherwise; None if text was read.
-        text: what it wrote; None if probabilities were read.
-        error: why the request failed.
-        truncated: tokens of its prompt that were left out at the left; of whole labels the most
-            that one of them needed.
-    """
-
-    score: float | None = None
-    probability: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    outside: float | None = None
-    text: str | None = None
-    error: str | None = None
-    truncated: int = 0
-
-    @property
-    def known(self) -> bool | None:
-        """Whether there is a score; None if the request to the judge failed."""
-        return None if self.error is not None else self.score != UNKNOWN
 
 
 def conversations(
@@ -66,7 +39,7 @@ def conversations(
         question.messages(
             {
                 "question": item.question,
-                "answer": str(item.label),  # as Python prints a list: published scores had it so
+                "answer": str([*item.label]),  # as Python prints a list: published scores had it so
                 "prediction": item.response,
             },
             system=system,
@@ -84,17 +57,17 @@ def sequence_requests(prompts: Sequence[str], question: Question) -> list[Reques
     ]
 
 
-def by_labels(question: Question, scores: Sequence[LabelScores]) -> list[Verdict]:
+def by_labels(question: Question, scores: Sequence[LabelScores]) -> list[Record]:
     """Verdicts from the next-token distribution over the labels."""
     return [
-        Verdict(error=one.error)
+        verdict(None, error=one.error)
         if one.error is not None
         else _weighed(question, one.probability, one.outside, one.truncated)
         for one in scores
     ]
 
 
-def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Verdict]:
+def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Record]:
     """Verdicts from the log-probabilities of `sequence_requests`.
 
     `outside` is 1 - Σ exp(sum of log-probabilities), which is right as long as no label is how
@@ -106,7 +79,7 @@ def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Ve
         labels = scored[first : first + n]
         errors = [one.error or "a label has no tokens" for one in labels if one.sum_logprob is None]
         if errors:
-            out.append(Verdict(error=errors[0]))
+            out.append(verdict(None, error=errors[0]))
             continue
         logprob = np.array([one.sum_logprob for one in labels], np.float64)
         weights = np.exp(logprob - logprob.max())
@@ -116,86 +89,119 @@ def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Ve
     return out
 
 
-def _weighed(
-    question: Question, probability: np.ndarray, outside: float, truncated: int
-) -> Verdict:
+def _weighed(question: Question, probability: np.ndarray, outside: float, truncated: int) -> Record:
     worth = np.array(list(question.options.values()))
     by_label = dict(zip(question.options, probability.tolist(), strict=True))
-    return Verdict(float(worth @ probability), by_label, outside, truncated=truncated)
+    return verdict(
+        float(worth @ probability), probability=by_label, outside=outside, truncated=truncated
+    )
 
 
-def by_texts(question: Question, answers: Sequence[Generated]) -> list[Verdict]:
+def by_texts(question: Question, answers: Sequence[Generated]) -> list[Record]:
     """Verdicts from what the judge wrote."""
     return [
-        Verdict(error=one.error)
+        verdict(None, texts=[one.text], error=one.error)
         if one.error is not None
-        else Verdict(question.worth(one.text), text=one.text)
+        else verdict(question.worth(one.text), texts=[one.text])
         for one in answers
     ]
 
 
+def verdict(
+    score: float | None,
+    *,
+    probability: Mapping[str, float] | None = None,
+    outside: float | None = None,
+    texts: Sequence[str] = (),
+    truncated: int = 0,
+    **error: str,
+) -> Record:
+    """What the judge says of one record, as its fields.
+
+    Args:
+        score: `UNKNOWN` if its answer names no label or several, None if the request failed.
+        probability: label -> probability over the labels; None if text was read.
+        outside: the probability that it would have begun otherwise; None if text was read.
+        texts: what it wrote; empty if probabilities were read.
+        truncated: tokens of its prompt that were left out at the left; of whole labels the most
+            that one of them needed.
+        error: why the request failed.
+    """
+    return {
+        "score": score,
+        "known": None if score is None else score != UNKNOWN,
+        "probability": probability or {},
+        "outside": outside,
+        "texts": list(texts),
+        "truncated": truncated,
+        **error,
+    }
+
+
 def findings(
-    kind: str, question: Question, verdicts: Sequence[Verdict], settings: IntervalSettings
+    question: Question, records: Sequence[Record], settings: IntervalSettings, kind: str
 ) -> Findings:
-    """The mean, how it came about, and the fields of each record."""
-    known = [one.score for one in verdicts if one.known and one.score is not None]
+    """The mean, and how it came about.
+
+    Args:
+        kind: "text" if a record has a text, whatever this says.
+    """
+    answers = [(record["known"], record["texts"][0]) for record in records if record["texts"]]
+    kind = "text" if answers else kind
+    known = [score_of(record) for record in records if record["known"]]
     is_share = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
     mean = mean_of(known, settings.n_bootstrap, settings.seed, is_share=is_share)
-    named = [question.named(one.text) for one in verdicts if one.text is not None]
+    named = [question.named(text) for is_known, text in answers if is_known is not None]
     n_none = sum(not labels for labels in named)
     n_several = sum(len(labels) > 1 for labels in named)
-    outside = _mean([one.outside for one in verdicts if one.outside is not None])
-    remarks = []
+    outside = _mean([record["outside"] for record in records if record["outside"] is not None])
+    warnings = []
     if outside is not None and outside > REMARKED_FROM:
-        remarks.append(
+        warnings.append(
             f"the judge gives the labels {1 - outside:.2g} of its probability on average; "
             "it would mostly begin its answer otherwise"
         )
     if unread := n_none + n_several:
-        remarks.append(
+        warnings.append(
             f"{n_none} answers name no label and {n_several} name several; these "
             f"{unread} are outside the mean"
             + ("" if known else ", which is null: no record is in it")
         )
-    is_cut = any(one.truncated for one in verdicts)
     return Findings(
         kind=kind,
         estimates={"mean": mean},
         summary={
             **summary_of(mean, is_share=is_share),
             "outside": outside,
-            "labels": _labels(question, verdicts, named),
+            "labels": _labels(question, records, named),
             "n_none": n_none,
             "n_several": n_several,
         },
-        fields=[
-            {
-                "score": one.score,
-                "known": one.known,
-                "probability": one.probability,
-                "outside": one.outside,
-                "texts": [] if one.text is None else [one.text],
-                **({"truncated": one.truncated} if is_cut else {}),
-            }
-            for one in verdicts
-        ],
-        errors=[one.error for one in verdicts],
-        remarks=remarks,
+        warnings=warnings,
     )
 
 
+def likeliest(probability: Mapping[str, float | None]) -> str:
+    """The first of the most probable labels; a probability that is NaN is null in JSON."""
+    return max(probability, key=lambda label: _number(probability[label]))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _labels(
-    question: Question, verdicts: Sequence[Verdict], named: Sequence[Sequence[str]]
+    question: Question, records: Iterable[Record], named: Sequence[Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """By label: its worth, the records for which it was chosen, and its mean probability."""
-    read = [one.probability for one in verdicts if one.probability]
-    chosen = [max(one, key=lambda label: one[label]) for one in read]
+    read = [record["probability"] for record in records if record["probability"]]
+    chosen = [likeliest(probability) for probability in read]
     chosen += [labels[0] for labels in named if len(labels) == 1]
     return {
         label: {
             "worth": worth,
             "n": chosen.count(label),
-            "probability": _mean([one[label] for one in read]),
+            "probability": _mean([_number(probability[label]) for probability in read]),
         }
         for label, worth in question.options.items()
     }

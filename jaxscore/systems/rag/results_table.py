@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxscore.errors import InputError, near
 from jaxscore.report.markdown import cell
-from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import experiment_folder, pairwise
 from jaxscore.systems.rag.pairwise import OUTCOMES, Stored
 from jaxscore.systems.rag.retrieval_runs import STAGES
@@ -49,7 +48,7 @@ FORMATS: dict[str, dict[str, str]] = {
 
 def load(
     experiments: Path, split: str, form: str = "all", *, limit: int | None = None
-) -> tuple[list[Row], list[Failure]]:
+) -> tuple[list[Row], list[tuple[str, str]]]:
     """A row for each folder with metrics, in the order of their names, and what cannot be read.
 
     A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` if the
@@ -63,7 +62,7 @@ def load(
         InputError: no folder has metrics.
     """
     rows: list[Row] = []
-    failures: list[Failure] = []
+    failures: list[tuple[str, str]] = []
     folders = experiment_folder.folders(experiments, split, "metrics")[:limit]
     for folder in folders:
         parts: list[Row] = [{"exp_folder": folder.name}]
@@ -71,7 +70,7 @@ def load(
             try:
                 parts.append(read(folder, split))
             except InputError as problem:
-                failures.append(Failure(str(folder), str(problem)))
+                failures.append((str(folder), str(problem)))
         row: Row = {}
         for part in parts:
             part = {_utf8(name): value for name, value in part.items()}
@@ -81,7 +80,7 @@ def load(
                 row[name] = _utf8(value)
             elif not isinstance(value, int | float | None):
                 no_number = f"metric {name!r} is no number: {str(value)[:60]}"
-                failures.append(Failure(str(folder), no_number))
+                failures.append((str(folder), no_number))
                 row[name] = None
         rows.append(row)
     shown = {key for key in _columns(rows, form).values() if _filled(rows, key)}
@@ -89,7 +88,7 @@ def load(
         try:
             row |= _counts(folder, split, shown)
         except InputError as problem:
-            failures.append(Failure(str(folder), str(problem)))
+            failures.append((str(folder), str(problem)))
     return rows, failures
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.shell.system import Summary
 from jaxscore.systems.rag import Records, experiment_folder
 
 # stage, part of file names -> patterns of its runs, the first that exists
@@ -64,13 +64,13 @@ class Scored(NamedTuple):
     """
 
     documents: dict[str, dict[str, float]]
-    failures: list[Failure]
+    failures: list[tuple[str, str]]
     spoiled: set[str]
 
 
 def has_labels(records: Records) -> bool:
     """Whether any record says which documents hold its answer."""
-    return any(entry.item.ranking_label for entry in records.usable if entry.item)
+    return any(item.ranking_label for item in records.usable)
 
 
 def find(folder: Path, split: str, stage: str) -> Run | None:
@@ -114,7 +114,7 @@ def load(path: Path) -> Scored:
         score = _number(fields[4]) if len(fields) == 6 else None
         if score is None:
             why = "expected question, Q0, document, rank, score and run, with blanks between"
-            failures.append(Failure(f"{path}:{number}", f"{why}; found {text[:60]!a}"))
+            failures.append((f"{path}:{number}", f"{why}; found {text[:60]!a}"))
             spoiled.add(fields[0])
             continue
         scores = documents.setdefault(fields[0], {})
@@ -122,12 +122,12 @@ def load(path: Path) -> Scored:
     return Scored(documents, failures, spoiled)
 
 
-def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
+def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
     """P_1 and recall_k of the questions that are in the run and have ranking labels.
 
     Returns:
-        The means in `summary`, empty if no question counts, and in `details` `n_found`, the
-        number of relevant documents that the run holds at any rank.
+        The means in `numbers`, empty if no question counts, and in `details` `n_questions` and
+        `n_found`, the number of relevant documents that the run holds at any rank.
     """
     relevant, failures = _relevant(records)
     documents = {
@@ -142,31 +142,30 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
     named = dict(zip(run.names, means, strict=False))
     means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
     n_found = sum(len(relevant[name] & scores.keys()) for name, scores in documents.items())
-    return Evaluation(
-        summary=named,
-        n_items=len(rankings),
+    return Summary(
         headline=f"{means_text} over {len(rankings)} questions",
+        numbers=named,
         failures=scored.failures + failures,
-        details={"n_found": n_found},
+        details={"n_questions": len(rankings), "n_found": n_found},
     )
 
 
-def _relevant(records: Records) -> tuple[dict[str, set[str]], list[Failure]]:
+def _relevant(records: Records) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
     """question -> ids of its documents. A question that comes twice must say the same twice."""
     relevant: dict[str, set[str]] = {}
-    failures: list[Failure] = []
+    failures: list[tuple[str, str]] = []
     disputed: set[str] = set()
-    for entry in records.usable:
-        if entry.item is None or (label := entry.item.ranking_label) is None:
+    for entry in records.entries:
+        if entry.error is not None or (label := entry.item.ranking_label) is None:
             continue
-        question, ids = str(entry.id), _ids(label)
+        question, ids = str(entry.item.q_id), _ids(label)
         if ids is None:
             why = f'field "ranking_label": expected a list of lists of ids, found {str(label)[:60]}'
         elif relevant.setdefault(question, ids) != ids:
             why = "an earlier record of this q_id has other ranking labels"
         else:
             continue
-        failures.append(Failure(entry.name, why))
+        failures.append((entry.name, why))
         disputed.add(question)
     return {name: ids for name, ids in relevant.items() if name not in disputed}, failures
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
-from jaxscore.systems.remarks import Remark
 from jaxscore.systems.settings import Settings, check_list, check_setting, setting
 from jaxscore.systems.system import Metric, PerToken, per_token_fields
 from jaxscore.text.decoder import TokenBytes, split_words
@@ -40,6 +39,7 @@ class MeasureFields(TypedDict, total=False):
 
 WORD_FIELDS = ("words", "word_surprisal")
 PER_TOKEN = per_token_fields(MeasureFields)
+BLANK_SURPRISAL = "blank_surprisal"  # of the tokens of spaces alone before words, in all
 
 
 class Measure(NamedTuple):
@@ -205,32 +205,30 @@ class MeasureSettings(Settings):
 
 
 class MeasuredFields:
-    """Computes the added fields, and counts the tokens of blanks alone before words.
+    """Computes the added fields of scored texts, and notes the tokens of spaces alone before words.
 
     Attributes:
         requested: arguments of `LM.stream`.
-        n_blanks: tokens that are blanks alone and stand before a word.
-        blank_surprisal: theirs in all, in units of `log_base`.
     """
 
-    def __init__(self, settings: MeasureSettings, tokenizer: Any, *, summary_only: bool) -> None:
+    def __init__(self, settings: Any, lm: Any) -> None:
         """Args:
-        tokenizer: of the model; None unless the unit is "word".
-        summary_only: leave out what has a value for each token or word.
+        settings: `MeasureSettings` with `summary_only`, which leaves out what has a value for
+            each token or word.
+        lm: the audited model, which counts the tokens before words.
         """
-        self._settings = settings
+        self._settings, self._lm = settings, lm
         self._measures = [
-            MEASURES[name]
-            for name in MEASURES
-            if name in settings.measures and not (summary_only and MEASURES[name].is_per_token)
+            measure
+            for name, measure in MEASURES.items()
+            if name in settings.measures and not (settings.summary_only and measure.is_per_token)
         ]
-        has_words = settings.unit == "word" and not summary_only
-        self._bytes = TokenBytes(tokenizer) if has_words else None
+        has_words = settings.unit == "word" and not settings.summary_only
+        self._bytes = TokenBytes(lm.encoder.tokenizer) if has_words else None
         self.requested = {
             "measures": sorted({need for measure in self._measures for need in measure.needs}),
             "top": settings.top_k if MEASURES["top_k"] in self._measures else 0,
         }
-        self.n_blanks, self.blank_surprisal = 0, 0.0
 
     def of(self, scored: ScoredRequest) -> dict[str, Any]:
         """The added fields of a scored text; arrays are NumPy arrays or lists."""
@@ -240,32 +238,26 @@ class MeasuredFields:
         return out if self._bytes is None else out | self._words(scored, self._bytes)
 
     def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
+        is_counted = self._settings.leading_blank == "count"
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
         surprisal = scored.logprob.astype(np.float64) * scale
         words = split_words(scored.token_ids.tolist(), token_bytes)
         values = []
         for word in words:
-            blanks = surprisal[list(word.blanks)]
-            self.n_blanks += len(blanks)
-            self.blank_surprisal += float(np.nansum(blanks))
-            counted = word.blanks if self._settings.leading_blank == "count" else ()
-            value = math.fsum(surprisal[[*counted, *word.tokens]])
+            if word.blanks:
+                self._note(surprisal[list(word.blanks)], is_counted)
+            value = math.fsum(surprisal[[*(word.blanks if is_counted else ()), *word.tokens]])
             values.append(None if math.isnan(value) else value)
         return {"words": [word.text for word in words], "word_surprisal": values}
 
-    def remarks(self) -> list[str]:
-        """What `leading_blank` changes; nothing if no token is blanks alone."""
-        if not self.n_blanks:
-            return []
-        base, chosen = self._settings.log_base, self._settings.leading_blank
-        unit = {"2": "bits", "e": "nats", "10": "bans"}[base]
-        does = "count for the word after them" if chosen == "count" else "count for no word"
-        other = "skip" if chosen == "count" else "count"
-        return [
-            Remark(
-                f"{{n}} tokens before words are blanks alone and {does}; their surprisal is "
-                f"{{surprisal}} {unit} in all, by which --leading-blank {other} changes the sum",
-                n=self.n_blanks,
-                surprisal=self.blank_surprisal,
-            )
-        ]
+    def _note(self, surprisal: np.ndarray, is_counted: bool) -> None:
+        """Count tokens of spaces alone before a word, and what `leading_blank` would change."""
+        does, other = (
+            ("for the word after them", "skip") if is_counted else ("for no word", "count")
+        )
+        unit = {"2": "bits", "e": "nats", "10": "bans"}[self._settings.log_base]
+        self._lm.counts[BLANK_SURPRISAL] += float(np.nansum(surprisal))
+        self._lm.warnings[
+            f"{{n}} tokens before words are blanks alone and count {does}; their surprisal is "
+            f"{{{BLANK_SURPRISAL}}} {unit} in all, by which --leading-blank {other} changes the sum"
+        ] += len(surprisal)

@@ -1,11 +1,10 @@
-"""Items, settings, help, records and comparison of the systems that choose between responses.
+"""Items, settings, records and comparison of the systems that choose between responses.
 
 Items have sampled responses, as the published scripts (arXiv 2502.18581) hand them on.
 """
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -31,6 +30,7 @@ class Item(TypedDict, total=False):
         question_id: of LiveCodeBench.
     """
 
+    id: str | int
     output: list[str | None]
     responses: list[str | None]
     confidence_list: list[float | None]
@@ -170,35 +170,6 @@ class AnswerSettings(GradedSettings):
         return "" if self.answer_rule == AUTO else f"-{self.answer_rule}"
 
 
-HELP_OF_GOLD = """\
---gold FIELD grades the choices. FIELD of each item holds {holds}. Items get `right` (null without \
-gold); the share of right choices among the first 1, 2, 4, ... N responses is printed beside the \
-first sample's{beside}, and is in OUT_report.md, OUT_report.json and, for a browser, \
-OUT_report.html (OUT.report.md where OUT does not end in .json)."""
-HELP_OF_ANSWERS = (
-    " If no response has a readable answer, there is no share, and the exit code is 1."
-)
-EXIT_CODES = """
-exit code: 0 all decided or by fallback, 1 some items failed (they hold
-           `error`) or nothing could be graded, 2 unusable input or no usable
-           item; nothing is written.
-"""
-
-
-def help_of_gold(beside: str) -> str:
-    """The end of the help of a system that reads answers.
-
-    Args:
-        beside: the ways of choosing that are graded too.
-    """
-    holds = (
-        "the right answer, a list of acceptable answers, or a list of true or false for each "
-        "response"
-    )
-    text = HELP_OF_GOLD.format(holds=holds, beside=beside) + HELP_OF_ANSWERS
-    return f"{textwrap.fill(text, 80)}\n{EXIT_CODES}"
-
-
 def first_n(default: int) -> Any:
     """Declare the setting `best_n`."""
     return setting(
@@ -215,13 +186,37 @@ def _first_of(field: str) -> Callable[[Mapping[str, Any]], str | None]:
     return lambda record: str(record[field][0]) if record[field] else None
 
 
-class Graded(TypedDict, total=False):
-    """Fields of a record if the choices are graded."""
+class Considered(TypedDict, total=False):
+    """What the summary needs of all considered responses of an item, in their order.
+
+    Attributes:
+        forms: forms of the answers, unless the item is read as published.
+        right: with gold, whether each response is right.
+        taken: with gold, way of choosing -> the response that it takes of the first 1, 2, 4, ...
+            and of all of them, from 0; None where it takes none.
+    """
+
+    forms: list[str | None]
+    right: list[bool]
+    taken: dict[str, list[int | None]]
+
+
+class Chosen(TypedDict, total=False):
+    """Fields of a record of each of these systems.
+
+    Attributes:
+        right: with gold, whether the chosen response is right.
+        fallback: why something else than confidences, votes or the reply decided.
+        choice_notes: irregularities of the item, in words.
+    """
 
     right: Annotated[bool | None, Decision("the chosen response is right", is_right=True)]
+    fallback: str
+    choice_notes: list[str]
+    considered: Considered
 
 
-class Record(Graded, total=False):
+class Record(Chosen, total=False):
     """An item with the chosen response in place of its responses."""
 
     output: Annotated[
@@ -248,7 +243,7 @@ class CertainRecord(Record, total=False):
     within_noise: bool
 
 
-class CodeRecord(Graded, total=False):
+class CodeRecord(Chosen, total=False):
     """The code of a chosen response, as LiveCodeBench grades it."""
 
     question_id: str | int

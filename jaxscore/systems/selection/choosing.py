@@ -1,58 +1,61 @@
-"""Chooses a response of each item, as each of these systems does.
+"""The common part of the systems that choose between sampled responses.
 
-Each system is a `Selection`: it reads the candidates of an item and chooses one of them. Here every
-item is read, chosen from, graded by its gold if that is known, and made a record.
+    fields of an item ── candidates ──> Candidates ── choose ──> Choice ──> record
+                                             └── ways, gold ──> `considered` of the record
+
+A subclass reads the candidates of an item and chooses one of them. This module grades the choice,
+makes the record, and summarizes records.
 """
 
 import abc
 import collections
+import contextlib
 import dataclasses
-import functools
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from jaxscore.errors import InputError, NothingUsable
-from jaxscore.io.items import read_lenient_rows
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.evaluation import Evaluation, Failure
-from jaxscore.systems.remarks import Remark
+from jaxscore.io.items import NOTHING, Row, item_label, read_lenient_rows
+from jaxscore.report.document import Document
+from jaxscore.shell.items import Items
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import FILES, Record, Summary, System
 from jaxscore.systems.selection import Item, confidences, responses
 from jaxscore.systems.selection.answers import (
+    FORMS,
+    NO_FORM,
     NO_READABLE_ANSWER,
     Answers,
     answer_rules,
-    count_forms,
     read_answers,
 )
 from jaxscore.systems.selection.grading import (
     MAJORITY,
     Chooser,
-    Grader,
-    Marks,
     Same,
+    grade_choices,
+    is_empty,
+    read_gold,
     sizes,
 )
 from jaxscore.systems.selection.ranking import Choice, majority
-from jaxscore.systems.selection.report import (
-    count_responses,
-    manifest_counts,
-    printed_lines,
-    report,
-)
+from jaxscore.systems.selection.report import count_responses, printed_lines, report
 from jaxscore.systems.selection.symbolic import TIME_LIMIT, SymbolicComparison
-from jaxscore.systems.system import System
+
+# Fields of a record that the same field of an item, from another step, must not replace.
+RESULTS = ("within_noise", "answer_form", "fallback", "choice_notes", "considered")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a system knows of the responses of an item between which it chooses.
+    """The responses of an item between which a system chooses.
 
     Attributes:
-        fields: of the item.
-        responses: None for one that is null.
-        confidences: nats per token; None for one that is not known.
-        answers: of the responses; None if they have none to compare.
+        fields: the item's fields.
+        responses: the texts; None for one that is null.
+        confidences: in nats per token; None for one that is not known.
+        answers: the answers of the responses; None if they have none to compare.
         noise: how far rounding moves a confidence, in nats; None if it is not known.
     """
 
@@ -64,138 +67,315 @@ class Candidates:
 
     @property
     def texts(self) -> list[str | None]:
-        """What responses are compared by; None for one without."""
+        """The texts by which responses are compared; None for a response without one."""
         return self.responses if self.answers is None else self.answers.texts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """What became of an item; `choice` is None if it has no candidates."""
-
-    name: str
-    record: dict[str, Any]
-    candidates: Candidates | None
-    choice: Choice | None
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether a response was chosen, and could be graded if that was requested."""
-        return "error" not in self.record
-
-    @property
-    def answers(self) -> Answers | None:
-        """Answers of the responses among which one was chosen, or None if there was no choice."""
-        if self.candidates is None or self.choice is None or self.choice.error is not None:
-            return None
-        return self.candidates.answers
-
-
-class Selection(abc.ABC):
-    """How a system chooses.
+class Context:
+    """What the choices of a run have in common.
 
     Attributes:
-        most: responses that a usable item has at most.
-        way: its name in tables.
-        decided_by: what should decide, for the headline.
-        fallbacks: why it did not, and what people read of it.
-        source: field of an item, with all responses between which it chooses.
-        field: of a record, with the chosen response in a list.
+        settings: the system's settings.
+        first: fields of the first item.
+        symbolic: compares answers of the current item.
     """
 
+    settings: Any
+    first: Mapping[str, Any]
+    symbolic: SymbolicComparison
+
+    def same(self, candidates: Candidates) -> Same | None:
+        """Return the comparison of unequal answers by SymPy, or None if the item needs none."""
+        answers = candidates.answers
+        return self.symbolic.equal if answers is not None and answers.rules.symbolic else None
+
+
+class Selection(System):
+    """A system that chooses one response of each item.
+
+    Attributes:
+        way: its name in tables.
+        decided_by: what should decide, for the headline.
+        fallbacks: why it did not decide -> the explanation for people.
+        responses_field: field of an item with all responses between which it chooses.
+        field: field of a record, with the chosen response in a list.
+    """
+
+    item = Item
     way: ClassVar[str]
     decided_by: ClassVar[str]
     fallbacks: ClassVar[Mapping[str, str]] = {}
-    source: ClassVar[str] = "output"
+    responses_field: ClassVar[str] = "output"
     field: ClassVar[str] = "output"
 
-    def __init__(
-        self, settings: Any, first: Mapping[str, Any], symbolic: SymbolicComparison
-    ) -> None:
-        """Args:
-        first: fields of the first item.
-        symbolic: compares answers of the present item.
-        """
-        self.settings, self.first, self.symbolic = settings, first, symbolic
-        self.most = 1
-
-    @property
-    def further_ways(self) -> Sequence[str]:
-        """Ways with a table of their own."""
-        return ()
-
     @abc.abstractmethod
-    def read(self, fields: Mapping[str, Any]) -> Candidates:
-        """The candidates of an item.
+    def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
+        """Return the candidates of an item.
 
         Raises:
             InputError: it has none.
         """
 
     @abc.abstractmethod
-    def choose(self, candidates: Candidates) -> Choice:
-        """Choose one of them.
+    def choose(self, candidates: Candidates, context: Context) -> Choice:
+        """Choose one of the candidates.
 
         Raises:
             InputError: a setting makes every choice impossible.
         """
 
     @abc.abstractmethod
-    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
-        """The record of an item."""
+    def chosen_record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        """Return the record of an item, without the fields that all these systems have."""
 
     @abc.abstractmethod
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The record of an item without a response, before its `error`."""
+        """Return the record of an item without a response, before its `error`."""
 
-    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """Ways of choosing that are graded, `way` among them, beside the majority vote."""
+    def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
+        """Return the graded ways of choosing, `way` among them, beside the majority vote."""
         return {}
 
-    @property
-    def counts_answers(self) -> bool:
-        """Whether the summary says how many answers have which form."""
+    def further_ways(self, settings: Any) -> Sequence[str]:
+        """Return the ways that have a table of their own."""
+        return ()
+
+    def counts_forms(self, settings: Any) -> bool:
+        """Return True if the summary counts the forms of answers."""
         return True
 
-    def summary(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Counts of decisions and fallbacks."""
-        choices = [result.choice for result in results if result.is_usable and result.choice]
-        fallbacks = collections.Counter(
-            choice.fallback for choice in choices if choice.fallback is not None
+    def label(self, place: int, record: Mapping[str, Any]) -> str:
+        """Return the name of an item in messages, from its record and its place from 0."""
+        return item_label(place, dict(record))
+
+    @property
+    def has_ids(self) -> bool:
+        """False: a record has the fields of its item, and an id only if the item has one."""
+        return False
+
+    def needs(self, settings: Any) -> tuple[str, ...]:
+        return ()
+
+    def files(self, settings: Any) -> frozenset[str]:
+        return FILES if getattr(settings, "gold", None) is not None else frozenset()
+
+    def read(
+        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """Read a file that may have NaN and infinities; see `System.read`."""
+        return read_lenient_rows(path, columns, lists)
+
+    def check(self, items: Items, settings: Any) -> None:
+        """Refuse items of which none can be used, or of which none has gold.
+
+        Raises:
+            NothingUsable: names the first item.
+        """
+        items.require_usable()
+        error = None
+        with contextlib.closing(self.score(None, items, settings)) as records:
+            for record in records:
+                if "error" not in record:
+                    break
+                error = error or record["error"]
+            else:
+                name = next(items.entries()).name
+                raise NothingUsable(f"no item can be used; {name}: {error}")
+        gold = getattr(settings, "gold", None)
+        if gold is not None and all(is_empty(fields.get(gold)) for fields in items):
+            first = next(iter(items))
+            raise NothingUsable(
+                f'no item has gold in field "{gold}"; the first item has the fields '
+                f"{', '.join(map(repr, first)) or 'none'}"
+            )
+
+    def score(
+        self, lm: Any, items: Sequence[Any], settings: Any
+    ) -> Generator[dict[str, Any], None, None]:
+        """Choose a response of each item, and grade it if the settings name the gold.
+
+        If no response of any item has a readable answer, no choice is graded: a wrong form is not
+        a wrong answer.
+        """
+        context = None
+        ungraded: list[dict[str, Any]] | None = []  # until a response has a readable answer
+        if getattr(settings, "gold", None) is None:
+            ungraded = None
+        with SymbolicComparison(getattr(settings, "time_limit", TIME_LIMIT)) as symbolic:
+            for fields in items:
+                context = context or Context(settings, fields, symbolic)
+                record, is_readable = self._record(fields, context)
+                if ungraded is None:
+                    yield record
+                    continue
+                ungraded.append(record)
+                if is_readable:
+                    yield from ungraded
+                    ungraded = None
+        for record in ungraded or ():
+            yield {**record, "right": None}
+
+    def _record(self, fields: Mapping[str, Any], context: Context) -> tuple[dict[str, Any], bool]:
+        """Return the record of an item, and True if its gold is compared with some answer."""
+        graded = {} if getattr(context.settings, "gold", None) is None else {"right": None}
+        try:
+            candidates = self.candidates(fields, context)
+        except InputError as problem:
+            return {**self.failed_record(fields), "error": str(problem), **graded}, False
+        context.symbolic.next_item()
+        choice = self.choose(candidates, context)
+        if choice.error is not None:
+            return {**self.failed_record(fields), "error": choice.error, **graded}, False
+        record = self.chosen_record(candidates, choice)
+        if choice.fallback is not None:
+            record["fallback"] = choice.fallback
+        if choice.notes:
+            record["choice_notes"] = [*choice.notes]
+        considered: dict[str, Any] = {}
+        answers = candidates.answers
+        if answers is not None and answers.rules.forms and self.counts_forms(context.settings):
+            considered["forms"] = answers.forms
+        is_readable = False
+        if graded:
+            record["right"] = None
+            try:
+                is_readable = self._grade(record, considered, candidates, choice, context)
+            except InputError as problem:
+                record["error"] = str(problem)
+        return record | ({"considered": considered} if considered else {}), is_readable
+
+    def _grade(
+        self,
+        record: dict[str, Any],
+        considered: dict[str, Any],
+        candidates: Candidates,
+        choice: Choice,
+        context: Context,
+    ) -> bool:
+        """Grade a choice, and what other ways take of the first 1, 2, 4, ... responses.
+
+        Returns:
+            True if the gold could be compared with at least one answer.
+
+        Raises:
+            InputError: the gold cannot be used.
+        """
+        fields, answers = candidates.fields, candidates.answers
+        rules = None if answers is None else answers.rules
+        gold = read_gold(
+            fields,
+            context.settings.gold,
+            len(fields[self.responses_field]),
+            answers=rules is not None,
+            code=rules is not None and rules.code,
         )
-        noise = [choice.within_noise for choice in choices if choice.within_noise is not None]
-        return {
-            "n_items": len(results),
-            "n_decided": len(choices) - fallbacks.total(),
+        if gold is None:
+            return False
+        same = context.same(candidates)
+        right = gold.right(candidates.texts, rules, same)
+        ways = self.ways(candidates, choice, context)
+        if answers is not None:
+            ways = {MAJORITY: majority(candidates.texts, same), **ways}
+        considered["right"] = right
+        considered["taken"] = {
+            way: [take(n) for n in sizes(len(right))] for way, take in ways.items()
+        }
+        record["right"] = right[choice.index]
+        return gold.verdicts is not None or any(text is not None for text in candidates.texts)
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Any) -> Summary:
+        """Count decisions and fallbacks, and compute shares of right choices with gold."""
+        numbers = self.count(records, settings)
+        headline, details, is_unreadable = self.headline(numbers), {}, False
+        if getattr(settings, "gold", None) is not None:
+            grades = grade_choices(
+                records, settings, self.way, self.further_ways(settings), self.field, self.label
+            )
+            numbers, details = {**numbers, **grades.numbers}, grades.details
+            headline, is_unreadable = f"{headline}; {grades.headline}", grades.is_unreadable
+        warnings = [NO_READABLE_ANSWER] if is_unreadable else []
+        failures = []
+        for place, record in enumerate(records):
+            if notes := record.get("choice_notes"):
+                warnings.append(f"note: {self.label(place, record)}: {'; '.join(notes)}")
+            if "error" in record:
+                failures.append((self.label(place, record), record["error"]))
+        return Summary(
+            headline=headline,
+            numbers=numbers,
+            details=details,
+            failures=failures,
+            warnings=warnings,
+            lines=printed_lines(numbers, details, self.fallbacks),
+            is_complete=not is_unreadable,
+        )
+
+    def count(self, records: Sequence[Mapping[str, Any]], settings: Any) -> dict[str, Any]:
+        """Count decisions, fallbacks, responses and forms of answers."""
+        fallbacks: collections.Counter[str] = collections.Counter()
+        forms: collections.Counter[str] = collections.Counter()
+        n_good = n_chosen = n_by_form = 0
+        noise = []
+        for record in records:
+            n_chosen += bool(record[self.field])
+            listed = record.get("considered", {}).get("forms")
+            if listed is not None:
+                n_by_form += 1
+                forms.update(form or NO_FORM for form in listed)
+            if "error" not in record:
+                n_good += 1
+                if "fallback" in record:
+                    fallbacks[record["fallback"]] += 1
+                if record.get("within_noise") is not None:
+                    noise.append(record["within_noise"])
+        numbers = {
+            "n_items": len(records),
+            "n_decided": n_good - fallbacks.total(),
             "n_fallbacks": fallbacks.total(),
             "fallbacks": {name: fallbacks[name] for name in self.fallbacks},
-            "n_failed": sum(not result.is_usable for result in results),
+            "n_failed": len(records) - n_good,
             "n_with_noise": len(noise),
             "n_within_noise": sum(noise) if noise else None,
         }
+        if hasattr(settings, "best_n"):
+            numbers |= count_responses(records, settings.best_n)
+        if n_chosen and self.counts_forms(settings):
+            if n_by_form:
+                numbers["answer_forms"] = {form: forms[form] for form in (*FORMS, NO_FORM)}
+            numbers["n_read_as_published"] = n_chosen - n_by_form
+            numbers["n_read_by_form"] = n_by_form
+        return numbers
 
-    def headline(self, summary: Mapping[str, Any]) -> str:
-        """The summary in one line."""
-        decided, n_items = summary["n_decided"], summary["n_items"]
+    def headline(self, numbers: Mapping[str, Any]) -> str:
+        """Return the summary in one line."""
         return (
-            f"{decided} of {n_items} items decided by {self.decided_by}, {summary['n_fallbacks']} "
-            "by fallback"
+            f"{numbers['n_decided']} of {numbers['n_items']} items decided by {self.decided_by}, "
+            f"{numbers['n_fallbacks']} by fallback"
         )
 
-    def read_answers(self, fields: Mapping[str, Any], responses: Sequence[str | None]) -> Answers:
-        """The answers of the first responses of an item."""
-        gold = None if self.settings.gold is None else fields.get(self.settings.gold)
-        rule = self.settings.answer_rule
-        rules = answer_rules(fields, self.first, fields[self.source], rule, gold)
-        return read_answers(responses, rules)
+    def report(self, run: Report) -> Document | None:
+        """Show shares by N, and the wrong choices; see `selection.report`."""
+        return report(run.source())
 
-    def same(self, candidates: Candidates) -> Same | None:
-        """Whether two unequal answers of an item are equal by SymPy; or None without SymPy."""
-        answers = candidates.answers
-        return self.symbolic.equal if answers is not None and answers.rules.symbolic else None
+    def rows(self, record: Record) -> Sequence[Record]:
+        """Return the record with the chosen response as a text, not in a list."""
+        return [{**record, self.field: next(iter(record[self.field]), None)}]
+
+    def read_answers(
+        self, fields: Mapping[str, Any], responses: Sequence[str | None], context: Context
+    ) -> Answers:
+        """Read the answers of the first responses of an item."""
+        settings = context.settings
+        gold = None if settings.gold is None else fields.get(settings.gold)
+        rules = answer_rules(
+            fields, context.first, fields[self.responses_field], settings.answer_rule, gold
+        )
+        return read_answers(responses, rules)
 
 
 def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
-    """The first N responses of an item with their confidences.
+    """Return the first N responses of an item with their confidences.
 
     Raises:
         InputError: it has none, or no confidence of each.
@@ -204,176 +384,17 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     return Candidates(fields, texts, confidences(fields, best_n, len(texts)))
 
 
-def without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of an item but one, which its record replaces."""
-    return {field: value for field, value in fields.items() if field != name}
+def repeated(fields: Mapping[str, Any], *replaced: str) -> dict[str, Any]:
+    """Return the fields of an item that its record repeats.
+
+    Args:
+        replaced: further fields that the record replaces.
+    """
+    return {name: value for name, value in fields.items() if name not in (*RESULTS, *replaced)}
 
 
 def answer_form(answers: Answers | None, choice: Choice) -> dict[str, Any]:
-    """The form of the chosen answer, unless the item is read as published."""
+    """Return the form of the chosen answer, unless the item is read as published."""
     if answers is None or answers.rules.forms is None:
         return {}
     return {"answer_form": answers.forms[choice.index]}
-
-
-def evaluate_selection(
-    kind: type[Selection], lm: None, entries: Sequence[Entry[dict[str, Any]]], settings: Any
-) -> Evaluation:
-    """Choose a response of each item.
-
-    Raises:
-        NothingUsable: every item failed, or none has gold.
-    """
-    started = time.perf_counter()
-    first = entries[0].item or {}
-    with SymbolicComparison(getattr(settings, "time_limit", TIME_LIMIT)) as symbolic:
-        selection = kind(settings, first, symbolic)
-        results, grader = choose_all(selection, entries)
-    if not any(result.is_usable for result in results):
-        raise NothingUsable(f"no item can be used; {results[0].name}: {results[0].record['error']}")
-    summary = selection.summary(results)
-    details: dict[str, Any] = {}
-    if hasattr(settings, "best_n"):
-        summary |= count_responses(entries, settings.best_n)
-    if selection.counts_answers and (answers := [r.answers for r in results if r.answers]):
-        summary |= count_forms(answers)
-    headline = selection.headline(summary)
-    if grader is not None:
-        grader.check(first)
-        shares, details, right = grader.report(
-            selection.way, selection.further_ways, settings.n_bootstrap, settings.seed
-        )
-        summary, headline = {**summary, **shares}, f"{headline}; {right}"
-    is_unreadable = grader is not None and grader.is_unreadable
-    if is_unreadable:
-        for result in results:
-            result.record["right"] = None
-    records = [result.record for result in results]
-    notes = {r.name: "; ".join(r.choice.notes) for r in results if r.choice and r.choice.notes}
-    return Evaluation(
-        summary=summary,
-        items=records,
-        n_items=len(results),
-        rows=[_row(result, selection.field) for result in results],
-        details={"summary": summary, **details},
-        long={
-            "notes": [{"name": name, "note": note} for name, note in notes.items()],
-            "items": records,
-        },
-        headline=headline,
-        failures=[Failure(r.name, r.record["error"]) for r in results if not r.is_usable],
-        remarks=[
-            *([Remark(NO_READABLE_ANSWER, if_all=True)] if is_unreadable else []),
-            *(Remark(f"note: {name}: {note}", of_shard=True) for name, note in notes.items()),
-        ],
-        lines=printed_lines(summary, details, selection.fallbacks),
-        counts=manifest_counts(summary),
-        is_complete=not is_unreadable,
-        seconds=time.perf_counter() - started,
-    )
-
-
-def choose_all(
-    selection: Selection, entries: Sequence[Entry[dict[str, Any]]]
-) -> tuple[list[Result], Grader | None]:
-    """Choose a response of each item, and grade it if the settings name the gold."""
-    read: list[Candidates | str] = []  # an error if an item has none
-    for entry in entries:
-        try:
-            read.append(selection.read(entry.item or {}))
-        except InputError as problem:
-            read.append(str(problem))
-    lengths = [len(found.responses) for found in read if isinstance(found, Candidates)]
-    selection.most = max(lengths, default=1)
-    grader = None
-    if (gold := getattr(selection.settings, "gold", None)) is not None:
-        grader = Grader(gold, Marks(sizes(selection.most)))
-    pairs = zip(entries, read, strict=True)
-    return [_result(selection, entry, found, grader) for entry, found in pairs], grader
-
-
-def _result(
-    selection: Selection,
-    entry: Entry[dict[str, Any]],
-    read: Candidates | str,
-    grader: Grader | None,
-) -> Result:
-    candidates = choice = None
-    error: str | None
-    if isinstance(read, str):
-        error = read
-    else:
-        selection.symbolic.next_item()
-        candidates, choice = read, selection.choose(read)
-        error = choice.error
-    if candidates is None or choice is None or error is not None:
-        record = {**selection.failed_record(entry.item or {}), "error": error}
-    else:
-        record = selection.record(candidates, choice)
-    result = Result(entry.name, record, candidates, choice)
-    if grader is not None:
-        record["right"] = None
-        try:
-            if error is None:
-                record["right"] = _grade(selection, result, grader)
-        except InputError as problem:
-            record["error"] = str(problem)
-    return result
-
-
-def _grade(selection: Selection, result: Result, grader: Grader) -> bool | None:
-    """Whether the chosen response is right; None without gold."""
-    candidates, choice = result.candidates, result.choice
-    assert candidates is not None
-    assert choice is not None
-    fields = candidates.fields
-    right = grader.grade(
-        result.name,
-        fields,
-        len(fields[selection.source]),
-        candidates.texts,
-        None if candidates.answers is None else candidates.answers.rules,
-        selection.same(candidates),
-    )
-    if right is None:
-        return None
-    ways = selection.ways(candidates, choice)
-    if candidates.answers is not None:
-        ways = {MAJORITY: majority(candidates.texts, selection.same(candidates)), **ways}
-    grader.marks.add(right, ways)
-    if not right[choice.index]:
-        grader.wrong.append(
-            {
-                "name": result.name,
-                "confidence": result.record.get("confidence"),
-                "n_right": sum(right),
-                "n_responses": len(right),
-                "chosen": result.record[selection.field][0],
-                "gold": fields.get(grader.field),
-            }
-        )
-    return right[choice.index]
-
-
-def _row(result: Result, field: str) -> dict[str, Any]:
-    """The item's name, what was chosen, and the single values of its record."""
-    single = {
-        name: value
-        for name, value in result.record.items()
-        if name not in ("item", field, "error") and not isinstance(value, list | dict)
-    }
-    error = result.record.get("error")
-    chosen = None if error else result.record[field][0]
-    return {"item": result.name, **single, field: chosen, "error": error}
-
-
-def declare(kind: type[Selection], **declared: Any) -> System:
-    """The declaration of a system of this folder."""
-    defaults: dict[str, Any] = {
-        "what": "items",
-        "item": Item,
-        "read_rows": read_lenient_rows,
-        "report": report,
-        "reports_with": "gold",
-    }
-    return System(**defaults | {"evaluate": functools.partial(evaluate_selection, kind)} | declared)

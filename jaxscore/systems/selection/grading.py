@@ -6,11 +6,12 @@ two ways differ by pairs: the difference to the first sample is taken item by it
 
 import contextlib
 import dataclasses
+import heapq
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
-from jaxscore.errors import InputError, NothingUsable
+from jaxscore.errors import InputError
 from jaxscore.io.json_input import STRICT, json_kind
 from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, AnswerRules
 
@@ -85,8 +86,8 @@ def read_gold(
     Raises:
         InputError: the field holds something else, or another number of verdicts.
     """
-    value = fields.get(field)
-    if value is None or (isinstance(value, str) and not value.strip()):
+    value: Any = fields.get(field)
+    if is_empty(value):
         return None
     if isinstance(value, str):
         value = _parsed_list(value, str if answers and not code else bool)
@@ -110,6 +111,11 @@ def read_gold(
         if isinstance(answer, str) and not answer.strip():
             raise InputError(f"{where}has an empty answer, expected {GOLD_FORMS}")
     return Gold(tuple(map(str, values)))
+
+
+def is_empty(gold: Any) -> bool:
+    """Return True if a field has no gold: it is null, or text without a character."""
+    return gold is None or (isinstance(gold, str) and not gold.strip())
 
 
 def _parsed_list(text: str, kind: type) -> Any:
@@ -184,123 +190,103 @@ class Marks:
         return out
 
 
-@dataclasses.dataclass
-class Grader:
-    """Grades the choices of one item after the other.
+class Grades(NamedTuple):
+    """How often the choices of all records are right.
 
     Attributes:
-        field: of the items, with their gold.
-        marks: of the items that have gold.
-        without: names of those that have none.
-        wrong: what was chosen if that is wrong.
-        n_unusable: items whose gold cannot be used.
-        n_readable: responses with a readable answer, of items whose gold is compared with answers.
-        n_with_verdicts: items whose gold is a verdict on each response.
+        numbers: counts and shares for the summary.
+        details: fields of the report.
+        headline: the end of the headline.
+        is_unreadable: there are items to grade, and none of their responses has a readable answer.
     """
 
-    field: str
-    marks: Marks
-    without: list[str] = dataclasses.field(default_factory=list)
-    wrong: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    n_unusable: int = 0
-    n_readable: int = 0
-    n_with_verdicts: int = 0
-
-    @property
-    def is_unreadable(self) -> bool:
-        """Whether there are items to grade and none of their responses has a readable answer."""
-        return self.marks.n > 0 and not self.n_readable and not self.n_with_verdicts
-
-    def grade(
-        self,
-        name: str,
-        fields: Mapping[str, Any],
-        n_responses: int,
-        answers: Sequence[str | None],
-        rules: AnswerRules | None,
-        same: Same | None,
-    ) -> list[bool] | None:
-        """Whether each of the first N responses of an item is right; None without gold.
-
-        Args:
-            name: of the item.
-            fields: its own.
-            n_responses: all of its responses.
-            answers: of the first N.
-            rules: by which they were read; None if responses have no answers to compare.
-
-        Raises:
-            InputError: the gold cannot be used.
-        """
-        code = rules is not None and rules.code
-        try:
-            gold = read_gold(fields, self.field, n_responses, answers=rules is not None, code=code)
-        except InputError:
-            self.n_unusable += 1
-            raise
-        if gold is None:
-            self.without.append(name)
-            return None
-        self.n_with_verdicts += gold.verdicts is not None
-        self.n_readable += sum(answer is not None for answer in answers)
-        return gold.right(answers, rules, same)
-
-    def check(self, first: Mapping[str, Any]) -> None:
-        """Refuse a field that no item has.
-
-        Args:
-            first: fields of the first item.
-
-        Raises:
-            NothingUsable: names the fields that exist.
-        """
-        if self.without and not self.marks.n and not self.n_unusable:
-            raise NothingUsable(
-                f'no item has gold in field "{self.field}"; the first item has the fields '
-                f"{', '.join(map(repr, first)) or 'none'}"
-            )
-
-    def report(
-        self, way: str, further: Sequence[str], n_bootstrap: int, seed: int
-    ) -> tuple[dict[str, Any], dict[str, Any], str]:
-        """Counts and shares for the summary, fields of the report, and the headline.
-
-        Args:
-            way: by which the system chooses.
-            further: ways that have a table of their own, such as powers of a vote.
-        """
-        rows = self.marks.rows(n_bootstrap, seed)
-        main = [row for row in rows if row["way"] not in further]
-        accuracy = {
-            row["way"]: row["accuracy"] for row in main if row["best_n"] == self.marks.sizes[-1]
-        }
-        wrong = sorted(self.wrong, key=_by_confidence)[:MOST_WRONG]
-        if self.is_unreadable:
-            accuracy = dict.fromkeys(accuracy, Estimate(0, None, None, None))
-            rows = main = wrong = []
-            headline = "right: no share, since no response has a readable answer"
-        elif (n := self.marks.n) < ENOUGH:
-            headline = f"right: no share, since {n} items have gold"
-        else:
-            headline = (
-                f"right: {percent(accuracy[way])} of {n} items, {percent(accuracy[FIRST])} of the "
-                "first samples"
-            )
-        counts = {"n_with_gold": self.marks.n, "n_without_gold": len(self.without)}
-        details = {
-            "chosen_by": way,
-            "accuracy": main,
-            **({"by_power": [row for row in rows if row["way"] in further]} if further else {}),
-            "without_gold": self.without,
-            "wrong": wrong,
-            **({"no_share": NO_READABLE_ANSWER} if self.is_unreadable else {}),
-        }
-        return {**counts, "accuracy": accuracy}, details, headline
+    numbers: dict[str, Any]
+    details: dict[str, Any]
+    headline: str
+    is_unreadable: bool
 
 
-def _by_confidence(wrong: Mapping[str, Any]) -> float:
-    value = wrong["confidence"]
-    return -value if isinstance(value, int | float) else 0.0
+def grade_choices(
+    records: Sequence[Mapping[str, Any]],
+    settings: Any,
+    way: str,
+    further: Sequence[str],
+    field: str,
+    label: Callable[[int, Mapping[str, Any]], str],
+) -> Grades:
+    """Compute the shares of right choices from what records say of considered responses.
+
+    Args:
+        settings: name the field with the gold.
+        way: the way by which the system chooses.
+        further: ways that have a table of their own, such as powers of a vote.
+        field: the record's field with the chosen response.
+        label: makes the name of an item from its place and its record.
+    """
+    graded: list[Mapping[str, Any]] = []
+    without: list[str] = []
+    wrong: list[tuple[float, int]] = []
+    is_unreadable = True
+    for place, record in enumerate(records):
+        considered = record.get("considered", {})
+        if "right" in considered:
+            graded.append(considered)
+            is_unreadable = is_unreadable and record["right"] is None
+            if not considered["right"][considered["taken"][way][-1]]:
+                wrong.append((-(record.get("confidence") or 0.0), place))
+        elif "error" not in record:
+            without.append(label(place, record))
+    is_unreadable = is_unreadable and bool(graded)
+    most = max((len(considered["right"]) for considered in graded), default=1)
+    marks = Marks(sizes(most))
+    for considered in graded:
+        n_responses = len(considered["right"])
+        ways = {name: _choice_of(taken, n_responses) for name, taken in considered["taken"].items()}
+        marks.add(considered["right"], ways)
+    rows = marks.rows(settings.n_bootstrap, settings.seed)
+    main = [row for row in rows if row["way"] not in further]
+    accuracy = {row["way"]: row["accuracy"] for row in main if row["best_n"] == most}
+    if is_unreadable:
+        accuracy = dict.fromkeys(accuracy, Estimate(0, None, None, None))
+        rows, main, wrong = [], [], []
+        headline = "right: no share, since no response has a readable answer"
+    elif marks.n < ENOUGH:
+        headline = f"right: no share, since {marks.n} items have gold"
+    else:
+        headline = (
+            f"right: {percent(accuracy[way])} of {marks.n} items, {percent(accuracy[FIRST])} of "
+            "the first samples"
+        )
+    details = {
+        "chosen_by": way,
+        "accuracy": main,
+        **({"by_power": [row for row in rows if row["way"] in further]} if further else {}),
+        "without_gold": without,
+        "wrong": [
+            _wrong_choice(label(place, records[place]), records[place], field, settings.gold)
+            for _, place in heapq.nsmallest(MOST_WRONG, wrong)
+        ],
+        **({"no_share": NO_READABLE_ANSWER} if is_unreadable else {}),
+    }
+    numbers = {"n_with_gold": marks.n, "n_without_gold": len(without), "accuracy": accuracy}
+    return Grades(numbers, details, headline, is_unreadable)
+
+
+def _choice_of(taken: Sequence[int | None], n_responses: int) -> Chooser:
+    """Return the way of choosing that took these of the first 1, 2, 4, ... and of all responses."""
+    return lambda n: taken[-1] if n >= n_responses else taken[n.bit_length() - 1]
+
+
+def _wrong_choice(name: str, record: Mapping[str, Any], field: str, gold: str) -> dict[str, Any]:
+    right = record["considered"]["right"]
+    return {
+        "name": name,
+        "confidence": record.get("confidence"),
+        "n_right": sum(right),
+        "n_responses": len(right),
+        "chosen": record[field][0],
+        "gold": record.get(gold, right),  # a record of code does not repeat the item
+    }
 
 
 def percent(share: Estimate) -> str:

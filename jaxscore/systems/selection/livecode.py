@@ -5,72 +5,23 @@ LiveCodeBench (arXiv 2403.07974) grades a file of `{"question_id": …, "code_li
 
 import dataclasses
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxscore.shell.items import Items
+from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
-from jaxscore.systems.selection import (
-    HELP_OF_GOLD,
-    CodeRecord,
-    GradedSettings,
-    compared,
-    first_n,
-)
+from jaxscore.systems.selection import CodeRecord, GradedSettings, compared, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
-    Result,
+    Context,
     Selection,
     certain_candidates,
-    declare,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
 from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import ArrayOutput
 
-EXIT_CODES = """
-exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
-           2 unusable input or no usable item; nothing is written.
-"""
-HELP_OF_VERDICTS = HELP_OF_GOLD.format(
-    holds="a list of true or false for each response, as a run of its code has shown",
-    beside=" and an oracle's",
-)
-SELECT_HELP = (
-    """\
-For each problem take the response with the highest self-certainty among the
-first N, with or without code in it, and write its code for LiveCodeBench.
-
-input, a JSON array as `self-certainty` writes it:
-  [{"question_id": "abc301_a", "confidence_list": [14.2, 17.9],
-    "output": ["Use a loop:\\n```python\\nprint(1)\\n```",
-               "```python\\nprint(2)\\n```"]}]
-
-output, the response's ```python blocks, stripped and joined by a blank line:
-  [{"question_id": "abc301_a", "code_list": ["print(2)"]}]
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
-  default name has -firstN with --limit N.
-
-"""
-    + f"{textwrap.fill(HELP_OF_VERDICTS, 80)}\n{EXIT_CODES}"
-)
-PARSE_HELP = (
-    """\
-Write the code of each problem's first response for LiveCodeBench. Confidences
-are not read: this is for greedy outputs, and for files that another step has
-selected already.
-
-input, a JSON array:
-  [{"question_id": "abc301_a",
-    "output": ["Use a loop:\\n```python\\nprint(1)\\n```"]}]
-
-output, the response's ```python blocks, stripped and joined by a blank line:
-  [{"question_id": "abc301_a", "code_list": ["print(1)"]}]
-  Beside OUT lies OUT.run.json. The default name has -firstN with --limit N.
-"""
-    + EXIT_CODES
-)
 OPENING = "```python"
 CLOSING = "\n```"
 UNKNOWN = "unknown_id"  # as published, for an item without a question_id
@@ -78,7 +29,7 @@ BLANKS = re.compile(r"\s*")
 
 
 def code(response: str) -> str:
-    r"""The Python blocks of a response, each stripped, with a blank line between them.
+    r"""The Python blocks of a response, each stripped, with an empty line between them.
 
     A block goes from a line that ends in "```python" to the next line that starts with "```"; one
     that is never closed is none. Empty if there is no block. Takes time linear in the length:
@@ -96,19 +47,21 @@ def code(response: str) -> str:
             blocks.append(response[body:end].strip())
             after = end + len(CLOSING)
         elif 0 < body == last_closing + 1 and "\n" in response[after:last_closing]:
-            blocks.append("")  # only blank lines up to the last end
+            blocks.append("")  # only empty lines up to the last end
             after = last_closing + len(CLOSING)
         start = response.find(OPENING, after)
     return "\n\n".join(blocks)
 
 
 class CodeSelection(Selection):
-    """The code of a response, whether or not there is any in it."""
+    """A system that writes the code of a response, whether or not there is any in it."""
 
+    record = CodeRecord
     field = "code_list"
+    compared = compared("code_list")
 
-    def choose(self, candidates: Candidates) -> Choice:
-        """The response with the highest confidence, the first of equal or unknown ones."""
+    def choose(self, candidates: Candidates, context: Context) -> Choice:
+        """Take the highest confidence, the first of equal or unknown ones."""
         index = most_certain(candidates.confidences)
         if candidates.responses[index] is None:
             return Choice(index, error="the chosen response is no text")
@@ -117,50 +70,40 @@ class CodeSelection(Selection):
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
 
-    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+    def chosen_record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
         return _record(candidates.fields, candidates.responses[choice.index] or "")
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an empty code, since the grader wants every problem."""
         return _record(fields, "")
 
-    def summary(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Counts of items with code, without and failed."""
-        usable = [result for result in results if result.is_usable]
-        n_with_code = sum(result.record["code_list"] != [""] for result in usable)
+    def label(self, place: int, record: Mapping[str, Any]) -> str:
+        """Return the name of an item, without an id that it does not have."""
+        return super().label(place, {} if record["question_id"] == UNKNOWN else record)
+
+    def counts_forms(self, settings: Any) -> bool:
+        """Return False: code has no answers."""
+        return False
+
+    def count(self, records: Sequence[Mapping[str, Any]], settings: Any) -> dict[str, Any]:
+        """Count items with code, without and failed."""
+        codes = [record["code_list"] for record in records if "error" not in record]
+        n_with_code = sum(code != [""] for code in codes)
         return {
-            "n_items": len(results),
+            "n_items": len(records),
             "n_with_code": n_with_code,
-            "n_without_code": len(usable) - n_with_code,
-            "n_failed": len(results) - len(usable),
+            "n_without_code": len(codes) - n_with_code,
+            "n_failed": len(records) - len(codes),
+            **({"best_n": settings.best_n} if hasattr(settings, "best_n") else {}),
         }
 
-    def headline(self, summary: Mapping[str, Any]) -> str:
-        n, n_items, without = (summary[k] for k in ("n_with_code", "n_items", "n_without_code"))
+    def headline(self, numbers: Mapping[str, Any]) -> str:
+        n, n_items, without = (numbers[k] for k in ("n_with_code", "n_items", "n_without_code"))
         return f"{n} of {n_items} items have code, {without} have none"
 
 
 def _record(fields: Mapping[str, Any], response: str) -> dict[str, Any]:
     return {"question_id": fields.get("question_id", UNKNOWN), "code_list": [code(response)]}
-
-
-class FirstCode(CodeSelection):
-    """The first response."""
-
-    def read(self, fields: Mapping[str, Any]) -> Candidates:
-        return Candidates(fields, selection.responses(fields, "output", 1))
-
-
-class MostCertainCode(CodeSelection):
-    """The response with the highest confidence among the first N."""
-
-    way = "most certain"
-
-    def read(self, fields: Mapping[str, Any]) -> Candidates:
-        return certain_candidates(fields, self.settings.best_n)
-
-    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """This way alone: code has no answers to compare."""
-        return {self.way: lambda n: most_certain(candidates.confidences[:n])}
 
 
 def most_certain(confidences: Sequence[float | None]) -> int:
@@ -176,23 +119,77 @@ class SelectSettings(GradedSettings):
     best_n: int = first_n(16)
 
 
-LIVECODE_SELECT = declare(
-    MostCertainCode,
-    name="livecode-select",
-    help=SELECT_HELP,
-    settings=SelectSettings,
-    record=CodeRecord,
-    array=ArrayOutput("-livecode-N[-firstN]", lambda chosen, _: f"-livecode-{chosen.best_n}"),
-    compared=compared("code_list"),
-)
-LIVECODE_PARSE = declare(
-    FirstCode,
-    name="livecode-parse",
-    help=PARSE_HELP,
-    settings=Settings,
-    record=CodeRecord,
-    array=ArrayOutput("-livecode[-firstN]", lambda chosen, _: "-livecode"),
-    report=None,
-    reports_with=None,
-    compared=compared("code_list"),
-)
+class LivecodeSelect(CodeSelection):
+    """For each problem take the response with the highest self-certainty among the
+    first N, with or without code in it, and write its code for LiveCodeBench.
+
+    input, a JSON array as `self-certainty` writes it:
+      [{"question_id": "abc301_a", "confidence_list": [14.2, 17.9],
+        "output": ["Use a loop:\\n```python\\nprint(1)\\n```",
+                   "```python\\nprint(2)\\n```"]}]
+
+    output, the response's ```python blocks, stripped and joined by an empty line:
+      [{"question_id": "abc301_a", "code_list": ["print(2)"]}]
+      Of an odd item also `choice_notes`, with --gold `right` and `considered`, as
+      in `select`.
+      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
+      default name has -firstN with --limit N.
+
+    --gold FIELD grades the choices. FIELD of each item holds a list of true or
+    false for each response, as a run of its code has shown. Items get `right` (null
+    without gold); the share of right choices among the first 1, 2, 4, ... N
+    responses is printed beside the first sample's and an oracle's, and is in
+    OUT_report.md, OUT_report.json and, for a browser, OUT_report.html
+    (OUT.report.md where OUT does not end in .json).
+
+    exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
+               2 unusable input or no usable item; nothing is written.
+    """
+
+    name = "livecode-select"
+    settings = SelectSettings
+    layout = Layout(is_ascii=True, ending="-livecode-N[-firstN]")
+    way = "most certain"
+
+    def ending(self, items: Items, settings: SelectSettings) -> str:
+        return f"-livecode-{settings.best_n}"
+
+    def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
+        return certain_candidates(fields, context.settings.best_n)
+
+    def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
+        """Return this way alone: code has no answers to compare."""
+        return {self.way: lambda n: most_certain(candidates.confidences[:n])}
+
+
+class LivecodeParse(CodeSelection):
+    """Write the code of each problem's first response for LiveCodeBench. Confidences
+    are not read: this is for greedy outputs, and for files that another step has
+    selected already.
+
+    input, a JSON array:
+      [{"question_id": "abc301_a",
+        "output": ["Use a loop:\\n```python\\nprint(1)\\n```"]}]
+
+    output, the response's ```python blocks, stripped and joined by an empty line:
+      [{"question_id": "abc301_a", "code_list": ["print(1)"]}]
+      Of an odd item also `choice_notes`, as in `select`.
+      Next to OUT is OUT.run.json. The default name has -firstN with --limit N.
+
+    exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
+               2 unusable input or no usable item; nothing is written.
+    """
+
+    name = "livecode-parse"
+    settings = Settings
+    layout = Layout(is_ascii=True, ending="-livecode[-firstN]")
+    report = System.report
+
+    def ending(self, items: Items, settings: Settings) -> str:
+        return "-livecode"
+
+    def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
+        return Candidates(fields, selection.responses(fields, "output", 1))
+
+
+LIVECODE_SELECT, LIVECODE_PARSE = LivecodeSelect(), LivecodeParse()

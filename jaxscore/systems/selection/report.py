@@ -14,7 +14,6 @@ from jaxscore.report.sections import (
     table_by_n,
     yes_no,
 )
-from jaxscore.systems.entries import Entry
 from jaxscore.systems.selection.answers import form_lines
 from jaxscore.systems.selection.grading import ENOUGH, percent
 
@@ -135,23 +134,15 @@ def _items(wrong: Sequence[Mapping[str, Any]]) -> Items:
     )
 
 
-def count_responses(entries: Sequence[Entry[dict[str, Any]]], best_n: int) -> dict[str, Any]:
-    """N, and how many responses the items have that it is applied to."""
-    lists = [(entry.item or {}).get("output") for entry in entries]
-    lengths = [len(texts) for texts in lists if isinstance(texts, list) and texts]
-    return {
-        "best_n": best_n,
-        "fewest_responses": min(lengths, default=None),
-        "most_responses": max(lengths, default=None),
-        "n_with_more": sum(length > best_n for length in lengths),
-    }
-
-
-def manifest_counts(summary: Mapping[str, Any]) -> dict[str, int]:
-    """Counts of the manifest, beside the number of failures."""
-    counts = {name: n for name, n in summary.items() if name.startswith("n_")}
-    counts |= {f"n_fallbacks_{name}": n for name, n in summary.get("fallbacks", {}).items()}
-    return {name: n for name, n in counts.items() if n is not None and name != "n_failed"}
+def count_responses(records: Sequence[Mapping[str, Any]], best_n: int) -> dict[str, Any]:
+    """Return N, and how many responses the items have, if records have all confidences."""
+    numbers: dict[str, Any] = {"best_n": best_n}
+    lists = [record["confidence_list"] for record in records if "confidence_list" in record]
+    lengths = [len(values) for values in lists if isinstance(values, list) and values]
+    if lengths:
+        numbers["fewest_responses"], numbers["most_responses"] = min(lengths), max(lengths)
+        numbers["n_with_more"] = sum(length > best_n for length in lengths)
+    return numbers
 
 
 def printed_lines(
@@ -174,8 +165,11 @@ def printed_lines(
 
 
 def _line_of_n(summary: Mapping[str, Any]) -> str:
+    n = summary["best_n"]
+    if "most_responses" not in summary:
+        return f"N = {n}: what is after the first {n} responses of an item is left out"
     fewest, most = summary["fewest_responses"], summary["most_responses"]
-    n, n_with_more = summary["best_n"], summary["n_with_more"]
+    n_with_more = summary["n_with_more"]
     each = f"{most} responses each" if fewest == most else f"{fewest} to {most} responses"
     left = "all of them are considered"
     if n_with_more:

@@ -11,23 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
+from jaxscore.shell.items import Items
+from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import (
-    AnswerSettings,
-    CertainRecord,
-    compared,
-    first_n,
-    help_of_gold,
-)
+from jaxscore.systems.selection import AnswerSettings, CertainRecord, compared, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
+    Context,
     Selection,
     answer_form,
     certain_candidates,
-    declare,
-    without,
+    repeated,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import (
@@ -37,79 +32,15 @@ from jaxscore.systems.selection.ranking import (
     select,
     vote,
 )
-from jaxscore.systems.selection.symbolic import MOST_LIMITS, MOST_TIMEOUTS, TIME_LIMIT
+from jaxscore.systems.selection.symbolic import (
+    MOST_LIMITS,
+    MOST_TIMEOUTS,
+    TIME_LIMIT,
+    SymbolicComparison,
+)
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput, Metric
+from jaxscore.systems.system import Metric
 
-SELECT_HELP = """\
-For each question keep one of the first N responses: the one with the highest
-self-certainty among those with an extractable answer (best-of-N selection,
-arXiv 2502.18581).
-
-input, a JSON array as `self-certainty` writes it:
-  [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "gsm",
-    "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
-    "confidence_list": [12.3, 19.8]}]
-
-A response is read as published in items of a Llama-3.1 generator, of the
-dataset crux, and with a response that holds "answer": (with --gold, if all do).
-Its answer is then the first of: `answer` of the first JSON object; the text
-after "answer":; for Llama-3.1 generators a \\boxed{…} near the end.
-In other items it is the first of: JSON as above (json), the last \\boxed{…}
-(boxed), what follows `answer:` (answer) and, if the gold is a number, the last
-number (number). So --gold can change the choice, and not its grade alone.
---answer-rule names one way for all items.
-
-output, the same items with
-  output        the chosen response, in a list
-  confidence    its self-certainty
-  within_noise  where `confidence_settings` hold `noise` (`self-certainty
-                --audit-noise`): whether a response with another answer is less
-                certain by no more than twice that
-  answer_form   of an item that is not read as published: json, boxed, answer,
-                number, or null without a readable answer
-  Where no response has an answer, the first one is kept, at -1e9 as published;
-  where none with an answer has a confidence, the first of them, at null. These
-  fallbacks are counted apart. A response that is null has no answer; a
-  confidence that is null ranks last.
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
-  default name has -firstN with --limit N.
-
-""" + help_of_gold(", a majority vote's and an oracle's")
-VOTE_HELP = """\
-For each question keep the answer with the most votes among the first N
-responses. Responses are ranked by self-certainty; rank r, from 0, of n gives
-(n - r)^power votes to its answer (Borda voting, arXiv 2502.18581). Power 0 is
-the majority vote; a high power comes near `select`.
-
-input, a JSON array as `self-certainty` writes it:
-  [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "math",
-    "output": ["{\\"answer\\": \\"1/2\\"}", "{\\"answer\\": \\"0.5\\"}",
-               "{\\"answer\\": 3}"],
-    "confidence_list": [12.3, 11.0, 19.8]}]
-
-Answers are found as `select` finds them: --gold can change the choice, not only
-its grade, since a numeric gold also has responses without another form read by
-their last number. They are equal when they are the same
-after sanitising: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items
-with "dataset": "crux" hold code, and only the quotes around an answer are left
-out. Where `task` or `subtask` holds amps_hard, SymPy also compares unequal
-answers: they are equal when their difference is below 0.001.
-
-output, the same items with
-  output        the first response of the winning answer, in a list
-  confidence    the answer's votes
-  within_noise  where `confidence_settings` hold `noise` (`self-certainty
-                --audit-noise`): whether rounding could change ranks so that
-                another answer wins
-  answer_form   of an item that is not read as published, as in `select`
-  Where no response has an answer, the first one is kept, with 0 votes; where
-  none with an answer has a confidence, they rank as they stand. These
-  fallbacks are counted apart.
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
-  default name has -timeS with --time-limit S and -firstN with --limit N.
-
-""" + help_of_gold(", a majority vote's, an oracle's and votes of other powers")
 DAY = 86400.0  # seconds
 POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded beside the power of the run
 TAKEN = {
@@ -119,7 +50,7 @@ TAKEN = {
 
 
 def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
-    """Candidates without answers, which cost more."""
+    """Read candidates without their answers, which cost more."""
     found = certain_candidates(fields, best_n)
     return dataclasses.replace(found, noise=selection.noise(fields))
 
@@ -132,37 +63,28 @@ class RankedSelection(Selection):
         NO_CONFIDENCE: "no response with an extractable answer has a confidence",
     }
 
-    def read(self, fields: Mapping[str, Any]) -> Candidates:
-        found = _read(fields, self.settings.best_n)
-        answers = self.read_answers(fields, found.responses)
+    compared = compared("output", "confidence")
+
+    def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
+        found = _read(fields, context.settings.best_n)
+        answers = self.read_answers(fields, found.responses, context)
         return dataclasses.replace(found, answers=answers)
 
     @abc.abstractmethod
-    def rank(self, candidates: Candidates) -> Choice:
+    def rank(self, candidates: Candidates, context: Context) -> Choice:
         """Choose without notes."""
 
-    def choose(self, candidates: Candidates) -> Choice:
-        """Choose, and note why something else than confidences decided, and what is odd."""
-        choice = self.rank(candidates)
+    def choose(self, candidates: Candidates, context: Context) -> Choice:
+        """Choose, and note irregularities and why something else than confidences decided."""
+        choice = self.rank(candidates, context)
         notes = selection.oddities(candidates.responses, candidates.confidences)
         if choice.fallback is not None:
             notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
-        return dataclasses.replace(choice, notes=[*notes, *self.notes_of_sympy()])
+        return dataclasses.replace(choice, notes=[*notes, *_notes_of_sympy(context.symbolic)])
 
-    def notes_of_sympy(self) -> list[str]:
-        """Note that SymPy could not compare all answers of the item."""
-        symbolic = self.symbolic
-        if not symbolic.timeouts and not symbolic.exhausted:
-            return []
-        taken = "SymPy took its time over all its answers"
-        if symbolic.timeouts:
-            times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
-            taken = f"SymPy ran out of time or memory {times}"
-        return [f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken]
-
-    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+    def chosen_record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
         return {
-            **without(with_chosen_ids(candidates.fields, choice.index), "output"),
+            **repeated(with_chosen_ids(candidates.fields, choice.index), "output"),
             "output": [candidates.responses[choice.index]],
             "confidence": choice.confidence,
             **answer_form(candidates.answers, choice),
@@ -170,59 +92,27 @@ class RankedSelection(Selection):
         }
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {**without(without_ids(fields), "output"), "output": [], "confidence": None}
+        return {**repeated(without_ids(fields), "output"), "output": [], "confidence": None}
 
 
-class MostCertain(RankedSelection):
-    """The response with the highest confidence among those with an answer."""
-
-    way = "most certain"
-    decided_by = "confidence"
-
-    def rank(self, candidates: Candidates) -> Choice:
-        return select(candidates.confidences, candidates.texts, candidates.noise)
-
-    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        confidences, texts = candidates.confidences, candidates.texts
-        return {self.way: lambda n: select(confidences[:n], texts[:n]).index}
+def _notes_of_sympy(symbolic: SymbolicComparison) -> list[str]:
+    """Note that SymPy could not compare all answers of the item."""
+    if not symbolic.timeouts and not symbolic.exhausted:
+        return []
+    taken = "SymPy took its time over all its answers"
+    if symbolic.timeouts:
+        times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
+        taken = f"SymPy ran out of time or memory {times}"
+    return [f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken]
 
 
-class BordaVote(RankedSelection):
-    """The first response of the answer with the most votes."""
-
-    way = "Borda vote"
-    decided_by = "votes"
-
-    @property
-    def powers(self) -> dict[str, float]:
-        """Ways by their powers."""
-        return {f"power {p:g}": p for p in sorted({*POWERS, self.settings.power})}
-
-    @property
-    def further_ways(self) -> Sequence[str]:
-        return [*self.powers]
-
-    def rank(self, candidates: Candidates) -> Choice:
-        power, same = self.settings.power, self.same(candidates)
-        try:
-            return vote(candidates.confidences, candidates.texts, power, same, candidates.noise)
-        except OverflowError:
-            raise InputError(
-                f"setting power is {power}: the votes of {len(candidates.responses)} responses are "
-                "more than a number holds; give a smaller one"
-            ) from None
-
-    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        confidences, texts = candidates.confidences, candidates.texts
-        same = self.same(candidates)
-
-        def by(power: float) -> Chooser:
-            return lambda n: vote(confidences[:n], texts[:n], power, same).index
-
-        return {
-            self.way: by(self.settings.power),
-            **{way: by(power) for way, power in self.powers.items()},
-        }
+def _n_responses(items: Items, best_n: int) -> int:
+    """Return the most responses that an item has of the first N; N if no item has any."""
+    lengths = []
+    for fields in items:
+        with contextlib.suppress(InputError):
+            lengths.append(len(_read(fields, best_n).responses))
+    return max(lengths, default=best_n)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -263,40 +153,165 @@ class VoteRecord(CertainRecord, total=False):
     confidence: Annotated[float | None, Metric("votes of the chosen response", "votes")]
 
 
-def _n_responses(settings: Any, entries: Sequence[Entry[dict[str, Any]]]) -> int:
-    """The most responses that a usable item has of the first N; N if none is usable."""
-    lengths = []
-    for entry in entries:
-        with contextlib.suppress(InputError):
-            lengths.append(len(_read(entry.item or {}, settings.best_n).responses))
-    return max(lengths, default=settings.best_n)
+class Select(RankedSelection):
+    """For each question keep one of the first N responses: the one with the highest
+    self-certainty among those with an extractable answer (best-of-N selection,
+    arXiv 2502.18581).
+
+    input, a JSON array as `self-certainty` writes it:
+      [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "gsm",
+        "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
+        "confidence_list": [12.3, 19.8]}]
+
+    A response is read as published in items of a Llama-3.1 generator, of the
+    dataset crux, and with a response that holds "answer": (with --gold, if all do).
+    Its answer is then the first of: `answer` of the first JSON object; the text
+    after "answer":; for Llama-3.1 generators a \\boxed{…} near the end.
+    In other items it is the first of: JSON as above (json), the last \\boxed{…}
+    (boxed), what follows `answer:` (answer) and, if the gold is a number, the last
+    number (number). So --gold can change the choice, and not its grade alone.
+    --answer-rule names one way for all items.
+
+    output, the same items with
+      output        the chosen response, in a list
+      confidence    its self-certainty
+      within_noise  where `confidence_settings` hold `noise` (`self-certainty
+                    --audit-noise`): whether a response with another answer is less
+                    certain by no more than twice that
+      answer_form   of an item that is not read as published: json, boxed, answer,
+                    number, or null without a readable answer
+      fallback      why confidences did not decide: no_answer, no_confidence
+      choice_notes  irregularities of the item, such as a response that is null
+      considered    what reports are made from: `forms` of all considered answers,
+                    if the item is not read as published; with --gold `right` of
+                    each, and `taken`, what each way takes of the first 1, 2, 4,
+                    ... and of all of them
+      Where no response has an answer, the first one is kept, at -1e9 as published;
+      where none with an answer has a confidence, the first of them, at null. These
+      fallbacks are counted apart. A response that is null has no answer; a
+      confidence that is null ranks last.
+      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
+      default name has -firstN with --limit N.
+
+    --gold FIELD grades the choices. FIELD of each item holds the right answer, a
+    list of acceptable answers, or a list of true or false for each response. Items
+    get `right` (null without gold); the share of right choices among the first 1,
+    2, 4, ... N responses is printed beside the first sample's, a majority vote's
+    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
+    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
+    has a readable answer, there is no share, and the exit code is 1.
+
+    exit code: 0 all decided or by fallback, 1 some items failed (they hold
+               `error`) or nothing could be graded, 2 unusable input or no usable
+               item; nothing is written.
+    """
+
+    name = "select"
+    settings, record = SelectSettings, CertainRecord
+    layout = Layout(is_ascii=True, ending="-confidence-N[-firstN]")
+    way = "most certain"
+    decided_by = "confidence"
+
+    def ending(self, items: Items, settings: SelectSettings) -> str:
+        """Return an end with the number of responses, and the rule if that is not the default."""
+        return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
+
+    def rank(self, candidates: Candidates, context: Context) -> Choice:
+        """Take the highest confidence among the responses with an answer."""
+        return select(candidates.confidences, candidates.texts, candidates.noise)
+
+    def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
+        confidences, texts = candidates.confidences, candidates.texts
+        return {self.way: lambda n: select(confidences[:n], texts[:n]).index}
 
 
-def _ending_of_select(settings: SelectSettings, entries: Sequence[Entry[dict[str, Any]]]) -> str:
-    return f"-confidence-{_n_responses(settings, entries)}{settings.rule_ending}"
+class Vote(RankedSelection):
+    """For each question keep the answer with the most votes among the first N
+    responses. Responses are ranked by self-certainty; rank r, from 0, of n gives
+    (n - r)^power votes to its answer (Borda voting, arXiv 2502.18581). Power 0 is
+    the majority vote; a high power comes near `select`.
+
+    input, a JSON array as `self-certainty` writes it:
+      [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "math",
+        "output": ["{\\"answer\\": \\"1/2\\"}", "{\\"answer\\": \\"0.5\\"}",
+                   "{\\"answer\\": 3}"],
+        "confidence_list": [12.3, 11.0, 19.8]}]
+
+    Answers are found as `select` finds them: --gold can change the choice, not only
+    its grade, since a numeric gold also has responses without another form read by
+    their last number. They are equal when they are the same
+    after sanitising: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items
+    with "dataset": "crux" hold code, and only the quotes around an answer are left
+    out. Where `task` or `subtask` holds amps_hard, SymPy also compares unequal
+    answers: they are equal when their difference is below 0.001.
+
+    output, the same items with
+      output        the first response of the winning answer, in a list
+      confidence    the answer's votes
+      within_noise  where `confidence_settings` hold `noise` (`self-certainty
+                    --audit-noise`): whether rounding could change ranks so that
+                    another answer wins
+      answer_form, fallback, choice_notes, considered   as in `select`
+      Where no response has an answer, the first one is kept, with 0 votes; where
+      none with an answer has a confidence, they rank as they stand. These
+      fallbacks are counted apart.
+      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
+      default name has -timeS with --time-limit S and -firstN with --limit N.
+
+    --gold FIELD grades the choices. FIELD of each item holds the right answer, a
+    list of acceptable answers, or a list of true or false for each response. Items
+    get `right` (null without gold); the share of right choices among the first 1,
+    2, 4, ... N responses is printed beside the first sample's, a majority vote's,
+    an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
+    and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
+    .json). If no response has a readable answer, there is no share, and the exit
+    code is 1.
+
+    exit code: 0 all decided or by fallback, 1 some items failed (they hold
+               `error`) or nothing could be graded, 2 unusable input or no usable
+               item; nothing is written.
+    """
+
+    name = "vote"
+    settings, record = VoteSettings, VoteRecord
+    layout = Layout(is_ascii=True, ending="-confidence-borda-power-P-N-kl[-timeS][-firstN]")
+    way = "Borda vote"
+    decided_by = "votes"
+
+    def ending(self, items: Items, settings: VoteSettings) -> str:
+        """Return an end with the power, the number of responses, and what is not the default."""
+        limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
+        n = _n_responses(items, settings.best_n)
+        return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
+
+    def further_ways(self, settings: VoteSettings) -> Sequence[str]:
+        return [*_powers(settings)]
+
+    def rank(self, candidates: Candidates, context: Context) -> Choice:
+        """Take the first response of the answer with the most votes."""
+        power, same = context.settings.power, context.same(candidates)
+        try:
+            return vote(candidates.confidences, candidates.texts, power, same, candidates.noise)
+        except OverflowError:
+            raise InputError(
+                f"setting power is {power}: the votes of {len(candidates.responses)} responses are "
+                "more than a number holds; give a smaller one"
+            ) from None
+
+    def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
+        confidences, texts = candidates.confidences, candidates.texts
+        same = context.same(candidates)
+
+        def by(power: float) -> Chooser:
+            return lambda n: vote(confidences[:n], texts[:n], power, same).index
+
+        powers = _powers(context.settings)
+        return {self.way: by(context.settings.power)} | {w: by(p) for w, p in powers.items()}
 
 
-def _ending_of_vote(settings: VoteSettings, entries: Sequence[Entry[dict[str, Any]]]) -> str:
-    limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
-    n = _n_responses(settings, entries)
-    return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
+def _powers(settings: VoteSettings) -> dict[str, float]:
+    """Return the ways of voting and their powers."""
+    return {f"power {p:g}": p for p in sorted({*POWERS, settings.power})}
 
 
-SELECT = declare(
-    MostCertain,
-    name="select",
-    help=SELECT_HELP,
-    settings=SelectSettings,
-    record=CertainRecord,
-    array=ArrayOutput("-confidence-N[-firstN]", _ending_of_select),
-    compared=compared("output", "confidence"),
-)
-VOTE = declare(
-    BordaVote,
-    name="vote",
-    help=VOTE_HELP,
-    settings=VoteSettings,
-    record=VoteRecord,
-    array=ArrayOutput("-confidence-borda-power-P-N-kl[-timeS][-firstN]", _ending_of_vote),
-    compared=compared("output", "confidence"),
-)
+SELECT, VOTE = Select(), Vote()

@@ -11,55 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
+from jaxscore.shell.items import Items
+from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import without_ids
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection import (
-    AnswerSettings,
-    Record,
-    compared,
-    help_of_gold,
-)
+from jaxscore.systems.selection import AnswerSettings, Record, compared
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
     Candidates,
-    Result,
+    Context,
     Selection,
     answer_form,
-    declare,
-    without,
+    repeated,
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
 from jaxscore.systems.settings import setting
-from jaxscore.systems.system import ArrayOutput
 
-HELP = """\
-For each question keep the response that the model's reply calls the most
-consistent (universal self-consistency, arXiv 2311.17311).
-
-input, a JSON array as `usc-generate` writes it; responses are numbered from 0:
-  [{"id": 0, "output": ["The most consistent response is Response 1"],
-    "responses": ["{\\"answer\\": 41}", "{\\"answer\\": 42}", "{\\"answer\\": 42}"]}]
-
-The last `Response k` of the reply counts. Without one, or with a k that does
-not exist, response 0 is kept. --dataset-type close is for questions with a
-fixed answer: where the chosen response has no extractable answer, the first
-response with one is kept instead.
-
-output, the same items with
-  output        the chosen response, in a list
-  fallback      why, where the reply did not decide; counted apart:
-    none_named    the reply names no response
-    out_of_range  the reply names a response that does not exist
-    no_answer     the response that the reply names has no extractable answer
-                  (--dataset-type close)
-  answer_form   with --dataset-type close, of an item that is not read as
-                published, as in `select`
-  Beside OUT lies OUT.run.json. The default name has -close with --dataset-type
-  close and -firstN with --limit N.
-
-""" + help_of_gold(", a majority vote's and an oracle's")
 CHOSEN = re.compile(r"Response\s+(\d+)")
 NONE_NAMED, OUT_OF_RANGE, NO_ANSWER = "none_named", "out_of_range", "no_answer"
 
@@ -84,12 +52,6 @@ class Settings(AnswerSettings):
             )
 
 
-class UscRecord(Record, total=False):
-    """An item with the chosen response in place of the reply."""
-
-    fallback: str
-
-
 def named_response(reply: str) -> int | None:
     """The number of the last `Response k` in a reply, or None if it names none."""
     numbers = CHOSEN.findall(reply)
@@ -101,43 +63,81 @@ def named_response(reply: str) -> int | None:
         return sys.maxsize
 
 
-class NamedByReply(Selection):
-    """The response that the reply names, or response 0.
+class UscSelect(Selection):
+    """For each question keep the response that the model's reply calls the most
+    consistent (universal self-consistency, arXiv 2311.17311).
 
-    If answers are extractable, a choice without a readable answer gives way to the first response
-    with one, if any has: all of them are considered, where the published script considers eight.
-    In the published reading boxes are no answers here, as in that script.
+    input, a JSON array as `usc-generate` writes it; responses are numbered from 0:
+      [{"id": 0, "output": ["The most consistent response is Response 1"],
+        "responses": ["{\\"answer\\": 41}", "{\\"answer\\": 42}", "{\\"answer\\": 42}"]}]
+
+    The last `Response k` of the reply counts. Without one, or with a k that does
+    not exist, response 0 is kept. --dataset-type close is for questions with a
+    fixed answer: where the chosen response has no extractable answer, the first
+    response with one is kept instead.
+
+    output, the same items with
+      output        the chosen response, in a list
+      fallback      why, where the reply did not decide; counted apart:
+        none_named    the reply names no response
+        out_of_range  the reply names a response that does not exist
+        no_answer     the response that the reply names has no extractable answer
+                      (--dataset-type close)
+      answer_form   with --dataset-type close, of an item that is not read as
+                    published, as in `select`; null without any answer
+      choice_notes, considered   as in `select`
+      Next to OUT is OUT.run.json. The default name has -close with --dataset-type
+      close and -firstN with --limit N.
+
+    --gold FIELD grades the choices. FIELD of each item holds the right answer, a
+    list of acceptable answers, or a list of true or false for each response. Items
+    get `right` (null without gold); the share of right choices among the first 1,
+    2, 4, ... N responses is printed beside the first sample's, a majority vote's
+    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
+    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
+    has a readable answer, there is no share, and the exit code is 1.
+
+    exit code: 0 all decided or by fallback, 1 some items failed (they hold
+               `error`) or nothing could be graded, 2 unusable input or no usable
+               item; nothing is written.
     """
 
+    # All responses are considered, where the published script considers eight. In the published
+    # reading boxes are not answers here, as in that script.
+
+    name = "usc-select"
+    settings, record = Settings, Record
+    layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]")
+    compared = compared("output", "model_input", without=("confidence_list",))
     way = "the model's reply"
     decided_by = "the reply"
-    source = "responses"
+    responses_field = "responses"
     fallbacks: ClassVar[Mapping[str, str]] = {
         NONE_NAMED: "the reply names no response",
         OUT_OF_RANGE: "the reply names a response that does not exist",
         NO_ANSWER: "the response that the reply names has no extractable answer",
     }
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the right answers are extractable."""
-        return self.settings.dataset_type == "close"
+    def ending(self, items: Items, settings: Settings) -> str:
+        kind = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
+        return f"-usc{kind}{settings.rule_ending}"
 
-    @property
-    def counts_answers(self) -> bool:
-        return self.settings.gold is not None
+    def counts_forms(self, settings: Settings) -> bool:
+        return settings.gold is not None
 
-    def read(self, fields: Mapping[str, Any]) -> Candidates:
+    def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
+        """Read all responses, and their answers if these are needed."""
         [reply] = selection.responses(fields, "output", 1)
         if reply is None:
             raise InputError('field "output": the reply is no text')
         texts = selection.responses(fields, "responses")
         answers = None
-        if self.is_closed or self.settings.gold is not None:
-            answers = self.read_answers(fields, texts)
+        if _is_closed(context.settings) or context.settings.gold is not None:
+            answers = self.read_answers(fields, texts, context)
         return Candidates(fields, texts, answers=answers)
 
-    def choose(self, candidates: Candidates) -> Choice:
+    def choose(self, candidates: Candidates, context: Context) -> Choice:
+        """Take the response that the reply names, or else one that can be kept."""
         texts, answers = candidates.responses, candidates.answers
         index = named_response(candidates.fields["output"][0])
         fallback = why = None
@@ -147,7 +147,7 @@ class NamedByReply(Selection):
             why = f"the reply names response {index} of {len(texts)}"
             index, fallback = 0, OUT_OF_RANGE
         usable = [True] * len(texts)
-        if self.is_closed and answers is not None:
+        if _is_closed(context.settings) and answers is not None:
             boxes = answers.rules.forms is not None
             usable = [form is not None and (boxes or form != BOX) for form in answers.forms]
             if not usable[index] and any(usable):
@@ -160,40 +160,32 @@ class NamedByReply(Selection):
         notes = [f"{why}, so response {index} is taken"] if why else []
         return Choice(index, answered=usable[index], fallback=fallback, notes=notes)
 
-    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """The reply, which has no choice for a smaller N."""
-        return {self.way: lambda n: choice.index if n == self.most else None}
+    def ways(self, candidates: Candidates, choice: Choice, context: Context) -> dict[str, Chooser]:
+        """Return the reply, which has no choice for a smaller N."""
+        n_responses = len(candidates.responses)
+        return {self.way: lambda n: choice.index if n == n_responses else None}
 
-    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
-        return {
-            **without(without_ids(candidates.fields), "fallback"),
-            "output": [candidates.responses[choice.index]],
-            **answer_form(candidates.answers, choice),
-            **({} if choice.fallback is None else {"fallback": choice.fallback}),
-        }
+    def chosen_record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        """Return the item with the chosen response in place of the reply."""
+        form = answer_form(candidates.answers, choice) if choice.answered else {"answer_form": None}
+        output = [candidates.responses[choice.index]]
+        return {**repeated(without_ids(candidates.fields)), "output": output, **form}
 
     def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {**without(without_ids(fields), "fallback"), "output": []}
+        return {**repeated(without_ids(fields)), "output": []}
 
-    def summary(self, results: Sequence[Result]) -> dict[str, Any]:
-        """Counts of decisions, and of items without any answer."""
+    def count(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+        """Count decisions, and the items without any answer."""
         n = None
-        if self.is_closed:
-            n = sum(r.is_usable and not r.choice.answered for r in results if r.choice is not None)
-        return {**super().summary(results), "n_unanswered": n}
+        if _is_closed(settings):
+            forms = (r.get("answer_form", "") for r in records if "error" not in r)
+            n = sum(form is None for form in forms)
+        return {**super().count(records, settings), "n_unanswered": n}
 
 
-def _ending(settings: Settings, entries: Sequence[Entry[dict[str, Any]]]) -> str:
-    kind = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
-    return f"-usc{kind}{settings.rule_ending}"
+def _is_closed(settings: Settings) -> bool:
+    """Return True if the right answers are extractable."""
+    return settings.dataset_type == "close"
 
 
-SYSTEM = declare(
-    NamedByReply,
-    name="usc-select",
-    help=HELP,
-    settings=Settings,
-    record=UscRecord,
-    array=ArrayOutput("-usc[-close][-firstN]", _ending),
-    compared=compared("output", "model_input", without=("confidence_list",)),
-)
+SYSTEM = UscSelect()

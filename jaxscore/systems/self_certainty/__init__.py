@@ -6,93 +6,42 @@
 An item has one input and many outputs, and gets a `confidence_list`, one number per output.
 """
 
-import collections
 import dataclasses
+import functools
 import itertools
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Annotated, Any, Literal, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.analysis.margins import Decisions
 from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
 from jaxscore.io.json_input import require_field
-from jaxscore.lm import LocalLM
+from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
+from jaxscore.report.document import Document
+from jaxscore.shell.items import Entry, Items, check_usable
+from jaxscore.shell.made import check_made, record_facts
+from jaxscore.shell.report import Report
+from jaxscore.shell.system import FILES, Layout, Summary, System
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
-from jaxscore.systems.evaluation import Evaluation
-from jaxscore.systems.remarks import Remark
-from jaxscore.systems.rounding_audit import Noise
-from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection import noise as stated_noise
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
 from jaxscore.systems.self_certainty import right_responses
+from jaxscore.systems.self_certainty.confidences import Confidence, Inputs, read_inputs
 from jaxscore.systems.self_certainty.report import report
-from jaxscore.systems.self_certainty.work import ConfidenceWork, MergedWork, Place
+from jaxscore.systems.self_certainty.right_responses import RightResponses
 from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import ArrayOutput, Compared, Decision, Metric, System
+from jaxscore.systems.system import Compared, Decision, Metric, NoiseFloor
 from jaxscore.text.encoder import Boundary
+from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
-HELP = """\
-How certain was the model of each of its outputs? The self-certainty is the mean
-of KL(uniform || prediction) over an output's tokens, in nats per token:
--1/(nV) sum log(V p(j | x, y<i)).
-
-input, a .json array, or a table (see --input) with these columns:
-  [{"model_input": "Question: ...", "output": ["first response", "second"],
-    "generator": "MODEL"}]
-  `input` is read where `model_input` is absent. Without --model, the model is
-  the first item's `generator`. Prompt and output are encoded apart and no
-  special token is added, so `model_input` is the text as the model saw it, the
-  tokens of its chat template included. `token_ids` (a list for each output) and
-  `prompt_token_ids`, as sample writes them, are scored in place of the text's
-  if they decode to it: a text that is encoded again may have other tokens.
-
-output, the same items with
-  confidence_list      one number per output; null where it has none (no tokens,
-                       no text, longer than the model's positions)
-  confidence_errors    why an output has none
-  processed_index      from 0
-  confidence_settings  model, alignment, dtype, the names of the two fields;
-                       `truncate` where the input was cut; with --audit-noise
-                       `noise`: how far, in nats, rounding moves a confidence.
-                       `select` and `vote` mark what that could change.
-  Beside OUT lie OUT.run.json: what made it, and how many outputs failed; and
-  OUT_report.html, a page for a browser: charts, and each item's outputs in
-  order of certainty.
-
---gold FIELD tells how well four confidences find the right outputs:
-self-certainty, negative mean entropy, mean log-probability and negative
-perplexity. FIELD of each item holds the right answer, a list of acceptable
-answers, or a list of true or false for each output. Items also get
-  right                true or false for each output; null without gold
-  answer_forms         the form of each output's answer, as in `select`, of an
-                       item that is not read as published
-  mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
-  AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
-  among the most confident of N are in OUT_report.md and OUT_report.json
-  (OUT.report.md where OUT does not end in .json). If no output has a readable
-  answer, `right` is null, no AUROC is reported, and the exit code is 1.
-
-The file grows while the command runs. The same command continues it: it scores
-the outputs without a confidence, and again every item whose input or outputs
-have changed. It also continues a file that the published script has left half
-done. That script reads every prediction one token late (--alignment upstream)
-and cuts long texts silently.
-
-  python -m jaxscore self-certainty --input samples.json
-      writes samples-confidence-list.json
-
-exit code: 0 all scored, 1 some outputs have no confidence or none is graded,
-           2 unusable input.
-"""
 # Value of --alignment -> policy of the encoder; the published script reads one token late.
 ALIGNMENTS: dict[str, Boundary] = {"formula": "separate", "upstream": "after"}
 CHARACTERS_PER_TOKEN = 3
@@ -109,12 +58,18 @@ OTHER_TOKENS = (
     "{n} outputs without token_ids certainly have other tokens than were drawn; of the others the "
     "text does not show it"
 )
+CUT = "{n} outputs were scored after an input cut at its left"
+UNSTATED = (
+    "{n} items do not say how they were computed and are kept as they are; the published script "
+    "computes in half precision and as --alignment upstream does"
+)
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
 
 
 class Item(TypedDict, total=False):
     """An input with its outputs."""
 
+    id: str | int
     model_input: str
     input: str
     output: list[str]
@@ -175,6 +130,11 @@ class Settings(IntervalSettings):
                 f"setting gold with alignment {self.alignment}: its log-probabilities are of other "
                 "tokens than the outputs have; take alignment formula"
             )
+
+    def options(self) -> dict[str, Any]:
+        """See `ScoringSettings.options`."""
+        policy = ALIGNMENTS[self.alignment]
+        return {"boundary": policy, "truncate": self.truncate, "special_tokens": False}
 
     @property
     def list_fields(self) -> tuple[str, ...]:
@@ -245,7 +205,7 @@ class Record(TypedDict, total=False):
         ),
     ]  # fmt: skip
     processed_index: int
-    confidence_settings: dict[str, Any]
+    confidence_settings: Annotated[dict[str, Any], NoiseFloor("noise", "mean_self_certainty")]
     confidence_errors: list[str]
     mean_logprob_list: list[float | None]
     mean_entropy_list: list[float | None]
@@ -260,193 +220,73 @@ class Record(TypedDict, total=False):
     answer_forms: list[str | None]
 
 
-def evaluate(
-    lm: LocalLM,
-    work: ConfidenceWork,
-    settings: Settings,
-    on_item: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Evaluation:
-    """Score each output.
+class Scorable(NamedTuple):
+    """An item with the places of its outputs that can be scored, and whether to score them."""
 
-    After a noise audit, records that `on_item` has taken get the noise floor too.
-    """
-    run = ScoringRun(
-        lm,
-        settings,
-        boundary=settings.alignment,
-        policies=ALIGNMENTS,
-        special_tokens=False,
-        audit_boundary=False,
-    )
-    n_before = sum(
-        len(known.values) - len(known.errors) - len(known.missing) for known in work.known
-    )
-    counts = _score(run, lm, work, on_item)
-    if run.noise is not None:
-        work.note_noise(run.noise.spread["mean_self_certainty"].largest)
-    work.pass_on(on_item)
-    summary = _summary(work, settings)
-    details: dict[str, Any] = {"summary": summary}
-    headline, lines = _headline(summary), []
-    is_unreadable = work.right is not None and work.right.is_unreadable
-    if work.right is not None:
-        details |= right_responses.report(
-            work.inputs, work.known, work.right, settings.n_bootstrap, settings.seed
-        )
-        no_line = "no AUROC: no output has a readable answer"
-        headline += f"; {no_line if is_unreadable else _quality_line(details['quality'])}"
-        lines = _quality_lines(details["quality"])
-    records = work.records()
-    no_effect = f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens"
-    n_without = sum(
-        work.drawn_ids(work.inputs[place], output) is None
-        for place, output in work.scorable_outputs()
-    )
-    remarks = {
-        no_effect: settings.batch_size is not None,
-        Remark(NO_READABLE_ANSWER, if_all=True): is_unreadable,
-        Remark("{n} outputs were scored after an input cut at its left", n=counts.n_cut): (
-            counts.n_cut
-        ),
-        Remark(STALE_IDS, n=counts.n_stale): counts.n_stale,
-        Remark(WITHOUT_IDS, n=n_without): n_without,
-        Remark(OTHER_TOKENS, n=counts.n_differ): counts.n_differ,
-    }
-    return Evaluation(
-        summary=summary,
-        items=records if on_item is None else [],
-        n_items=len(work.entries),
-        rows=[] if on_item is not None or isinstance(work, MergedWork) else _rows(work),
-        details=details,
-        long={"items": records if on_item is None else []},
-        headline=headline,
-        failures=work.failures(),
-        remarks=[remark for remark, applies in remarks.items() if applies],
-        lines=lines,
-        counts={"outputs_from_before": n_before},
-        is_complete=summary["n_scored"] > 0 and not is_unreadable,
-        page_items=records,
-        **run.measured(),
-    )
+    inputs: Inputs
+    places: list[int]
+    is_missing: bool
 
 
-def mark(records: Sequence[Mapping[str, Any]], noise: Noise, settings: Settings) -> list[Decisions]:
-    """Raise the noise floors that records state; `select` decides by them. See `System.mark`."""
-    spread = noise.spread["mean_self_certainty"].largest
-    for record in records:
-        if (floor := stated_noise(record)) is not None:
-            record["confidence_settings"]["noise"] = max(floor, spread)
-    return []
-
-
-def merge(records: Sequence[dict[str, Any]], settings: Settings) -> Evaluation:
-    """Evaluate the items of all records as one run would; see `System.merge`."""
-    no_model: Any = None  # nothing is left to compute
-    return evaluate(no_model, MergedWork(records, settings), settings)
-
-
-@dataclasses.dataclass
-class _Counts:
-    """Counts of the outputs that this run scored.
-
-    Attributes:
-        n_cut: outputs whose input was cut.
-        n_stale: outputs whose ids are not those of their text.
-        n_differ: outputs without ids that certainly have other ids than were drawn.
-    """
-
-    n_cut: int = 0
-    n_stale: int = 0
-    n_differ: int = 0
-
-
-def _score(
-    run: ScoringRun,
-    lm: LocalLM,
-    work: ConfidenceWork,
-    on_item: Callable[[Mapping[str, Any]], None] | None,
-) -> _Counts:
-    """Score what is missing."""
-    counts = _Counts()
-    missing = set(wanted := work.missing_outputs())
-    if not missing:
-        return counts
-    made, scorable = work.made(lm), work.scorable_outputs()
-    window = window_size(work, scorable, lm.batch_tokens)
-    # What is not missing costs nothing if the journal has it.
-    places = wanted if lm.journal is None else _whole_windows(scorable, missing, window)
-    drawn = DrawnTokens(lm)
-    sent, requests = itertools.tee(work.requests(places, drawn))
-    stream = run.stream(requests, window=window, n_requests=len(places))
-    for (place, output), request, scored in zip(places, sent, stream, strict=True):
-        if (place, output) in missing:
-            work.known[place].take(output, scored, made)
-            counts.n_cut += scored.truncated > 0
-            if request.token_ids is None and scored.error is None:
-                inputs = work.inputs[place]
-                if work.drawn_ids(inputs, output) is not None:
-                    counts.n_stale += 1
-                else:
-                    counts.n_differ += _differ(drawn, lm, work, (place, output), scored)
-            work.pass_on(on_item)
-    return counts
-
-
-def _differ(
-    drawn: DrawnTokens, lm: LocalLM, work: ConfidenceWork, at: Place, scored: ScoredRequest
-) -> bool:
-    """Return True if an output that was encoded again certainly has other ids than were drawn."""
-    place, output = at
-    inputs = work.inputs[place]
-    text, ids = inputs.outputs[output], scored.token_ids
-    if work.settings.alignment != "formula":  # each token is scored in place of the one before it
-        [ids] = lm.encoder.prompt_ids([text], special_tokens=False)
-    return drawn.differ(inputs.context, text, ids.tolist(), length_limit(inputs.given, output))
-
-
-def _whole_windows(scorable: Sequence[Place], missing: Set[Place], window: int) -> list[Place]:
-    """The windows of a run from the beginning in which something is missing.
-
-    What is missing then has the same neighbours, and with them the same last bits, as in a run
-    that was left alone; the journal has what is not missing.
-    """
-    windows = (scorable[first : first + window] for first in range(0, len(scorable), window))
-    return [place for own in windows if not missing.isdisjoint(own) for place in own]
-
-
-def window_size(work: ConfidenceWork, places: Sequence[Place], batch_tokens: int) -> int:
+def window_size(items: Iterable[Scorable], batch_tokens: int) -> int:
     """How many outputs to plan together: about `BATCHES_TOGETHER` batches of text.
 
-    Results come back a window at a time, so it bounds what an interruption costs; outputs of one
-    item share its input within a window.
+    Outputs of one item share its input within a window.
     """
-    per_item = collections.Counter(place for place, _ in places)
-    characters = sum(len(work.inputs[place].context) for place in per_item)
-    characters += sum(len(work.inputs[place].outputs[output]) for place, output in places)
+    n, most, characters = 0, 1, 0
+    for inputs, places, _ in items:
+        n, most = n + len(places), max(most, len(places))
+        characters += len(inputs.context) if places else 0
+        characters += sum(len(inputs.outputs[place]) for place in places)
     at_most = BATCHES_TOGETHER * batch_tokens * CHARACTERS_PER_TOKEN
-    fitting = int(at_most * len(places) / max(1, characters))
-    return min(WINDOW, max(fitting, *per_item.values()))
+    return min(WINDOW, max(int(at_most * n / max(1, characters)), most))
 
 
-def _summary(work: ConfidenceWork, settings: Settings) -> dict[str, Any]:
-    """Counts, and the mean over all outputs.
+Planned = tuple[Inputs, int, bool]  # an item, the place of an output, and whether it is missing
 
-    Its interval resamples items, since outputs of one item are not independent.
+
+def _plan(items: Iterable[Scorable], window: int, *, whole: bool) -> Iterator[Planned]:
+    """The outputs to score.
+
+    Args:
+        whole: with all others of their windows, as in a run from the beginning: they then have
+            the same neighbours, and with them the same last bits. The journal has the others.
     """
-    places, values, n_outputs = array("q"), array("d"), 0
-    for place, (inputs, known) in enumerate(zip(work.inputs, work.known, strict=True)):
-        n_outputs += len(inputs.outputs)
-        for value in known.values:
-            if value is not None:
-                places.append(place)
-                values.append(value)
-    n_bootstrap, seed = settings.n_bootstrap, settings.seed
-    return {
-        "n_items": len(work.entries),
-        "n_outputs": n_outputs,
-        "n_scored": len(values),
-        "mean_self_certainty": estimate(values, n_bootstrap, seed, np.array(places)),
-    }
+    outputs = ((inputs, place, missing) for inputs, places, missing in items for place in places)
+    while chunk := list(itertools.islice(outputs, window)):
+        is_needed = any(missing for _, _, missing in chunk)
+        yield from (output for output in chunk if output[2] or (whole and is_needed))
+
+
+def _requests(plan: Iterable[Planned], drawn: DrawnTokens) -> Iterator[tuple[Request, bool]]:
+    """Make a request for each output, with the drawn ids of those that have them.
+
+    Yields:
+        It, and whether it is missing.
+    """
+    last, context = None, None
+    for inputs, place, is_missing in plan:
+        ids = None
+        if inputs.token_ids[place] is not None:
+            if inputs is not last:
+                last, context = inputs, drawn.context_ids(inputs.given)
+            ids = drawn.request_ids(inputs.given, place, context)
+        name = f"{inputs.name}, output {place + 1}"
+        yield Request(name, inputs.context, inputs.outputs[place], ids), is_missing
+
+
+def _made_with(model: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """What records say of how they were made; None for what does not apply.
+
+    Args:
+        model: see `made.record_facts`; what is not known is left out.
+    """
+    facts, names = dict(model), ("alignment", "input_field", "output_field")
+    dtype = {"dtype": facts.pop("dtype")} if "dtype" in facts else {}
+    out = {**facts, **{name: getattr(settings, name) for name in names}}
+    if settings.truncate is None:  # a run that may cut inputs continues one that may not
+        out["truncate"] = None
+    return {**out, **dtype}
 
 
 def _headline(summary: Mapping[str, Any]) -> str:
@@ -485,40 +325,67 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     return [*table, *form_lines(quality)]
 
 
-def _rows(work: ConfidenceWork) -> list[dict[str, Any]]:
-    """One row per output."""
-    return [
-        {
-            "item": entry.name,
-            "output": output + 1,
-            "self_certainty": value,
-            "error": known.errors.get(output),
-        }
-        for entry, known in zip(work.entries, work.known, strict=True)
-        for output, value in enumerate(known.values)
-    ]
+class SelfCertainty(System):
+    """How certain was the model of each of its outputs? The self-certainty is the mean
+    of KL(uniform || prediction) over an output's tokens, in nats per token:
+    -1/(nV) sum log(V p(j | x, y<i)).
 
+    input, a .json array, or a table (see --input) with these columns:
+      [{"model_input": "Question: ...", "output": ["first response", "second"],
+        "generator": "MODEL"}]
+      `input` is read where `model_input` is absent. Without --model, the model is
+      the first item's `generator`. Prompt and output are encoded apart and no
+      special token is added, so `model_input` is the text as the model saw it, the
+      tokens of its chat template included. `token_ids` (a list for each output) and
+      `prompt_token_ids`, as sample writes them, are scored in place of the text's
+      if they decode to it: a text that is encoded again may have other tokens.
 
-SYSTEM = System(
-    name="self-certainty",
-    what="items",
-    help=HELP,
-    item=Item,
-    settings=Settings,
-    record=Record,
-    read_rows=read_lenient_rows,
-    work=ConfidenceWork,
-    evaluate=evaluate,
-    array=ArrayOutput("-confidence-list", lambda settings, entries: "-confidence-list"),
-    report=report,
-    merge=merge,
-    merge_rereads=True,
-    mark=mark,
-    merge_rewrites=True,
-    has_report_files="gold",
-    model_field="generator",
-    needs=("is_local", "scores", "has_distribution"),
-    compared=(
+    output, the same items with
+      confidence_list      one number per output; null where it has none (no tokens,
+                           no text, longer than the model's positions)
+      confidence_errors    why an output has none
+      processed_index      from 0
+      confidence_settings  model, alignment, dtype, the names of the two fields;
+                           `truncate` where the input was cut; with --audit-noise
+                           `noise`: how far, in nats, rounding moves a confidence.
+                           `select` and `vote` mark what that could change.
+      Next to OUT are OUT.run.json: what made it, and how many outputs failed; and
+      OUT_report.html, a page for a browser: charts, and each item's outputs in
+      order of certainty.
+
+    --gold FIELD reports how well four confidences find the right outputs:
+    self-certainty, negative mean entropy, mean log-probability and negative
+    perplexity. FIELD of each item holds the right answer, a list of acceptable
+    answers, or a list of true or false for each output. Items also get
+      right                true or false for each output; null without gold
+      answer_forms         the form of each output's answer, as in `select`, of an
+                           item that is not read as published
+      mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
+      AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
+      among the most confident of N are in OUT_report.md and OUT_report.json
+      (OUT.report.md where OUT does not end in .json). If no output has a readable
+      answer, `right` is null, no AUROC is reported, and the exit code is 1.
+
+    The same command continues a run that was interrupted, from its journal. It also
+    continues an output, and a file that the published script has left half done: it
+    scores the items without all confidences, and those that have changed. That
+    script reads every prediction one token late (--alignment upstream) and cuts
+    long texts silently.
+
+      python -m jaxscore self-certainty --input samples.json
+          writes samples-confidence-list.json
+
+    exit code: 0 all scored, 1 some outputs have no confidence or none is graded,
+               2 unusable input.
+    """
+
+    name = "self-certainty"
+    item, settings, record = Item, Settings, Record
+    layout = Layout(is_ascii=True, ending="-confidence-list")
+    model_field = "generator"
+    has_ids = False  # the records are made here, whole
+    read = staticmethod(read_lenient_rows)
+    compared = (
         Compared(
             signature=("confidence_list",),
             without=("confidence",),
@@ -527,5 +394,182 @@ SYSTEM = System(
             name=lambda record, place: item_label(place, dict(record)),
             fixed=("alignment",),
         ),
-    ),
-)
+    )
+
+    def needs(self, settings: Any) -> tuple[str, ...]:
+        """See `System.needs`."""
+        return ("is_local", "scores", "has_distribution")
+
+    def files(self, settings: Settings) -> frozenset[str]:
+        """The page, and with gold the other files of the report."""
+        return FILES if settings.gold is not None else frozenset({"page"})
+
+    def check(self, items: Items, settings: Settings) -> None:
+        """Refuse items without an output list, and without gold if it is requested."""
+        items.require_usable()
+        check_usable((inputs.name, inputs.error) for inputs in _inputs(items, settings))
+        if settings.gold is not None:
+            right_responses.read_golds(_inputs(items, settings), settings.gold)
+
+    def recall(
+        self, entry: Entry, record: dict[str, Any], settings: Settings, made: Mapping[str, Any]
+    ) -> bool | None:
+        """See `System.recall`: all confidences of an item stay, or none."""
+        inputs = read_inputs(entry.name, entry.item, settings)
+        if inputs.error is not None:
+            return True
+        values = record.get("confidence_list")
+        is_same = (
+            record.get(inputs.input_field) == inputs.context
+            and record.get(settings.output_field) == inputs.outputs
+            and all(record.get(name) == inputs.given.get(name) for name in ID_FIELDS)
+            and isinstance(values, list)
+            and len(values) <= len(inputs.outputs)
+        )
+        if not is_same:
+            return None
+        known = Confidence.of_record(inputs, record, measures=settings.gold is not None)
+        if known.made is not None:
+            check_made(entry.name, known.made, _made_with(made, settings))
+        return not known.missing
+
+    def score(self, lm: Any, items: Any, settings: Settings) -> Iterator[dict[str, Any]]:
+        """Score each output."""
+        measures, right = settings.gold is not None, None
+        results: Iterator[tuple[Request, ScoredRequest]] = iter(())
+        if settings.gold is not None:
+            every = list(_inputs(items, settings))
+            right = right_responses.read(every, settings.gold, settings.answer_rule)
+
+        def scorable() -> Iterator[Scorable]:
+            for place, inputs in enumerate(_inputs(items, settings)):
+                places = Confidence.unknown(inputs, measures=measures).missing
+                yield Scorable(inputs, places, place not in items.recalled)
+
+        if len(items.recalled) < items.n_all:
+            made, drawn = _made_with(record_facts(lm), settings), DrawnTokens(lm)
+            window = window_size(scorable(), lm.batch_tokens)
+
+            def plan() -> Iterator[Planned]:
+                return _plan(scorable(), window, whole=lm.journal is not None)
+
+            n = sum(1 for _ in plan())
+            sent, asked = itertools.tee(_requests(plan(), drawn))
+            stream = lm.stream(
+                (request for request, _ in asked), window=window, n_requests=n, **settings.options()
+            )
+            results = (
+                (request, scored)
+                for (request, is_missing), scored in zip(sent, stream, strict=True)
+                if is_missing
+            )
+        for place, inputs in enumerate(_inputs(items, settings)):
+            if place in items.recalled:
+                earlier = items.recalled[place]
+                known = Confidence.of_record(inputs, earlier, measures=measures)
+            else:
+                known = Confidence.unknown(inputs, measures=measures)
+                for output in known.missing:
+                    request, scored = next(results)
+                    known.take(output, scored, made)
+                    lm.warnings.update(
+                        _warnings(lm, drawn, inputs, output, request, scored, settings)
+                    )
+            record = known.record(inputs, place)
+            yield record if right is None else {**record, **right.fields(place)}
+        next(results, None)  # ends the measured time
+
+    def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
+        """The mean over all outputs, and with gold the quality of the confidences."""
+        n_items = n_outputs = n_without_ids = n_unstated = 0
+        places, values, failures = array("q"), array("d"), []
+        for n_items, record in enumerate(records, start=1):
+            inputs = read_inputs(item_label(n_items - 1, {**record}), record, settings)
+            known = Confidence.of_record(inputs, record, measures=False)
+            scored = [k for k, value in enumerate(known.values) if value is not None]
+            places.extend([n_items] * len(scored))
+            values.extend(value for value in known.values if value is not None)
+            n_outputs += len(known.values)
+            n_without_ids += sum(inputs.token_ids[k] is None for k in scored)
+            n_unstated += bool(scored) and known.made is None
+            failures += [(inputs.name, str(why)) for why in record.get("confidence_errors", ())]
+        # Outputs of one item are not independent.
+        mean = estimate(values, settings.n_bootstrap, settings.seed, np.array(places))
+        numbers = {
+            "n_items": n_items,
+            "n_outputs": n_outputs,
+            "n_scored": len(values),
+            "mean_self_certainty": mean,
+        }
+        details, right = self._quality(records, settings)
+        is_unreadable = right is not None and right.is_unreadable
+        headline = _headline(numbers)
+        if right is not None:
+            no_line = "no AUROC: no output has a readable answer"
+            headline += f"; {no_line if is_unreadable else _quality_line(details['quality'])}"
+            failures += [(item_label(k, {**records[k]}), why) for k, why in right.errors.items()]
+        warnings = {
+            f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens": (
+                settings.batch_size is not None
+            ),
+            NO_READABLE_ANSWER: is_unreadable,
+            WITHOUT_IDS.replace("{n}", str(n_without_ids)): n_without_ids,
+            UNSTATED.replace("{n}", str(n_unstated)): n_unstated,
+        }
+        return Summary(
+            headline=headline,
+            numbers=numbers,
+            details=details,
+            failures=failures,
+            warnings=[text for text, applies in warnings.items() if applies],
+            lines=[] if right is None else _quality_lines(details["quality"]),
+            is_complete=len(values) > 0 and not is_unreadable,
+        )
+
+    def _quality(
+        self, records: Sequence[Mapping[str, Any]], settings: Settings
+    ) -> tuple[dict[str, Any], RightResponses | None]:
+        """Details of the report on right outputs, and these; nothing without gold."""
+        if settings.gold is None:
+            return {}, None
+        read = functools.lru_cache(1)(records.__getitem__)  # the last one is mostly needed again
+        places = range(len(records))
+        inputs = Lazy(places, lambda k: read_inputs(item_label(k, {**read(k)}), read(k), settings))
+        known = Lazy(places, lambda k: Confidence.of_record(inputs[k], read(k), measures=True))
+        right = right_responses.read(inputs, settings.gold, settings.answer_rule)
+        n_bootstrap, seed = settings.n_bootstrap, settings.seed
+        return right_responses.report(inputs, known, right, n_bootstrap, seed), right
+
+    def report(self, run: Report) -> Document:
+        """The least certain items first; see `self_certainty.report`."""
+        return report(run.source(items=run.records))
+
+
+def _inputs(items: Any, settings: Settings) -> Iterator[Inputs]:
+    return (read_inputs(entry.name, entry.item, settings) for entry in items.entries())
+
+
+def _warnings(
+    lm: Any,
+    drawn: DrawnTokens,
+    inputs: Inputs,
+    output: int,
+    request: Request,
+    scored: ScoredRequest,
+    settings: Settings,
+) -> list[str]:
+    """Warnings about an output that was scored."""
+    out = [CUT] if scored.truncated > 0 else []
+    if request.token_ids is not None or scored.error is not None:
+        return out
+    if inputs.token_ids[output] is not None:
+        return [*out, STALE_IDS]
+    text, ids = inputs.outputs[output], scored.token_ids
+    if settings.alignment != "formula":  # each token is scored in place of the one before it
+        [ids] = lm.encoder.prompt_ids([text], special_tokens=False)
+    limit = length_limit(inputs.given, output)
+    differs = drawn.differ(inputs.context, text, ids.tolist(), limit)
+    return [*out, OTHER_TOKENS] if differs else out
+
+
+SYSTEM = SelfCertainty()

@@ -2,7 +2,7 @@
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,21 +72,23 @@ class RightResponses:
         return out
 
 
-def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
-    """Grade the responses of all items.
+def read_golds(
+    items: Iterable[Inputs], field: str
+) -> tuple[dict[int, Gold], list[str], dict[int, str]]:
+    """Read the gold of all items.
 
-    Args:
-        field: of the items, with the gold.
-        rule: how answers are read, one of `answer_rules.RULES`.
+    Returns:
+        The gold of the items that have one, by their place; the names of items without; and place
+        of an item -> why its gold is unusable.
 
     Raises:
         NothingUsable: no item has gold.
-        InputError: SymPy is needed and not installed.
     """
     known: dict[int, Gold] = {}
     without, errors = [], {}
-    first = items[0].given if items else {}
+    first: Mapping[str, Any] = {}
     for place, item in enumerate(items):
+        first = first if place else item.given
         if not item.outputs:
             continue
         code = answer_rules(item.given, first).code
@@ -104,6 +106,22 @@ def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponse
         raise NothingUsable(
             f'no item has gold in field "{field}"; the first item has the fields {there}'
         )
+    return known, without, errors
+
+
+def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
+    """Grade the responses of all items.
+
+    Args:
+        field: of the items, with the gold.
+        rule: how answers are read, one of `answer_rules.RULES`.
+
+    Raises:
+        NothingUsable: no item has gold.
+        InputError: SymPy is needed and not installed.
+    """
+    known, without, errors = read_golds(items, field)
+    first = items[0].given
     first_n = sizes(max((len(items[place].outputs) for place in known), default=1))
     graded = {}
     with SymbolicComparison() as symbolic:

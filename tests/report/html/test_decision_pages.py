@@ -133,7 +133,7 @@ def test_compare(tmp_path):
     page, markdown = report.html(), report.markdown()
     reported = cards(page)
     assert reported.pop("Pairs").startswith("Pairs30")
-    results = report.evaluation.details["results"]
+    results = report.details["results"]
     assert list(reported) == [f"{one['title']}: B - A" for one in results]
     rows = {row.split(" | ")[0]: row.split(" | ") for row in reversed(ROW.findall(markdown))}
     for one in results:
@@ -145,8 +145,8 @@ def test_compare(tmp_path):
     table, header = columns(page)
     every = [
         (one["title"], flip["name"])
-        for one in report.evaluation.details["decisions"]
-        for flip in report.evaluation.long["flips"][one["name"]]
+        for one in report.details["decisions"]
+        for flip in report.listed["flips"][one["name"]]
     ]
     assert list(zip(table["Decision"], table["Item"], strict=True)) == every
     assert header["nAll"] == len(every) > 0

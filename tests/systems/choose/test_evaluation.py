@@ -11,6 +11,7 @@ import transformers
 from sklearn.metrics import brier_score_loss
 
 from jaxscore import InputError, evaluate
+from jaxscore.systems.choose import SYSTEM
 from tests.conftest import CASES
 from tests.hostile.inputs import TEXTS
 
@@ -85,9 +86,7 @@ def test_every_number_by_hand(scorers):
     }
     bins = report.to_dict()["calibration"]["bins"]
     assert sum(one["n"] for one in bins) == 8
-    assert report.evaluation.remarks == (
-        ["1 of 4 scored items say no gold option; they are in no accuracy"]
-    )
+    assert report.remarks == (["1 of 4 scored items say no gold option; they are in no accuracy"])
 
 
 def test_an_option_with_the_text_of_the_gold_one_is_right(scorers):
@@ -121,7 +120,7 @@ def test_ties_go_to_the_first_and_are_counted(scorers):
     assert first["acc"] is True
     tied = second["choice"] == 0
     assert report.summary["ties"]["choice"] == 1 + tied
-    assert "2 of 2 scored items have the same option more than once" in report.evaluation.remarks[0]
+    assert "2 of 2 scored items have the same option more than once" in report.remarks[0]
 
 
 def test_a_model_without_bos(scorers):
@@ -132,12 +131,10 @@ def test_a_model_without_bos(scorers):
     assert first["pmi"] is first["choice_pmi"] is first["acc_pmi"] is None
     assert isinstance(first["acc"], bool)
     assert "option 1: its first token has nothing before it" in second["error"]
-    assert [one.name for one in report.failures] == ["item 2 (id a)"]
+    assert [name for name, _ in report.failures] == ["a"]
     assert report.summary["overall"]["acc_pmi"].mean is None
     assert "acc_pmi" not in report.headline
-    assert "1 of 1 scored items have an option without a probability" in "".join(
-        report.evaluation.remarks
-    )
+    assert "1 of 1 scored items have an option without a probability" in "".join(report.remarks)
     with_bos = evaluate("choose", scorers("tiny-llama3"), items, pmi_context="")
     assert all(one["pmi"] is not None for one in with_bos.items)
 
@@ -174,7 +171,25 @@ def test_rounding(scorers):
         best, second = sorted(one["sum_logprob"], reverse=True)[:2]
         assert one["within_noise"] is (best - second <= 2 * spread)
         assert ("acc_within_noise" in one) is ("gold" in one)
-    assert [one.n for one in report.evaluation.decisions] == [4, 3]
+    assert [one.n for one in report.decisions] == [4, 3]
+
+
+def test_records_of_json_say_what_the_run_says(scorers):
+    report = evaluate("choose", scorers("tiny-qwen2"), [*ITEMS, {"id": "x"}], audit_noise=4)
+    records = json.loads(json.dumps(report.items))
+    assert SYSTEM.summarize(records, report.chosen) == report.found
+    assert report.found.failures == [("x", records[4]["error"])]
+
+
+def test_two_runs_together_are_one(scorers):
+    scorer = scorers("tiny-qwen2", reproducible=True)
+    items = [{"id": k, **item} for k, item in enumerate(ITEMS)]
+    whole = evaluate("choose", scorer, items)
+    parts = [evaluate("choose", scorer, half) for half in (items[:1], items[1:])]
+    together = [*parts[0].items, *parts[1].items]
+    assert together == whole.items
+    assert SYSTEM.summarize(together, whole.chosen) == whole.found
+    assert (parts[0].facts + parts[1].facts).boundaries == whole.facts.boundaries
 
 
 @pytest.mark.parametrize(

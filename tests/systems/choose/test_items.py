@@ -5,18 +5,21 @@ import json
 import pytest
 from hypothesis import given
 
-from jaxscore import InputError
-from jaxscore.systems.choose import SYSTEM, Item
-from jaxscore.systems.entries import Entry, check_file, read_file, read_objects
+from jaxscore import InputError, evaluate
+from jaxscore.shell.items import Entry, read_entry, read_file
+from jaxscore.systems.choose import SYSTEM, Item, Settings
 from tests.hostile.inputs import HOSTILE, fields, outcome, put
 
 GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "category": "c"}
 
 
 def one(**changes):
-    """The item, after one that is good so that a bad one does not end the reading."""
     item = {k: v for k, v in (GOOD | changes).items() if v != "absent"}
-    return read_objects(SYSTEM, [GOOD, item])[1]
+    return read_entry(SYSTEM, item, 2, "item 2", SYSTEM.result_fields(Settings()))
+
+
+def entries_of(path, **options):
+    return [*read_file(SYSTEM, path, Settings(), **options).entries()]
 
 
 def test_all_fields():
@@ -86,7 +89,7 @@ def test_an_item_that_cannot_be_used_fails_alone(changes, message):
 
 def test_an_id_that_equals_the_line_number_is_named(tmp_path):
     lines = "".join(json.dumps(GOOD | {"id": k, "options": [" a"] * k}) + "\n" for k in (1, 2))
-    bad, good = read_file(SYSTEM, put(tmp_path / "in.jsonl", lines.encode()))
+    bad, good = entries_of(put(tmp_path / "in.jsonl", lines.encode()))
     assert [entry.name.rpartition("/")[2] for entry in (bad, good)] == [
         "in.jsonl:1 (id 1)",
         "in.jsonl:2 (id 2)",
@@ -95,22 +98,21 @@ def test_an_id_that_equals_the_line_number_is_named(tmp_path):
 
 def test_nothing_usable(tmp_path):
     with pytest.raises(InputError, match="found no items, expected at least one"):
-        read_objects(SYSTEM, [])
+        evaluate("choose", None, [])
     with pytest.raises(InputError, match=r"no item is usable; the first, item 1: found null, exp"):
-        read_objects(SYSTEM, [None])
+        evaluate("choose", None, [None])
     path = put(tmp_path / "in.jsonl", b'{"id": "x"}\n')
-    for read in (read_file, check_file):
-        with pytest.raises(InputError, match=r"in.jsonl: found no items, expected at least one"):
-            read(SYSTEM, path, limit=0)
+    with pytest.raises(InputError, match=r"in.jsonl: found no items, expected at least one"):
+        entries_of(path, limit=0)
     with pytest.raises(InputError, match=r"in.jsonl: no item is usable; the first, .*:1 \(id x\)"):
-        read_file(SYSTEM, path)
+        entries_of(path)
 
 
 def test_names_and_lists_of_a_table(tmp_path):
     text = 'q,choices,answer\n"What, now?","["" a"", "" b""]", b\n"So?","["" c"", "" d""]",0\n'
     path = put(tmp_path / "in.csv", text.encode())
     columns = {"context": "q", "options": "choices", "gold": "answer"}
-    first, second = read_file(SYSTEM, path, None, columns)
+    first, second = entries_of(path, columns=columns)
     assert (first.id, first.item.context, first.item.options, first.item.gold) == (
         2,
         "What, now?",
@@ -118,7 +120,7 @@ def test_names_and_lists_of_a_table(tmp_path):
         1,
     )
     assert (second.id, second.item.gold) == (3, 0)
-    assert len(read_file(SYSTEM, path, 1, columns)) == 1
+    assert len(entries_of(path, columns=columns, limit=1)) == 1
 
 
 @HOSTILE
@@ -126,7 +128,7 @@ def test_names_and_lists_of_a_table(tmp_path):
 def test_any_values_are_an_item_or_fail_alone(tmp_path, item):
     path = tmp_path / "in.jsonl"
     put(path, "".join(json.dumps(one) + "\n" for one in (GOOD, item)).encode())
-    found = outcome(lambda: read_file(SYSTEM, path), path)
+    found = outcome(lambda: entries_of(path), path)
     if not isinstance(found, InputError):
         good, other = found
         assert good.id == "q"

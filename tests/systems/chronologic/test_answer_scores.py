@@ -8,10 +8,12 @@ import pytest
 
 from jaxscore.analysis.bootstrap import summarise
 from jaxscore.errors import InputError
-from jaxscore.systems.chronologic import SYSTEM, Settings, answer_scores, label, select
+from jaxscore.io.items import NOTHING
+from jaxscore.io.json_output import to_json_value
+from jaxscore.shell.items import Entry, Items, list_fields
+from jaxscore.shell.system import failed as failures_of
+from jaxscore.systems.chronologic import SYSTEM, Settings, answer_scores, label
 from jaxscore.systems.chronologic.answer_scores import Question
-from jaxscore.systems.entries import Entry, read_file, read_objects
-from jaxscore.systems.evaluation import failures_of
 from jaxscore.types.results import ScoredRequest, failed
 
 GOOD = {
@@ -32,9 +34,28 @@ QUESTION = Question(
 )
 
 
-def entry(line=1, **changed):
-    """`QUESTION` at a line of a file, with some fields changed."""
-    return Entry(f"q.jsonl:{line} 'Where?'", line, dataclasses.replace(QUESTION, **changed))
+ENTRY = Entry("q.jsonl:1 'Where?'", 1, QUESTION)
+
+
+def changed(**fields):
+    return dataclasses.replace(QUESTION, **fields)
+
+
+def items_of(rows, **settings):
+    """Items that were checked."""
+    chosen = Settings(**{"mode": "full", **settings})
+    items = Items(SYSTEM, rows, chosen)
+    SYSTEM.check(items, chosen)
+    return items
+
+
+def read_file(path):
+    lists = list_fields(SYSTEM, Settings())
+    return list(items_of(lambda: SYSTEM.read(path, NOTHING, lists)).entries())
+
+
+def read_objects(objects):
+    return list(items_of(lambda: SYSTEM.rows_of(objects)).entries())
 
 
 def written(folder, *items):
@@ -50,23 +71,26 @@ def scored(*logprobs, truncated=0):
     return ScoredRequest("", ids, [], values, values, values, ids > 0, truncated=truncated)
 
 
-def records_of(entries, results, boundary):
+def records_of(questions, results, boundary):
     left = iter(results)
     return [
-        answer_scores.record_of(one, [next(left) for _ in one.value.answer_strings], boundary)
-        for one in entries
+        {
+            "line": line,
+            **answer_scores.record_of(one, [next(left) for _ in one.answer_strings], boundary),
+        }
+        for line, one in enumerate(questions, start=1)
     ]
 
 
 def test_a_question_is_read(tmp_path):
-    assert read_file(SYSTEM, written(tmp_path, GOOD)) == [entry()]
+    assert read_file(written(tmp_path, GOOD)) == [ENTRY]
 
 
 def test_what_may_be_left_out_or_null(tmp_path):
     bare = {k: GOOD[k] for k in ("main_question", "answer_strings", "answer_probabilities")}
     null = {**GOOD, "metadata_frame": None, "question_category": None, "answer_types": None}
-    for found in read_file(SYSTEM, written(tmp_path, bare, null)):
-        question = found.value
+    for found in read_file(written(tmp_path, bare, null)):
+        question = found.item
         assert (question.metadata_frame, question.question_category) == ("", "(none)")
         assert question.answer_types is None
         assert question.context() == "QUESTION: Where?\nANSWER: "
@@ -79,8 +103,8 @@ def test_lists_of_a_table_are_json_text(tmp_path):
         'Where?,"[""Oslo"", ""Vael""]","[1, 0]","[""a"", ""b""]"\n'
         'Where?,"[""Oslo"", ""Vael""]","[1, 0]",\n'
     )
-    one, other = read_file(SYSTEM, path)
-    assert (one.value.answer_types, other.value.answer_types) == (("a", "b"), None)
+    one, other = read_file(path)
+    assert (one.item.answer_types, other.item.answer_types) == (("a", "b"), None)
     assert one.name == "q.csv:2 'Where?'"
 
 
@@ -109,7 +133,7 @@ def test_lists_of_a_table_are_json_text(tmp_path):
     ],
 )
 def test_a_bad_question_is_named_and_the_others_are_kept(tmp_path, change, why):
-    one, bad, other = read_file(SYSTEM, written(tmp_path, GOOD, {**GOOD, **change}, GOOD))
+    one, bad, other = read_file(written(tmp_path, GOOD, {**GOOD, **change}, GOOD))
     assert (one.id, one.item, other.id, other.item) == (1, QUESTION, 3, QUESTION)
     assert bad.name == ("q.jsonl:2" if "main_question" in change else "q.jsonl:2 'Where?'")
     assert why in bad.error
@@ -119,23 +143,23 @@ def test_a_bad_question_is_named_and_the_others_are_kept(tmp_path, change, why):
 @pytest.mark.parametrize("name", ["main_question", "answer_strings", "answer_probabilities"])
 def test_a_missing_field(tmp_path, name):
     bad = {key: value for key, value in GOOD.items() if key != name}
-    _, found = read_file(SYSTEM, written(tmp_path, GOOD, bad))
+    _, found = read_file(written(tmp_path, GOOD, bad))
     assert f'no field "{name}", expected a ' in found.error
     assert "'question_category'" in found.error
 
 
 def test_other_fields_of_a_question_are_ignored(tmp_path):
     """Its records have no id and no fields of the user's."""
-    [found] = read_file(SYSTEM, written(tmp_path, {**GOOD, "id": [], "line": 7, "brier": "b"}))
-    assert found == entry()
+    [found] = read_file(written(tmp_path, {**GOOD, "id": [], "line": 7, "brier": "b"}))
+    assert found == ENTRY
 
 
 def test_no_usable_question_at_all(tmp_path):
-    with pytest.raises(InputError, match=r"q.jsonl: no question is usable; the first, q.jsonl:1"):
-        read_file(SYSTEM, written(tmp_path, {}, {"main_question": "?"}))
+    with pytest.raises(InputError, match=r"no question is usable; the first, q.jsonl:1"):
+        read_file(written(tmp_path, {}, {"main_question": "?"}))
     (tmp_path / "q.jsonl").write_text(json.dumps([GOOD]), encoding="utf-8")
     with pytest.raises(InputError, match="found a JSON array, expected JSONL"):
-        read_file(SYSTEM, tmp_path / "q.jsonl")
+        read_file(tmp_path / "q.jsonl")
 
 
 def test_a_long_question_is_cut_in_its_name_and_cannot_reach_the_terminal():
@@ -148,30 +172,34 @@ def test_a_long_question_is_cut_in_its_name_and_cannot_reach_the_terminal():
 
 def test_the_prompt_to_the_letter():
     assert QUESTION.context() == "A book of 1887.\nQUESTION: Where?\nANSWER: "
-    bare = answer_scores.requests(entry(), metadata=False)
+    bare = answer_scores.requests(QUESTION, metadata=False)
     assert [(r.id, r.context, r.continuation) for r in bare] == [
-        ("1.1", "QUESTION: Where?\nANSWER: ", "Oslo"),
-        ("1.2", "QUESTION: Where?\nANSWER: ", "Vael"),
+        ("1", "QUESTION: Where?\nANSWER: ", "Oslo"),
+        ("2", "QUESTION: Where?\nANSWER: ", "Vael"),
     ]
 
 
 def test_a_sample_is_the_seeds_and_keeps_the_order():
-    entries = [Entry("bad", 100, None, "unusable"), *(entry(line) for line in range(100))]
-    drawn = [select(entries, Settings(seed=seed)) for seed in (0, 0, 1)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    unusable, *questions = drawn[0]
-    assert unusable == entries[0]
-    lines = [question.id for question in questions]
+    objects = [3, *({**GOOD, "main_question": str(line)} for line in range(2, 102))]
+
+    def drawn(**settings):
+        items = items_of(lambda: SYSTEM.rows_of(objects), **settings)
+        assert (items.n_all, items.n_usable) == (len([*items.entries()]), len([*items]))
+        return [entry.id for entry in items.entries()]
+
+    samples = [drawn(mode="sample", seed=seed) for seed in (0, 0, 1)]
+    assert samples[0] == samples[1] != samples[2]
+    unusable, *lines = samples[0]
+    assert unusable == 1
     assert lines == sorted(set(lines))
     assert len(lines) == 5
-    assert select(drawn[0], Settings()) == drawn[0]
-    assert select(entries, Settings(mode="full")) == entries
-    met = {one.id for seed in range(300) for one in select(entries[1:], Settings(seed=seed))}
-    assert met == set(range(100))
+    assert drawn() == drawn(mode="sample", samples=200) == list(range(1, 102))
+    met = {line for seed in range(150) for line in drawn(mode="sample", seed=seed, samples=10)}
+    assert met == set(range(1, 102))
 
 
 def test_brier_by_hand():
-    [result] = records_of([entry()], [scored(-1.0, -3.0), scored(-4.0)], "joint")
+    [result] = records_of([QUESTION], [scored(-1.0, -3.0), scored(-4.0)], "joint")
     p = 1 / (1 + np.exp(-2.0))
     assert result["scores"] == [-2.0, -4.0]
     assert result["probabilities"] == pytest.approx([p, 1 - p])
@@ -183,18 +211,18 @@ def test_brier_by_hand():
 
 def test_an_answer_without_tokens_is_perfect_upstream_and_fails_otherwise():
     answers = [scored(-1.0), scored()]
-    [result] = records_of([entry()], answers, "upstream")
+    [result] = records_of([QUESTION], answers, "upstream")
     assert (result["scores"], result["n_tokens"]) == ([-1.0, 0.0], [1, 0])
-    results = records_of([entry()], answers, "joint")
-    assert failures_of([entry()], results) == [
-        ("q.jsonl:1 'Where?'", "answer 2: it has no tokens, so it has no probability")
+    results = records_of([QUESTION], answers, "joint")
+    assert failures_of(results, "line") == [
+        ("line 1", "answer 2: it has no tokens, so it has no probability")
     ]
     assert "scores" not in results[0]
 
 
 def test_one_failed_answer_fails_its_question_alone():
     answers = [scored(-1.0), failed("1.2", "too long"), scored(-1.0), scored(-2.0, truncated=7)]
-    results = records_of([entry(), entry(2)], answers, "joint")
+    results = records_of([QUESTION] * 2, answers, "joint")
     assert results[0]["error"] == "answer 2: too long"
     assert results[1]["truncated"] == [0, 7]
     summary = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")
@@ -204,7 +232,7 @@ def test_one_failed_answer_fails_its_question_alone():
 
 def test_means_of_categories():
     names = ["b", "a", "b"]
-    questions = [entry(question_category=name) for name in names]
+    questions = [changed(question_category=name) for name in names]
     answers = [scored(float(-k)) for k in range(6)]
     results = records_of(questions, answers, "joint")
     summary = summarise(results, answer_scores.COLUMNS, 100, 0, "question_category")
@@ -218,24 +246,34 @@ def test_means_of_categories():
 
 
 def test_remarks_on_what_is_legal():
-    twice = entry(2, answer_strings=("Oslo", "Oslo"))
-    none = entry(3, answer_probabilities=(0.0, 0.0))
-    shares = entry(4, answer_probabilities=(0.5, 0.5))
-    questions = [entry(), twice, none, shares]
-    assert answer_scores.repeated_answers(questions) == [
-        "q.jsonl:2 'Where?': answer 'Oslo' occurs more than once"
+    questions = [
+        QUESTION,
+        changed(answer_strings=("Oslo", "Oslo")),
+        changed(answer_probabilities=(0.0, 0.0)),
+        changed(answer_probabilities=(0.5, 0.5)),
     ]
-    assert answer_scores.without_right_answer(questions) == [
-        "q.jsonl:3 'Where?': no answer is correct, so no Brier score of 0 is possible; top "
+    records = records_of(questions, [scored(-1.0)] * 8, "joint")
+    assert SYSTEM.summarize(records, Settings(shuffle=False)).warnings == [
+        "setting shuffle: of no effect in mode sample, only in mcq",
+        "line 2: answer 'Oslo' occurs more than once",
+        "line 3: no answer is correct, so no Brier score of 0 is possible; top "
         "accuracy leaves the question out",
-        "q.jsonl:4 'Where?': no answer has probability 1; top accuracy leaves the question out",
+        "line 4: no answer has probability 1; top accuracy leaves the question out",
     ]
+
+
+def test_an_infinite_score_is_read_as_json_has_it():
+    records = records_of([QUESTION] * 4, [scored(-np.inf), scored(-1.0)] * 4, "joint")
+    stored = json.loads(json.dumps(to_json_value(records)))
+    assert stored[0]["scores"] == ["-Infinity", -1.0]
+    found = SYSTEM.summarize(stored, Settings())
+    assert found.numbers["overall"]["brier"].mean == 1.0
 
 
 def test_a_question_without_a_right_answer_is_in_no_accuracy():
     """Whichever answer leads: nobody can name the right one."""
     truths = ((1.0, 0.0), (0.0, 0.0), (0.5, 0.5))
-    questions = [entry(answer_probabilities=truth) for truth in truths]
+    questions = [changed(answer_probabilities=truth) for truth in truths]
     results = records_of(questions, [scored(-1.0), scored(-2.0)] * 3, "joint")
     assert [one["top_correct"] for one in results] == [True, None, None]
     overall = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")["overall"]
@@ -244,11 +282,11 @@ def test_a_question_without_a_right_answer_is_in_no_accuracy():
 
 
 def test_objects_instead_of_lines():
-    entries = read_objects(SYSTEM, [GOOD, [], {"a": 1}])
+    entries = read_objects([GOOD, [], {"a": 1}])
     assert [one.name for one in entries] == ["question 1 'Where?'", "question 2", "question 3"]
     assert entries[1].error == "found a list, expected an object"
     assert entries[2].error.startswith('no field "')
     with pytest.raises(InputError, match="no question is usable; the first, question 1"):
-        read_objects(SYSTEM, [3])
+        read_objects([3])
     with pytest.raises(InputError, match="found no questions, expected at least one"):
-        read_objects(SYSTEM, [])
+        read_objects([])

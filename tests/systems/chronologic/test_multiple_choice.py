@@ -11,7 +11,6 @@ from jaxscore.errors import InputError
 from jaxscore.systems.chronologic import multiple_choice
 from jaxscore.systems.chronologic.answer_scores import Question
 from jaxscore.systems.chronologic.multiple_choice import LetterMass
-from jaxscore.systems.entries import Entry
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
@@ -25,7 +24,6 @@ QUESTION = Question(
     answer_types=("ground_truth", "manual", "manual", "negation"),
     answer_probabilities=(1.0, 0.0, 0.5, 0.0),
 )
-ENTRY = Entry("q.jsonl:4 'Where?'", 4, QUESTION)
 
 
 def changed(**fields):
@@ -45,7 +43,7 @@ def why_not(question, **options):
 def response(text, quiz, mass=None):
     mass = mass or LetterMass(np.full(len(quiz.choices), 0.1), 0.5)
     written = Generated(4, text, np.zeros(0, np.int32), "length")
-    return multiple_choice.record_of(ENTRY, quiz, written, mass)
+    return multiple_choice.record_of(QUESTION, quiz, written, mass)
 
 
 def test_the_prompt_to_the_letter():
@@ -156,7 +154,7 @@ def test_a_response_that_failed():
     quiz = quiz_of()
     written = Generated(4, "", np.zeros(0, np.int32), None, "too long")
     unknown = multiple_choice.unknown_mass("x")
-    result = multiple_choice.record_of(ENTRY, quiz, written, unknown)
+    result = multiple_choice.record_of(QUESTION, quiz, written, unknown)
     assert result["error"] == "too long"
     assert "chosen" not in result
 

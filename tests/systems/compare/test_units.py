@@ -5,9 +5,10 @@ from typing import Annotated, TypedDict
 
 import pytest
 
+from jaxscore.shell.system import System
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.units import Choice, Comparison
-from jaxscore.systems.system import Compared, Decision, Metric, PerToken, System
+from jaxscore.systems.system import Compared, Decision, Metric, PerToken
 
 
 class Part(TypedDict, total=False):
@@ -38,11 +39,10 @@ class Record(TypedDict, total=False):
 
 
 def read(compared, *records, **facts):
-    system = System(
-        name="toy", what="items", help="", item=object, settings=object, record=Record,
-        evaluate=print, report=print, compared=(compared,),
-    )  # fmt: skip
-    comparison = Comparison(system, compared)
+    class Toy(System):
+        name, record = "toy", Record
+
+    comparison = Comparison(Toy(), compared)
     return list(units(comparison, ((f"item {k}", one) for k, one in enumerate(records, 1)), facts))
 
 
@@ -110,3 +110,12 @@ def test_a_record_of_another_form_fails_alone(record, part):
     )
     [unit] = read(compared, record)
     assert part in unit.error
+
+
+def test_an_item_that_could_not_be_used_has_its_own_error():
+    compared = Compared(text=("question",), signature=(), id=("q_id",))
+    unusable, other = read(compared, {"index": 0, "error": "no field"}, {"question": "Who?"})
+    assert (unusable.name, unusable.error, unusable.unread) == ("item 1", "no field", False)
+    assert (other.unread, other.error) == (
+        True, 'item 2: field "q_id" is null, expected a text or a whole number',
+    )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from jaxscore import DivergenceScorer, evaluate
 from jaxscore.report.html import strips
+from jaxscore.systems.divergence.worst import worst_texts
 from tests.conftest import CASES
 from tests.report.html.made import block, rounded, tree
 from tests.report.html.test_systems import LONG, ROW, columns
@@ -26,7 +27,7 @@ def test_divergence():
     row = rows["KL divergence from the model to the reference, KL(p ‖ q)"]
     assert reported[0].startswith(f"KL(p ‖ q){rounded(row[1])}95% interval {rounded(row[2])}")
     table, header = columns(page)
-    texts = report.to_dict()["worst_texts"]
+    texts = worst_texts(report.records)
     assert table["Id"][:2] == [str(one["id"]) for one in texts]
     assert table["KL(p ‖ q)"][:2] == [f"{one['mean_kl']:.4g}" for one in texts]
     assert list(header["errors"]) == ["2"]

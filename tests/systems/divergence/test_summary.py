@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.io.json_output import json_text
-from jaxscore.systems.divergence import merge_lists
-from jaxscore.systems.divergence.summary import PER_TOKEN, Totals, Worst, means_of, values_of
+from jaxscore.shell.records import Records
+from jaxscore.shell.system import PAGE
+from jaxscore.systems.divergence import SYSTEM, Item, Settings
+from jaxscore.systems.divergence.summary import PER_TOKEN, means_of, summarise
+from jaxscore.systems.divergence.worst import Worst, strip_of, worst_texts, worst_tokens
 from jaxscore.types.results import ScoredRequest
 
 
@@ -29,30 +31,72 @@ def scored(id, n, seed, *, first=False):
     ids = np.arange(n, dtype=np.int32)
     greedy = np.zeros(n, bool)
     return ScoredRequest(
-        id, ids, [f"t{k}" for k in ids], -column(), column(), column(), greedy, measures=measures
+        id, ids, [f"<{k}>" for k in ids], -column(), column(), column(), greedy, measures=measures
     )
 
 
-def totals(results):
-    out = Totals(lambda ids: "".join(f"<{id}>" for id in ids))
-    for one in results:
-        values = values_of(one)
-        out.add("ctx ", one, values, means_of(values, one.n_tokens))
+class Pair:
+    """A pair of models that gives known results."""
+
+    def __init__(self, results):
+        self._results = results
+
+    def stream(self, requests, **_):
+        for result, request in zip(self._results, requests, strict=True):
+            assert request.context == "ctx "
+            yield result
+
+
+def records_of(results, **settings):
+    """The records of a run, as they are stored."""
+    out = Records.temporary()
+    items = [Item(context="ctx ", continuation="x")] * len(results)
+    found = SYSTEM.score(Pair(results), items, Settings(**settings))
+    for result, record in zip(results, found, strict=True):
+        page = record.pop(PAGE)
+        out.append({"id": result.id, **record}, page)
     return out
 
 
-def test_worst_tokens_of_two_runs_are_those_of_one():
+def test_the_report_of_shards_is_that_of_one_run():
     results = [scored(k, n, k) for k, n in enumerate((3, 40, 60, 5, 90))]
-    results[3].measures["kl"][1:3] = np.inf
-    parts = [totals(results[:3]), totals(results[3:])]
-    reports = [json.loads(json_text({"worst_tokens": part.worst_tokens()})) for part in parts]
-    assert merge_lists(reports)["worst_tokens"] == totals(results).worst_tokens()
+    whole, merged = records_of(results), Records.temporary()
+    for part in (results[:3], results[3:]):
+        merged.extend(json.loads(json.dumps([*records_of(part)])))
+    assert SYSTEM.summarize(merged, Settings()) == SYSTEM.summarize(whole, Settings())
+    assert SYSTEM.summarize([*merged], Settings()) == SYSTEM.summarize(whole, Settings())
+    for worst in (worst_tokens, worst_texts):
+        assert [one["id"] for one in worst(merged)] == [one["id"] for one in worst(whole)]
+    for text in worst_texts(merged):
+        strip = strip_of(text)
+        assert (strip.context, strip.scored.tokens) == ("", text["tokens"])
+        assert np.isnan(strip.scored.self_certainty).all()
+        np.testing.assert_array_equal(strip.scored.logprob, results[text["id"]].logprob)
+    for ours, one in zip(worst_tokens(merged), worst_tokens(whole), strict=True):
+        assert one.pop("before").endswith(ours.pop("before"))  # which may begin in the context
+        assert ours == one
+
+
+def test_a_run_with_summary_only_has_the_report_of_all_values_and_its_file_the_means():
+    results = [scored(k, n, k) for k, n in enumerate((3, 40, 60, 0))]
+    whole, short = records_of(results), records_of(results, summary_only=True)
+    assert "kl" not in short[1]
+    assert SYSTEM.summarize(short, Settings()) == SYSTEM.summarize(whole, Settings())
+    assert worst_tokens(short) == worst_tokens(whole)
+    stored = Records.temporary()
+    stored.extend(short)
+    numbers = SYSTEM.summarize(stored, Settings()).numbers
+    assert numbers.pop("kl_percentiles") == {
+        "n": 103, "p50": None, "p90": None, "p99": None, "p99_9": None, "max": None,
+    }  # fmt: skip
+    assert numbers.items() <= SYSTEM.summarize(whole, Settings()).numbers.items()
+    assert worst_tokens(stored) == []
 
 
 def test_the_summary_is_that_of_all_tokens():
     results = [scored(k, n, k, first=k == 2) for k, n in enumerate((3, 40, 1, 0, 900, 7))]
-    made = totals(results)
-    summary = made.summary(200, 5)
+    records = records_of(results)
+    summary = summarise(records, 200, 5)
     known = [one.scored for one in results]
     every = {
         name: np.concatenate([one.measures[name][k] for one, k in zip(results, known, strict=True)])
@@ -77,15 +121,16 @@ def test_the_summary_is_that_of_all_tokens():
     assert found["p99"] == pytest.approx(np.percentile(every["kl"], 99))
     assert found["p99_9"] is None  # of 950 tokens less than one lies above it
     assert found["max"] == every["kl"].max()
-    worst = made.worst_tokens()
-    assert [one["kl"] for one in worst] == sorted(every["kl"].tolist(), reverse=True)[:50]
+    worst = worst_tokens(records)
+    kl = np.sort(every["kl"])[::-1][:50]
+    np.testing.assert_array_equal(np.array([one["kl"] for one in worst], np.float32), kl)
     for one in worst:
         result = results[one["id"]]
         assert result.measures["kl"][one["place"]] == np.float32(one["kl"])
-        assert one["token"] == f"t{one['place']}"
+        assert one["token"] == f"<{one['place']}>"
         assert one["before"].endswith(f"<{one['place'] - 1}>" if one["place"] else "ctx")
         assert len(one["before"]) <= 60
-    texts = made.worst_texts()
+    texts = worst_texts(records)
     means = {one.id: one.measures["kl"][k].mean() for one, k in zip(results, known, strict=True)
              if k.any()}  # fmt: skip
     assert [one["id"] for one in texts] == sorted(means, key=means.__getitem__, reverse=True)
@@ -93,7 +138,7 @@ def test_the_summary_is_that_of_all_tokens():
 
 @pytest.mark.parametrize("sizes", [(), (0,), (1,)])
 def test_too_few_tokens_have_no_percentiles_and_no_interval(sizes):
-    summary = totals([scored(k, n, k) for k, n in enumerate(sizes)]).summary(50, 0)
+    summary = summarise(records_of([scored(k, n, k) for k, n in enumerate(sizes)]), 50, 0)
     n = sum(sizes)
     assert summary["kl_percentiles"] == {
         "n": n, "p50": None, "p90": None, "p99": None, "p99_9": None, "max": None,
@@ -104,10 +149,14 @@ def test_too_few_tokens_have_no_percentiles_and_no_interval(sizes):
         assert summary["perplexity"] == summary["binoculars"] == Estimate(0, None, None, None)
 
 
+def percentiles(n):
+    return summarise(records_of([scored(0, n, 1)]), 1, 0)["kl_percentiles"]
+
+
 def test_percentiles_are_told_from_the_first_count_that_has_them():
     for n, name in ((10, "p90"), (100, "p99"), (1000, "p99_9")):
-        assert totals([scored(0, n, 1)]).summary(1, 0)["kl_percentiles"][name] is not None
-        assert totals([scored(0, n - 1, 1)]).summary(1, 0)["kl_percentiles"][name] is None
+        assert percentiles(n)[name] is not None
+        assert percentiles(n - 1)[name] is None
 
 
 @given(st.lists(st.integers(0, 6)), st.integers(1, 5))

@@ -6,20 +6,21 @@ import math
 import numpy as np
 import pytest
 
-from jaxscore.errors import InputError
+from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.entries import read_file, read_objects
+from jaxscore.shell.items import read_file
 from jaxscore.systems.paths import (
-    BOUNDARIES,
     COLUMNS,
     SYSTEM,
-    Prompts,
     Settings,
     averages,
-    cases_of,
+    examples_of,
+    name_of,
     path_record,
     probability,
+    prompt_pairs,
     read_system_prompts,
+    requests_of,
     summarise,
 )
 from jaxscore.systems.prompt_settings import PLAIN
@@ -33,23 +34,32 @@ def item(id, *paths, question="?"):
 ITEM = item("q1", ["Ada", "born in", "London"], [], ["Oslo"], question="Where was Ada born?")
 
 
-def cases(*items):
-    return cases_of(read_objects(SYSTEM, items))
-
-
 def requests(items, systems):
-    prompts = Prompts.of(PLAIN, Settings(system_prompts=systems))
-    return [request for own in cases(*items) for case in own for request in prompts.requests(case)]
+    settings = Settings(system_prompts=systems)
+    pairs = prompt_pairs(PLAIN, examples_of(settings), settings)
+    return [
+        request
+        for given in items
+        for path in given["paths"]
+        if path
+        for request in requests_of(pairs, given["question"], path, settings)
+    ]
 
 
-def evaluate(items, systems, scored):
+def evaluated(items, systems, scored):
     """Records of items from the scores of all answers."""
     left = iter(scored)
-    records = []
-    for given, own in zip(items, cases(*items), strict=True):
-        paths = [path_record(case, [next(left) for _ in 2 * systems], systems) for case in own]
-        records.append({**given, "path_evaluations": paths})
-    return records
+    return [
+        {
+            **given,
+            "path_evaluations": [
+                path_record(path, [next(left) for _ in 2 * systems], systems)
+                for path in given["paths"]
+                if path
+            ],
+        }
+        for given in items
+    ]
 
 
 def write(tmp_path, text, name="in.jsonl"):
@@ -79,7 +89,6 @@ def test_each_path_is_asked_without_and_with_itself_under_each_prompt():
         ("A", False), ("A", True), ("B", False), ("B", True),
     ] * 2  # fmt: skip
     assert [r.continuation for r in asked] == ["London"] * 4 + ["Oslo"] * 4
-    assert asked[0].id == "q1: Ada -> born in -> London"
 
 
 def test_system_prompts_of_a_file(tmp_path):
@@ -95,11 +104,11 @@ def test_items_of_a_file(tmp_path):
         '{"question": "A?", "paths": [["a", "b"], []], "path_evaluations": 1}\n\n'
         '{"id": 7, "question": "B?", "paths": []}\nbroken\n',
     )
-    found = read_file(SYSTEM, path, 2)  # what lies beyond the limit is not read
-    assert [(entry.id, entry.value.question) for entry in found] == [(1, "A?"), (7, "B?")]
-    assert [[case.path for case in own] for own in cases_of(found)] == [[["a", "b"]], []]
+    items = read_file(SYSTEM, path, Settings(), limit=2)  # what is beyond the limit is not read
+    assert [(entry.id, entry.item.question) for entry in items.entries()] == [(1, "A?"), (7, "B?")]
+    assert [item.paths for item in items] == [(["a", "b"], []), ()]
     with pytest.raises(InputError, match=r"in\.jsonl:4: not JSON"):
-        read_file(SYSTEM, path, 3)
+        read_file(SYSTEM, path, Settings(), limit=3)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +125,8 @@ def test_items_of_a_file(tmp_path):
 def test_a_wrong_line_is_named(tmp_path, line, message):
     path = write(tmp_path, line)
     with pytest.raises(InputError) as problem:
-        read_file(SYSTEM, path)
-    assert str(problem.value).startswith(f"{path}:1: ")
+        read_file(SYSTEM, path, Settings())
+    assert str(problem.value).startswith(f"{path}:1")
     assert message in str(problem.value)
 
 
@@ -129,7 +138,7 @@ def test_probability_is_the_geometric_mean():
 def test_several_system_prompts_are_averaged():
     given = item("q", ["a", "b"])
     scores = [answer(0.1), answer(0.4), answer(0.3), answer(0.2)]
-    [result] = evaluate([given], ["A", "B"], scores)
+    [result] = evaluated([given], ["A", "B"], scores)
     [one] = result["path_evaluations"]
     assert list(one) == [
         "path", "answer", "baseline_prob", "retrieved_prob", "absolute_improvement",
@@ -154,7 +163,7 @@ def test_an_infinite_relative_improvement_is_outside_the_mean():
     nothing = answer(1.0)
     nothing.logprob[:] = -2000
     scores = [answer(0.1), answer(0.2), nothing, answer(0.5), nothing, nothing]
-    results = evaluate(items, ["S"], scores)
+    results = evaluated(items, ["S"], scores)
     relative = [e["relative_improvement"] for e in results[0]["path_evaluations"]]
     assert relative == [pytest.approx(1.0), math.inf, math.inf]
     written = json.dumps(to_json_value(results), allow_nan=False)
@@ -178,7 +187,7 @@ def test_an_infinite_relative_improvement_is_outside_the_mean():
 def test_gain_by_length():
     items = [item("q", ["a", "b"], ["c"]), item("r", ["d", "e"], [], ["f"] * 12)]
     pairs = [(0.1, 0.3), (0.5, 0.25), (0.1, 0.5), (0.2, 0.2)]
-    results = evaluate(items, ["S"], [answer(p) for pair in pairs for p in pair])
+    results = evaluated(items, ["S"], [answer(p) for pair in pairs for p in pair])
     _, gains = summarise(results, 100, 0)
     assert list(gains) == [1, 2, 12]
     assert [(one.n, one.mean) for one in gains.values()] == [
@@ -192,7 +201,7 @@ def test_a_failed_path_has_nulls_and_is_listed():
         answer(0.1), answer(0.2), answer(0.1), failed("", "too long"),  # the second prompt's
         answer(0.1), answer(0.4), answer(0.1), answer(0.4),
     ]  # fmt: skip
-    results = evaluate(items, ["A", "B"], scores)
+    results = evaluated(items, ["A", "B"], scores)
     bad, good = results[0]["path_evaluations"]
     assert bad == {
         "path": ["a", "b"], "answer": "b", "baseline_prob": None, "retrieved_prob": None,
@@ -206,9 +215,7 @@ def test_a_failed_path_has_nulls_and_is_listed():
 
 
 def test_a_failed_path_is_named_on_one_short_line():
-    items = [item("q\x1b[31m", ["\u202ea\nb", "c" * 200_000])]
-    [[case]] = cases(*items)
-    name = case.name
+    name = name_of("q\x1b[31m", ["\u202ea\nb", "c" * 200_000])
     assert name.startswith(r"q\x1b[31m: \u202ea\nb -> ccc")
     assert name.endswith("c…")
     assert name.isprintable()
@@ -222,14 +229,63 @@ def test_nothing_scored_has_no_means():
     assert averages(means) == ["No path was scored"]
 
 
-@pytest.mark.parametrize("boundary", sorted(BOUNDARIES))
+@pytest.mark.parametrize("boundary", sorted(Settings.boundaries))
 def test_an_empty_answer_fails_alone(scorers, boundary):
     items = [item("q", ["Ada", ""], ["Ada", "born in", "London"], question="Where?")]
-    policy = BOUNDARIES[boundary]
-    scored = scorers("tiny-qwen2").score(requests(items, ["S"]), boundary=policy)
-    [result] = evaluate(items, ["S"], scored)
-    bad, good = result["path_evaluations"]
+    report = evaluate("paths", scorers("tiny-qwen2"), items, boundary=boundary)
+    bad, good = report.items[0]["path_evaluations"]
     assert bad["error"] == "the answer has no tokens, so it has no probability"
+    assert report.failures == [("q: Ada -> ", bad["error"])]
     assert 0 < good["baseline_prob"] < 1
     assert 0 < good["retrieved_prob"] < 1
     assert good["absolute_improvement"] == good["retrieved_prob"] - good["baseline_prob"]
+
+
+ITEMS = [
+    ITEM,
+    item("q2", ["Ada", ""], ["Ada", "likes", "Turing", "wrote", "it"], question="Who?"),
+    item("q3", ["Red", "or", "blue"], question="Which?"),
+    item("q4"),
+]
+
+
+def test_records_of_json_say_what_the_run_says(scorers):
+    report = evaluate("paths", scorers("tiny-qwen2"), ITEMS, n_bootstrap=20, audit_noise=4)
+    records = json.loads(json.dumps(report.items))
+    assert SYSTEM.summarize(records, report.chosen) == report.found
+    assert report.summary["absolute"].n == 4
+    assert [one["entities"] for one in report.to_dict()["by_length"]] == [1, 3, 5]
+    marks = [path.get("within_noise") for one in records for path in one["path_evaluations"]]
+    assert [mark is None for mark in marks] == [False, False, True, False, False]
+
+
+def test_two_runs_together_are_one(scorers):
+    scorer = scorers("tiny-qwen2", reproducible=True)
+    whole = evaluate("paths", scorer, ITEMS)
+    parts = [evaluate("paths", scorer, half) for half in (ITEMS[:2], ITEMS[2:])]
+    together = [*parts[0].items, *parts[1].items]
+    assert together == whole.items
+    assert SYSTEM.summarize(together, whole.chosen) == whole.found
+
+
+def test_the_page_lists_the_least_gain_first_with_tokens(scorers):
+    report = evaluate("paths", scorers("tiny-qwen2"), ITEMS, system_prompts=["A", "B"])
+    page = report.document.items
+    gains = [float(text) for text in page.columns[4].values[:4]]
+    assert gains == sorted(gains)
+    assert page.n == 5
+    assert page.strips.first.tolist() == [0, 4, 8, 12, 16, 16]
+    assert page.strips.titles[:2] == [
+        "without the path, system prompt 1",
+        "with the path, system prompt 1",
+    ]
+
+
+def test_an_example_without_a_path_is_refused(scorers):
+    with pytest.raises(InputError, match="few-shot example 1: no path that is not empty"):
+        evaluate("paths", scorers("tiny-qwen2"), ITEMS, fewshot=[item("x", [])])
+
+
+def test_items_without_a_path_are_refused(scorers):
+    with pytest.raises(InputError, match="found no path in the 1 items, expected at least one"):
+        evaluate("paths", scorers("tiny-qwen2"), [item("x", [])])

@@ -1,20 +1,33 @@
 """What holds documents, and which of them cannot be scored."""
 
-import functools
 import json
 
 import pytest
 from hypothesis import given
 
 from jaxscore import InputError
-from jaxscore.systems.entries import check_file, iterate_file, iterate_objects
-from jaxscore.systems.perplexity import SYSTEM
+from jaxscore.io.items import NOTHING
+from jaxscore.shell.items import Items
+from jaxscore.systems.perplexity import SYSTEM, Settings
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
 
-load = functools.partial(iterate_file, SYSTEM)
-check = functools.partial(check_file, SYSTEM)
-read = functools.partial(iterate_objects, SYSTEM)
 GOOD = {"id": "a", "text": "one two", "topic": 7}
+
+
+def items_of(path, limit=None, columns=NOTHING):
+    return Items(SYSTEM, lambda: SYSTEM.read(path, columns), Settings(), limit=limit)
+
+
+def load(*args):
+    return list(items_of(*args).entries())
+
+
+def check(path):
+    SYSTEM.check(items_of(path), Settings())
+
+
+def read(objects):
+    return list(Items(SYSTEM, lambda: SYSTEM.rows_of(objects), Settings()).entries())
 
 
 def test_a_text_file_is_one_document(tmp_path):
@@ -32,8 +45,8 @@ def test_a_folder_of_text_files(tmp_path):
         ("a.txt", "a.txt"),
         ("b.txt", "b.txt"),
     ]
-    assert len(list(load(tmp_path, 1))) == 1
-    message = refused(lambda: list(load(tmp_path, None, {"text": "x"})), tmp_path)
+    assert len(load(tmp_path, 1)) == 1
+    message = refused(lambda: load(tmp_path, None, {"text": "x"}), tmp_path)
     assert "text files have none" in message
     put(tmp_path / "c.txt", b"\xff")
     assert "c.txt:1: byte 1 is not UTF-8" in refused(lambda: check(tmp_path), tmp_path)
@@ -53,7 +66,7 @@ def test_lines_and_other_names(tmp_path):
     lines = [GOOD, {"text": ""}, {"id": "b"}, {"id": True, "text": "x"}, {"text": "x", "error": 1}]
     path = put(tmp_path / "in.jsonl", "\n".join(map(json.dumps, lines)).encode())
     check(path)
-    found = list(load(path))
+    found = load(path)
     assert [one.id for one in found] == ["a", 2, "b", 4, 5]
     assert [dict(one.extra) for one in found] == [{"topic": 7}, {}, {}, {}, {}]
     errors = [one.error or "" for one in found]
@@ -74,21 +87,21 @@ def test_nothing_usable(tmp_path):
 
 
 def test_from_python():
-    found = list(read(["one", {"text": "two", "id": 5}, 7, "half \ud83d", {"text": "\ud83d"}]))
+    found = read(["one", {"text": "two", "id": 5}, 7, "half \ud83d", {"text": "\ud83d"}])
     assert [one.id for one in found] == [1, 5, 3, 4, 5]
-    assert found[2].error == "found a whole number, expected a text or an object"
+    assert found[2].error == 'field "text" is a whole number, expected a string'
     assert "a lone surrogate" in found[3].error
     assert "a lone surrogate" in found[4].error
     for one in ("text", {"text": "x"}):
         with pytest.raises(InputError, match="found one document, expected a list"):
-            list(read(one))
+            read(one)
 
 
 @HOSTILE
 @given(fields(GOOD))
 def test_any_values_are_a_document_or_fail_alone(tmp_path, item):
     path = put(tmp_path / "in.jsonl", "\n".join(map(json.dumps, (GOOD, item))).encode())
-    found = outcome(lambda: list(load(path)), path)
+    found = outcome(lambda: load(path), path)
     if not isinstance(found, InputError):
         good, _ = found
         assert good.error is None
@@ -100,8 +113,8 @@ def test_any_bytes_are_a_document_or_a_refusal(tmp_path):
     @HOSTILE
     @given(contents(b"one two\n"))
     def scored(content):
-        outcome(lambda: list(load(put(path, content))), path)
+        outcome(lambda: load(put(path, content)), path)
 
     scored()
     for content in FILES:
-        outcome(lambda content=content: list(load(put(path, content))), path)
+        outcome(lambda content=content: load(put(path, content)), path)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,8 @@ import torch
 import transformers
 
 from jaxscore import Scorer, evaluate
-from jaxscore.systems import audits
+from jaxscore.shell.audits import Facts
+from jaxscore.systems.perplexity import window_bos
 from tests.conftest import CASES
 
 pytestmark = pytest.mark.numeric
@@ -53,6 +55,10 @@ def logprob(gain):
     return gain - math.log(V - 1 + math.exp(gain))
 
 
+def counts(**sums):
+    return {f"window_bos.{name}": value for name, value in sums.items()}
+
+
 @pytest.fixture
 def bos_id():
     return loaded("tiny-llama3")[0].bos_token_id
@@ -63,15 +69,15 @@ def test_both_numbers_are_reported(bos_id):
     report = evaluate("perplexity", scorer, [" a" * 29, " a" * 5, " a" * 8], max_length=8)
     found = report.to_dict()["window_bos"]
     assert (found["n_windows"], found["n_tokens"]) == (3, 21)  # of 8, 8 and 5 tokens
-    assert found["perplexity"] == pytest.approx(V, rel=1e-5)
-    assert found["perplexity_with_bos"] == pytest.approx(math.exp(-logprob(SCALE)), rel=1e-5)
+    assert math.exp(-found["sum_logprob"] / 21) == pytest.approx(V, rel=1e-5)
+    with_bos = (found["sum_logprob"] + found["sum_gain"]) / 21
+    assert with_bos == pytest.approx(logprob(SCALE), rel=1e-5)
     finding = (
         "windows after a document's first one read no BOS: the perplexity per token of a sample of "
         f"3 of them is {V}, and {math.exp(-logprob(SCALE)):.4g} with a BOS in place of their "
         "oldest token; a larger --max-length has fewer such windows"
     )
-    assert found["finding"] == finding
-    assert list(report.evaluation.findings) == [finding]
+    assert report.to_dict()["findings"] == report.findings == [finding]
     sentence = f"{finding[0].upper()}{finding[1:]}."
     assert sentence in report.markdown()
     assert "a sample of 3 of them is 1280, and " in report.html()
@@ -82,7 +88,7 @@ def test_results_and_counters_are_those_without_the_audit(bos_id, monkeypatch):
     scorer = scorer_of(bos_id=bos_id)
     with_audit = evaluate("perplexity", scorer, texts, max_length=8)
     counters = scorer.facts()["counts"]
-    monkeypatch.setattr(audits.WindowBosAudit, "record", lambda self: {})
+    monkeypatch.setattr(window_bos.Audit, "counts", lambda self: {})
     other = scorer_of(bos_id=bos_id)
     without = evaluate("perplexity", other, texts, max_length=8)
     assert with_audit.items == without.items
@@ -103,14 +109,14 @@ def test_a_sample_of_windows_and_tokens_is_scored_again(bos_id, monkeypatch):
     monkeypatch.setattr(scorer.engine, "run", counted)
     report = evaluate("perplexity", scorer, [" a" * 400], max_length=8)
     first, again = runs
-    assert (len(first), len(again)) == (50, audits.SAMPLED)
+    assert (len(first), len(again)) == (50, window_bos.SAMPLED)
     assert max(again) <= 8
-    assert report.to_dict()["window_bos"]["n_windows"] == audits.SAMPLED
+    assert report.to_dict()["window_bos"]["n_windows"] == window_bos.SAMPLED
     runs.clear()
-    monkeypatch.setattr(audits, "SAMPLED_TOKENS", 24)
+    monkeypatch.setattr(window_bos, "SAMPLED_TOKENS", 24)
     evaluate("perplexity", scorer, [" a" * 400], max_length=8)
     assert len(runs[1]) == 3
-    monkeypatch.setattr(audits, "SAMPLED_TOKENS", 1)
+    monkeypatch.setattr(window_bos, "SAMPLED_TOKENS", 1)
     runs.clear()
     evaluate("perplexity", scorer, [" a" * 400], max_length=8)
     assert len(runs[1]) == 1
@@ -127,17 +133,16 @@ def test_a_sample_of_windows_and_tokens_is_scored_again(bos_id, monkeypatch):
 def test_nothing_is_reported_without_a_gain(bos_id, gain, texts):
     scorer = scorer_of(bos_id=bos_id, gain=gain)
     report = evaluate("perplexity", scorer, texts, max_length=8)
-    assert list(report.evaluation.findings) == []
+    assert report.findings == []
     assert ("window_bos" in report.to_dict()) == (len(texts) == 1)
 
 
 def test_gains_within_the_noise_of_tokens_are_not_reported():
     """Gains of 4 and -3.6 nats have a mean of 0.2 and a standard error of 0.38 in 100 tokens."""
     sums = {"n_windows": 5, "n_tokens": 100, "sum_logprob": -500.0, "sum_gain": 20.0}
-    noisy = audits.window_bos_record(**sums, sum_squared_gain=50 * (4**2 + 3.6**2))
-    assert noisy["finding"] is None
-    certain = audits.window_bos_record(**sums, sum_squared_gain=100 * 0.2**2)
-    assert "is 148.4, and 121.5 with a BOS" in certain["finding"]
+    assert window_bos.findings(counts(**sums, sum_squared_gain=50 * (4**2 + 3.6**2))) == []
+    [certain] = window_bos.findings(counts(**sums, sum_squared_gain=100 * 0.2**2))
+    assert "is 148.4, and 121.5 with a BOS" in certain
 
 
 def test_tokenizers_without_a_bos(bos_id):
@@ -151,7 +156,7 @@ def test_tokenizers_without_a_bos(bos_id):
     ):
         report = evaluate("perplexity", scorer, given, max_length=8, **options)
         assert report.to_dict()["window_bos"]["n_windows"] == 3
-        assert len(report.evaluation.findings) == 1
+        assert len(report.findings) == 1
     report = evaluate("perplexity", scorer, texts, max_length=8)
     assert "window_bos" not in report.to_dict()
 
@@ -179,18 +184,18 @@ def test_windows_with_more_context_lose_their_oldest_token(scorers):
             gains.append(float(after[k - 1, window[k]]) - own[-1])
         at = end
     assert found["n_tokens"] == len(own)
-    assert found["perplexity"] == pytest.approx(math.exp(-np.mean(own)), rel=1e-4)
+    assert found["sum_logprob"] == pytest.approx(sum(own), rel=1e-5)
     assert found["sum_gain"] == pytest.approx(sum(gains), abs=1e-3)
     assert found["sum_squared_gain"] == pytest.approx(sum(gain**2 for gain in gains), abs=1e-3)
 
 
 def test_samples_of_shards_are_one():
     parts = [
-        {"n_windows": n, "n_tokens": 10 * n, "sum_logprob": -50.0 * n, "sum_gain": 30.0 * n,
-         "sum_squared_gain": 90.0 * n, "finding": "x"} for n in (1, 2)
+        Facts(counts=Counter(counts(
+            n_windows=n, n_tokens=10 * n, sum_logprob=-50.0 * n, sum_gain=30.0 * n,
+            sum_squared_gain=90.0 * n,
+        )))
+        for n in (1, 2)
     ]  # fmt: skip
-    merged = audits.merge_window_bos(parts)
-    assert merged["n_windows"] == 3
-    assert merged["perplexity"] == pytest.approx(math.exp(5))
-    assert merged["perplexity_with_bos"] == pytest.approx(math.exp(2))
-    assert "a sample of 3 of them is 148.4, and 7.389 with a BOS" in merged["finding"]
+    [finding] = window_bos.findings((parts[0] + parts[1]).counts)
+    assert "a sample of 3 of them is 148.4, and 7.389 with a BOS" in finding

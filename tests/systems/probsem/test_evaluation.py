@@ -1,11 +1,16 @@
 """`evaluate("probsem", ...)` from Python."""
 
+import json
+import math
+
 import pytest
 
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.probsem import load
+from jaxscore.shell.report import marked_decisions
+from jaxscore.systems.probsem import SYSTEM, Settings
+from jaxscore.systems.probsem.suite import load
 from tests.conftest import CASES
 
 SUITE = {
@@ -31,7 +36,7 @@ def test_a_suite_as_the_file_has_it(scorer):
     page = report.markdown()
     assert page.startswith("# ProbSem: ")
     assert "### It rains.\n" in page
-    rows = report.evaluation.rows
+    rows = [row for record in report.items for row in SYSTEM.rows(record)]
     assert [(row["context"], row["query"], row["expected"]) for row in rows] == [
         (1, "True", True), (1, "False", False), (2, "True", False), (2, "False", True),
     ]  # fmt: skip
@@ -59,9 +64,62 @@ def test_unusable_contexts_fail_alone(scorer):
     suite = SUITE | {"context": [*SUITE["context"], {"text": "x"}, {"text": " and" * 1100,
                                                                    "expected": 0}]}  # fmt: skip
     report = evaluate("probsem", scorer, suite)
-    assert [one.name.split(" '")[0] for one in report.failures] == ["context 3", "context 4"]
-    assert (report.evaluation.n_items, report.summary["n_scored"]) == (4, 2)
+    assert [name for name, _ in report.failures] == ["context 3", "context 4"]
+    assert report.places["context 3"] == "context 3 'x'"
+    assert (len(report.items), report.summary["n_scored"]) == (4, 2)
+    assert report.items[2].keys() == {"context", "error"}
     assert report.summary["accuracy"].n == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize": True, "temperature": 0.5}])
+def test_records_as_json_has_them_and_those_of_shards_have_the_summary_of_a_run(scorer, settings):
+    contexts = [*SUITE["context"], {"text": "x"}, {"text": "open", "expected": -1}] * 2
+    run = evaluate("probsem", scorer, SUITE | {"context": contexts}, audit_noise=4, **settings)
+    chosen = Settings(**settings)
+    assert SYSTEM.summarize(json.loads(json.dumps(run.items)), chosen) == run.found
+    parts = [
+        evaluate("probsem", scorer, SUITE | {"context": part}, **settings).items
+        for part in (contexts[:3], contexts[3:])
+    ]
+    records = [record for part in parts for record in part]
+    shards = [record | {"context": k} for k, record in enumerate(records, start=1)]
+    assert SYSTEM.summarize(shards, chosen) == run.found
+    marks = [record["within_noise"] for record in run.items if "error" not in record]
+    assert len(marks) == 6  # a query is the best where none is expected
+    [decision] = run.decisions
+    assert (decision.n, decision.n_within) == (6, sum(marks))
+    spread = run.facts.noise.spread[chosen.statistic].largest
+    assert decision.margin == 2 * spread / chosen.temperature
+
+
+def test_an_infinite_log_probability_is_read_as_json_has_it(scorer):
+    record = evaluate("probsem", scorer, SUITE).items[0]
+    stored = record | {"logp": ["-Infinity", -1.0], "scores": [0.0, 1.0], "passed": False}
+    assert SYSTEM.summarize([stored], Settings()).numbers["accuracy"].mean == 0.0
+    for expected in (0, -1):
+        assert mark_margin(stored | {"expected": expected}) == math.inf
+
+
+def mark_margin(record):
+    [(_, decision)] = marked_decisions(SYSTEM)
+    return decision.margin(record)
+
+
+def test_the_page_has_tokens_that_no_record_has(scorer):
+    report = evaluate("probsem", scorer, SUITE)
+    strip = report.strips()[1][0]
+    assert (strip.title, strip.context[-18:]) == ("True", "It snows.\nAnswer:\n")
+    assert strip.scored.sum_logprob == pytest.approx(report.items[1]["logp"][0])
+    assert "_page" not in report.items[1]
+
+
+def test_an_example_expects_a_query_of_the_suite(scorer):
+    examples = [SUITE["context"][0], {"text": "It hails.", "expected": 2}]
+    with pytest.raises(InputError, match="few-shot example 2: expected is 2, and the queries are"):
+        evaluate("probsem", scorer, SUITE, fewshot=examples)
+    examples[1]["expected"] = -1
+    with pytest.raises(InputError, match="few-shot example 2: expected is -1, so no query can be"):
+        evaluate("probsem", scorer, SUITE, fewshot=examples)
 
 
 def test_nothing_scored_and_accuracy_disabled_are_no_zero(scorer):

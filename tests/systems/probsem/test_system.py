@@ -7,16 +7,9 @@ import pytest
 
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.errors import InputError
-from jaxscore.systems.probsem import (
-    Prompts,
-    Settings,
-    failures_of,
-    load,
-    record_of,
-    remarks,
-    rows_of,
-    summarise,
-)
+from jaxscore.shell.items import Items
+from jaxscore.systems.probsem import SYSTEM, Settings, prompting_of, record_of, requests_of
+from jaxscore.systems.probsem.suite import load
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES
 
@@ -36,10 +29,18 @@ def written(folder, suite=SUITE, prompt=b"A prompt.\n", **change):
     return folder
 
 
-def loaded(folder, **change):
+def read(folder, limit=None, **change):
+    """The checked contexts of a suite's files."""
     suite = load(written(folder, **change), "p", "t")
-    assert suite.unusable == []
-    return suite
+    items = Items(SYSTEM, suite.rows, Settings(), limit=limit)
+    SYSTEM.check(items, Settings())
+    return items
+
+
+def loaded(folder, **change):
+    items = read(folder, **change)
+    assert items.n_usable == items.n_all
+    return list(items)
 
 
 def scored(*logprobs):
@@ -48,42 +49,42 @@ def scored(*logprobs):
     return ScoredRequest("", ids, [], values, values, values, ids > 0)
 
 
-def evaluate(suite, answers, **options):
+def evaluate(contexts, answers, **options):
     left, settings = iter(answers), Settings(**options)
     return [
-        record_of(suite, context, [next(left) for _ in suite.queries], settings)
-        for context in suite.contexts
+        {
+            "context": k,
+            **record_of(context, [next(left) for _ in context.queries], settings),
+        }
+        for k, context in enumerate(contexts, start=1)
     ]
 
 
-def requests_of(suite, boundary="joint"):
-    prompts = Prompts.of(None, suite, Settings())
-    return [
-        request
-        for context in suite.contexts
-        for request in prompts.requests(context, boundary, None)
-    ]
+def requests_after(context, boundary="joint"):
+    settings = Settings(boundary=boundary)
+    return requests_of(context, prompting_of(None, context, settings), settings)
+
+
+def summarize(records):
+    return SYSTEM.summarize(records, Settings())
 
 
 def accuracy(records):
-    return summarise(records)["accuracy"]
+    return summarize(records).numbers["accuracy"]
 
 
-def text_before(suite, index):
-    """What stands before the queries of a context."""
-    requests = requests_of(suite)
-    [text] = {r.context for r in requests if r.id.startswith(f"{index + 1}.")}
+def text_before(context):
+    """The text before the queries of a context."""
+    [text] = {request.context for request in requests_after(context)}
     return text
 
 
 def test_the_text_to_the_letter(tmp_path):
     suite = loaded(tmp_path)
-    assert text_before(suite, 1) == ("A prompt.\n\nTrue or False?\nIt\nsnows.\nAnswer:\n")
-    assert suite.shown(suite.contexts[1]) == "True or False?\nIt\nsnows.\nAnswer:"
-    requests = requests_of(suite)
-    assert [(r.id, r.continuation) for r in requests] == [
-        ("1.0", "True"), ("1.1", "two\nlines"), ("2.0", "True"), ("2.1", "two\nlines"),
-    ]  # fmt: skip
+    assert text_before(suite[1]) == ("A prompt.\n\nTrue or False?\nIt\nsnows.\nAnswer:\n")
+    assert suite[1].shown(suite[1].text) == "True or False?\nIt\nsnows.\nAnswer:"
+    requests = requests_after(suite[1])
+    assert [(r.id, r.continuation) for r in requests] == [("0", "True"), ("1", "two\nlines")]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +107,13 @@ def test_the_text_to_the_letter(tmp_path):
 )
 def test_empty_parts_are_left_out_and_line_ends_are_pythons(tmp_path, change, before):
     suite = loaded(tmp_path, **change)
-    assert text_before(suite, 0) == before
+    assert text_before(suite[0]) == before
 
 
 def test_parts_may_be_missing(tmp_path):
     bare = {"context": SUITE["context"], "queries": ["a"]}
-    suite = loaded(tmp_path, suite={**bare, "context": [{"text": "x", "expected": -1}]})
-    assert (suite.pretext, suite.posttext) == ("", "")
+    [context] = loaded(tmp_path, suite={**bare, "context": [{"text": "x", "expected": -1}]})
+    assert (context.pretext, context.posttext) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,6 @@ def test_parts_may_be_missing(tmp_path):
         ({"suite": "[" * 100_000}, "p_t.json: not usable JSON"),
         ({"prompt": b"ok \xff"}, "p.txt:1: byte 4 is not UTF-8"),
         ({"suite": '{"queries": ["a"]}'}, 'no field "context", expected a list'),
-        ({"context": [3]}, "no context is usable; the first, context 1: found 3, expected an obj"),
     ],
 )
 def test_a_suite_that_cannot_be_used(tmp_path, change, why):
@@ -141,6 +141,12 @@ def test_a_suite_that_cannot_be_used(tmp_path, change, why):
         load(written(tmp_path, **change), "p", "t")
     assert why in str(raised.value)
     assert str(tmp_path) in str(raised.value)
+
+
+def test_a_suite_without_a_usable_context(tmp_path):
+    why = "no context is usable; the first, context 1: found a whole number, expected an object"
+    with pytest.raises(InputError, match=why):
+        read(tmp_path, context=[3])
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -161,16 +167,16 @@ def test_files_that_are_not_there(tmp_path):
         ({"text": "x", "expected": -2}, "expected is -2, and the queries"),
         ({"text": "x", "expected": True}, 'field "expected" is true or false, expected a whole'),
         ({"text": "x", "expected": 0.0}, 'field "expected" is a number, expected a whole number'),
-        (None, "found None, expected an object"),
+        (None, "found null, expected an object"),
     ],
 )
 def test_a_bad_context_is_named_and_the_others_are_kept(tmp_path, bad, why):
     given = [SUITE["context"][0], bad, SUITE["context"][1]]
-    suite = load(written(tmp_path, context=given), "p", "t")
-    [(name, found)] = suite.unusable
-    assert [context.index for context in suite.contexts] == [1, 3]
-    assert name == "context 2"
-    assert found.startswith(why)
+    one, found, other = read(tmp_path, context=given).entries()
+    assert [(entry.id, entry.error) for entry in (one, other)] == [(1, None), (3, None)]
+    text = bad.get("text") if bad else None
+    assert found.name == ("context 2" if text is None else f"context 2 {text!r}")
+    assert found.error.startswith(why)
 
 
 def test_scores_by_hand(tmp_path):
@@ -185,7 +191,8 @@ def test_scores_by_hand(tmp_path):
     assert normalized[0]["logp"] == [-3.0, -8.0]
     assert plain["text"] == "True or False?\nIt rains.\nAnswer:"
     assert [
-        tuple(row[name] for name in ("text", "query", "logp", "score")) for row in rows_of([plain])
+        tuple(row[name] for name in ("text", "query", "logp", "score"))
+        for row in SYSTEM.rows(plain)
     ] == [
         (plain["text"], "True", -3.0, pytest.approx(p)),
         (plain["text"], "two\nlines", -4.0, pytest.approx(1 - p)),
@@ -211,26 +218,25 @@ def test_a_tie_passes_as_it_does_in_the_published_accuracy(tmp_path):
     suite = loaded(tmp_path, queries=["a", "a"])
     results = evaluate(suite, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, True]
-    assert remarks(suite) == ["query 'a' occurs 2 times: each occurrence gets a share of its own"]
-    assert remarks(loaded(tmp_path)) == []
+    repeated = "query 'a' occurs 2 times: each occurrence gets a share of its own"
+    assert summarize(results).warnings == [repeated]
+    assert summarize(evaluate(loaded(tmp_path), [scored(-1.0)] * 4)).warnings == []
 
 
 def test_accuracy_is_over_what_was_scored_and_says_what_is_expected(tmp_path):
     suite = loaded(tmp_path)
     answers = [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "too long")]
     results = evaluate(suite, answers)
-    assert failures_of(suite, results) == [
-        (r"context 2 'It\nsnows.'", r"query 1 'two\nlines': too long")
-    ]
+    assert summarize(results).failures == [("context 2", r"query 1 'two\nlines': too long")]
     assert accuracy(results) == Estimate(1, 1.0, None, None)
     both = accuracy(evaluate(suite, [scored(-1.0), scored(-2.0)] * 2))
     assert both == proportion([True, False])
-    assert len(rows_of(results)) == 2
+    assert [len(SYSTEM.rows(record)) for record in results] == [2, 0]
     open_ = loaded(tmp_path, context=[SUITE["context"][0], {"text": "x", "expected": -1}])
     results = evaluate(open_, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, None]
     assert accuracy(results) == Estimate(1, 1.0, None, None)
-    assert summarise(results)["n_without_answer"] == 1
+    assert summarize(results).numbers["n_without_answer"] == 1
     results = evaluate(open_, [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "long")])
     assert "error" in results[1]
     assert accuracy(results) == Estimate(1, 1.0, None, None)
@@ -242,16 +248,16 @@ def test_accuracy_is_over_what_was_scored_and_says_what_is_expected(tmp_path):
 
 def test_the_cases_as_they_are_read():
     suite = load(CASES / "probsem", "towns", "B")
-    assert suite.queries == ("A", "B", "C", "D")
-    assert text_before(suite, 0).endswith("questions.\nWhere did Marek go?\nA) Merrow\n"
+    first = next(iter(Items(SYSTEM, suite.rows, Settings())))
+    assert first.queries == suite.queries == ("A", "B", "C", "D")
+    assert text_before(first).endswith("questions.\nWhere did Marek go?\nA) Merrow\n"
         "B) Tellany\nC) Osk\nD) Port Lune\nThe correct answer is:\n")  # fmt: skip
 
 
 def test_a_limit_is_of_contexts(tmp_path):
     given = [SUITE["context"][0], {"text": "no expected"}, {"text": "x", "expected": -1}]
-    suite = load(written(tmp_path, context=given), "p", "t", limit=2)
-    assert [context.index for context in suite.contexts] == [1]
-    assert [failure.name for failure in suite.unusable] == ["context 2"]
+    items = read(tmp_path, limit=2, context=given)
+    assert [(entry.id, entry.error is None) for entry in items.entries()] == [(1, True), (2, False)]
 
 
 @pytest.mark.parametrize(
@@ -276,10 +282,10 @@ def test_a_limit_is_of_contexts(tmp_path):
 )
 def test_upstream_joins_what_the_package_joins(tmp_path, change, context, query):
     """Its words: "\\n".join([prompt, text, query]), where text and query are split at line ends."""
-    suite = loaded(tmp_path, **change)
-    first = requests_of(suite, "upstream")[0]
+    of_suite = loaded(tmp_path, **change)[0]
+    first = requests_after(of_suite, "upstream")[0]
     assert (first.context, first.continuation) == (context, query)
-    parts = [suite.pretext, suite.contexts[0].text, suite.posttext, suite.queries[0]]
+    parts = [of_suite.pretext, of_suite.text, of_suite.posttext, of_suite.queries[0]]
     lines = "\n".join(part for part in parts if part).split("\n")
-    whole = "\n".join([suite.prompt, "\n".join(lines[:-1]), lines[-1]])
+    whole = "\n".join([of_suite.prompt, "\n".join(lines[:-1]), lines[-1]])
     assert first.context + first.continuation == whole

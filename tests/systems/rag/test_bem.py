@@ -10,7 +10,6 @@ from transformers import BertTokenizerFast
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems import rag
 from jaxscore.systems.rag import Item, bem
 from jaxscore.systems.rag.bem import Bem, fitted
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
@@ -109,6 +108,7 @@ def test_what_is_longer_than_the_positions_is_cut_at_its_longest(checkpoint):
 
 def test_a_text_that_cannot_be_read_fails_its_record_alone():
     source = Bem.__new__(Bem)
+    source._facts = {"model": "random"}
     source._tokenizer, source._cls, source._sep = BoundedTokenizer(panicking_backend()), 1, 2
     source.classifier = types.SimpleNamespace(
         max_positions=POSITIONS,
@@ -119,14 +119,14 @@ def test_a_text_that_cannot_be_read_fails_its_record_alone():
         {"q_id": k, "question": "who?", "response": response, "label": ["Oslo", label]}
         for k, (response, label) in enumerate([("a", "b"), (PANICS, PANICS), ("c", PANICS)])
     ]
-    found = bem.evaluate(source, rag.read(items, question=True).entries, bem.Settings())
-    assert [one["index"] for one in found.items] == [0]
-    assert [failure.name for failure in found.failures] == [
-        "record 2 (q_id 1)",
-        "record 3 (q_id 2)",
-    ]
-    assert "cannot read the text" in found.failures[0].error
-    assert found.summary["n_failed"] == 2
+    report = evaluate("bem", source, items)
+    assert ["error" in record for record in report.items] == [False, True, True]
+    names, errors = zip(*report.failures, strict=True)
+    assert names == ("record 2 (q_id 1)", "record 3 (q_id 2)")
+    assert "cannot read the text" in errors[0]
+    assert report.summary["n_failed"] == 2
+    [listed] = bem.SYSTEM.listed(report)["records"]
+    assert listed == report.items[0]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_from_python(checkpoint):
         {"q_id": 3, "question": "who", "label": [], "response": "b"},
     ]
     report = evaluate("bem", bem.load(str(folder), None, dtype="auto"), rows)
-    scores = [one["score"] for one in report.items]
+    scores = [one["score"] for one in report.items[:2]]
     assert report.summary["mean"].mean == pytest.approx(sum(scores) / 2)
-    assert [one.name for one in report.failures] == ["record 3 (q_id 3)"]
+    assert [name for name, _ in report.failures] == ["record 3"]
     assert json.loads(json.dumps(report.to_dict())) == json.loads(report.json())
     settings = report.to_dict()["settings"]
     assert (settings["model"], settings["dtype"]) == (str(folder), "float32")

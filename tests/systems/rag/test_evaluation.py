@@ -10,7 +10,8 @@ from jaxscore.endpoints import ChatEndpoint
 from jaxscore.engine import generation as generator_module
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.rag import evaluator_file
+from jaxscore.io.json_output import json_parts
+from jaxscore.systems.rag import evaluator_file, judge
 from jaxscore.types.results import Generated
 from tests.conftest import CASES
 from tests.endpoints.server import Answer, Server
@@ -20,6 +21,11 @@ WANT = json.loads((CASES / "expected/tiny-gpt2/judge.json").read_text(encoding="
 
 def rows(side):
     return json.loads((CASES / "judge" / side / "eval_dev_out.json").read_text(encoding="utf-8"))
+
+
+def file_of(report):
+    """The JSON file of a judge."""
+    return json.loads("".join(json_parts({**report.data(), **judge.SYSTEM.listed(report)})))
 
 
 @pytest.fixture
@@ -51,16 +57,16 @@ def text_mode():
 def test_labels_by_their_probability(scorers):
     report = evaluate("judge", scorers("tiny-gpt2"), [*rows("ours"), {"q_id": "bad"}])
     want = WANT["default_qa ours"]
-    assert {one["q_id"]: one["score"] for one in report.items} == pytest.approx(
+    assert {one["q_id"]: one["score"] for one in report.items[:7]} == pytest.approx(
         want["scores"], abs=1e-5
     )
     mean = report.summary["mean"]
     assert mean.mean == pytest.approx(want["mean"], abs=1e-5)
     assert (mean.n, mean.low < mean.mean < mean.high) == (7, True)
     assert report.summary["n_failed"] == 1
-    assert [one.name for one in report.failures] == ["record 8 (q_id 'bad')"]
-    assert report.evaluation.n_items == 8
-    record = json.loads(report.json())
+    assert [name for name, _ in report.failures] == ["record 8"]
+    assert len(report.items) == 8
+    record = file_of(report)
     assert (record["metric"], record["kind"]) == ("LLMeval", "logits")
     assert record["settings"]["evaluator"].endswith("default_qa.yaml")
     assert len(record["records"]) == 7
@@ -71,14 +77,16 @@ def test_labels_by_their_probability(scorers):
     assert page.startswith("# LLMeval: ")
     assert f"### {rows('ours')[0]['question']}" in page
     assert f"<Report judge: 8 items, 1 failed; {mean.mean:.5f} [" in repr(report)
-    assert report.evaluation.rows[0].keys() >= {"q_id", "score", "response"}
+    assert set(report.to_frame().columns) >= {"q_id", "score", "response"}
 
 
 def test_whole_labels_and_another_evaluator(scorers):
     scorer, items = scorers("tiny-gpt2"), rows("ours")
     evaluator = evaluator_file.find("default_multi_qa")
     report = evaluate("judge", scorer, items, evaluator=evaluator, label_score="sequence")
-    assert json.loads(report.json())["kind"] == "sequence"
+    assert file_of(report)["kind"] == "sequence"
+    assert "within_noise" in evaluate("judge", scorer, items[:2], label_score="sequence",
+                                      audit_noise=1).items[0]  # fmt: skip
     assert report.to_dict()["settings"]["label_score"] == "sequence"
     assert 0 < report.summary["mean"].mean < 1
     first = evaluate("judge", scorer, items, evaluator="default_multi_qa", audit_noise=2)
@@ -162,3 +170,49 @@ def test_sources_that_cannot_judge():
         evaluate("bem", None, rows("ours"))
     with pytest.raises(InputError, match="leaves out the ends"):
         evaluate("bem", None, rows("ours"), truncate="left")
+
+
+@pytest.mark.parametrize("way", ["logits", "sequence", "text", "pairwise"])
+def test_the_summary_of_all_records_is_that_of_two_runs_together(scorers, says, text_mode, way):
+    settings = {
+        "logits": {},
+        "sequence": {"label_score": "sequence"},
+        "text": {"evaluator": text_mode},
+        "pairwise": {"opponent": [*rows("theirs"), rows("theirs")[2]]},
+    }[way]
+    says(*("Yes" if way == "text" else "1",), "?", "No")
+    items = [*rows("ours")[:3], {"q_id": "bad"}, *rows("ours")[3:]]
+    whole = evaluate("judge", scorers("tiny-gpt2"), items, **settings)
+    read = json.loads(json.dumps(whole.items))
+    found = judge.SYSTEM.summarize(read, whole.chosen)
+    assert (found.numbers, found.details) == (whole.summary, whole.found.details)
+    assert found.details["kind"] == way
+    assert found.numbers["n_failed"] == len(found.failures) == 1 + (way == "pairwise")
+    if way in ("logits", "sequence"):  # what is written depends on what is asked before
+        parts = [
+            evaluate("judge", scorers("tiny-gpt2"), part, **settings)
+            for part in (items[:5], items[5:])
+        ]
+        records = [record for part in parts for record in part.items]
+        merged = judge.SYSTEM.summarize(records, whole.chosen).numbers
+        assert merged["mean"].mean == pytest.approx(whole.summary["mean"].mean, abs=1e-6)
+        assert merged["mean"].n == whole.summary["mean"].n
+
+
+def test_a_server_without_an_answer_is_a_judge_that_writes():
+    """Whatever the evaluator file says, since a server gives no probabilities."""
+    with Server(lambda path, body, attempt: Answer({"error": "no"}, status=400)) as server:
+        report = evaluate("judge", ChatEndpoint("m", server.url), rows("ours")[:2])
+    assert report.to_dict()["kind"] == "text"
+    assert [record["known"] for record in report.items] == [None, None]
+    assert [name for name, _ in report.failures] == [
+        f"record {k} (q_id '{row['q_id']}')" for k, row in enumerate(rows("ours")[:2], start=1)
+    ]
+    assert report.headline == "no record was judged"
+
+
+def test_a_probability_that_is_not_a_number_is_in_the_mean():
+    record = {"q_id": 1, "known": True, "score": None, "outside": 0.5, "texts": [],
+              "probability": {"Yes": None, "No": None}}  # fmt: skip
+    found = judge.SYSTEM.summarize([record], judge.Settings())
+    assert np.isnan(found.numbers["mean"].mean)

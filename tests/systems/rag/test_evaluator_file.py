@@ -272,10 +272,10 @@ def test_without_a_system_turn_and_a_text_for_that_the_two_are_one():
 def test_our_files_give_the_prompts_of_the_cases_to_the_letter(name, side, model):
     want = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     question = load(find(name)).pointwise
-    entries = experiment_folder.load(CASES / "judge" / side, "dev", question=True).usable
+    items = experiment_folder.load(CASES / "judge" / side, "dev").usable
     tokenizer = load_tokenizer(CASES / "models" / model)
     system = chat_template.takes_system(tokenizer)
-    [first] = pointwise.conversations(question, [entries[0].item], system=system)
+    [first] = pointwise.conversations(question, items[:1], system=system)
     assert chat_template.render(tokenizer, first) == want[f"{name} {side}"]["first_prompt"]
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.rag import experiment_folder
+from jaxscore.systems.rag import experiment_folder, judge
 from tests.conftest import CASES
 
 GOOD = {"q_id": "q1", "response": "Oslo", "label": ["Oslo"], "question": "where"}
@@ -24,12 +24,11 @@ def rows(place, file="eval_dev_out.json"):
 
 
 def test_the_shared_cases():
-    output = experiment_folder.load(CASES / "judge/theirs", "dev", question=True)
-    assert [entry.id for entry in output.usable] == "q5 q6 q4 q2 q0 q3 q1".split()
-    assert [entry.extra["index"] for entry in output.usable] == list(range(7))
-    assert output.usable[1].item.label == ["Osk", "Port Lune"]
-    assert output.usable[1].item.question == "where was Sana born"
-    assert output.usable[1].item.ranking_label == [["12"], []]
+    output = experiment_folder.load(CASES / "judge/theirs", "dev")
+    assert [item.q_id for item in output.usable] == "q5 q6 q4 q2 q0 q3 q1".split()
+    assert output.usable[1].label == ("Osk", "Port Lune")
+    assert output.usable[1].question == "where was Sana born"
+    assert output.usable[1].ranking_label == [["12"], []]
     assert output.failures == []
 
 
@@ -53,11 +52,11 @@ def test_the_shared_cases():
 )
 def test_a_bad_record_is_named_and_the_others_stay(tmp_path, row, why):
     place = folder(tmp_path, [GOOD, row, {**GOOD, "q_id": 7}])
-    output = experiment_folder.load(place, "dev", question=True)
-    assert [(entry.extra["index"], entry.id) for entry in output.usable] == [(0, "q1"), (2, 7)]
-    [(name, found)] = output.failures
-    assert name.startswith(f"{place}/eval_dev_out.json: record 2")
-    assert found.startswith(why) or why in found
+    output = experiment_folder.load(place, "dev")
+    first, bad, last = judge.SYSTEM.entries(output)
+    assert (first.item.q_id, last.item.q_id) == ("q1", 7)
+    assert bad.name.startswith(f"{place}/eval_dev_out.json: record 2")
+    assert bad.error.startswith(why) or why in bad.error
     output.save({"F1": {0: 0.5, 2: 1.0}}, {"F1": 0.75})
     kept = rows(place)
     assert kept[0] == {**GOOD, "F1": 0.5}
@@ -68,9 +67,9 @@ def test_a_bad_record_is_named_and_the_others_stay(tmp_path, row, why):
 def test_a_missing_question_matters_only_where_asked(tmp_path):
     row = {name: GOOD[name] for name in ("q_id", "response", "label")}
     place = folder(tmp_path, [row])
-    assert experiment_folder.load(place, "dev").usable[0].item.question == ""
-    [(_, why)] = experiment_folder.load(place, "dev", question=True).failures
-    assert why.startswith('no field "question"')
+    assert experiment_folder.load(place, "dev").usable[0].question == ""
+    [entry] = judge.SYSTEM.entries(experiment_folder.load(place, "dev"))
+    assert entry.error.startswith('no field "question"')
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_a_missing_file(tmp_path):
 def test_bom_and_carriage_returns(tmp_path):
     text = json.dumps([{**GOOD, "response": "é"}], ensure_ascii=False, indent=1)
     place = folder(tmp_path, b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode("utf-8"))
-    assert experiment_folder.load(place, "dev").usable[0].item.response == "é"
+    assert experiment_folder.load(place, "dev").usable[0].response == "é"
 
 
 def test_what_is_not_known_stays_in_its_order(tmp_path):
@@ -200,7 +199,7 @@ def test_a_sample_has_its_own_file_and_keeps_its_columns(tmp_path):
     place = folder(tmp_path, given)
     experiment_folder.load(place, "dev", sample=2).save({"x_2": {0: 1.0, 1: 0.0}}, {"x_2": 0.5})
     output = experiment_folder.load(place, "dev", sample=2)
-    assert [entry.id for entry in output.usable] == [0, 1]
+    assert [item.q_id for item in output.usable] == [0, 1]
     output.save({"y_2": {1: 1.0}}, {"y_2": 1.0})
     assert rows(place) == given
     want = [{**given[0], "x_2": 1.0, "y_2": None}, {**given[1], "x_2": 0.0, "y_2": 1.0}]

@@ -10,14 +10,12 @@ from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.rag import Item, experiment_folder, judge, pointwise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, find, load
-from jaxscore.systems.scoring_run import ScoringRun
-from jaxscore.systems.settings import IntervalSettings, ScoringSettings
+from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text import chat_template
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated, LabelScores, failed
 from tests.conftest import CASES
 
-SEPARATE = {"boundary": "separate", "policies": {"separate": "separate"}}
 MULTI = Question({"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}, "", "")
 
 
@@ -29,12 +27,12 @@ def written(*texts: str) -> list[Generated]:
     return [Generated(k, text, np.zeros(0, np.int32), "eos") for k, text in enumerate(texts)]
 
 
-def texts(*answers: str) -> list[pointwise.Verdict]:
+def texts(*answers: str) -> list[dict]:
     return pointwise.by_texts(MULTI, written(*answers))
 
 
 def summarise(kind, verdicts, question=MULTI):
-    return pointwise.findings(kind, question, verdicts, IntervalSettings()).summary
+    return pointwise.findings(question, verdicts, IntervalSettings(), kind).summary
 
 
 @pytest.mark.parametrize(
@@ -53,7 +51,8 @@ def summarise(kind, verdicts, question=MULTI):
 )
 def test_the_one_label_in_a_text(text, score):
     [verdict] = texts(text)
-    assert (verdict.score, verdict.known, verdict.text) == (score, score != UNKNOWN, text)
+    assert (verdict["score"], verdict["known"]) == (score, score != UNKNOWN)
+    assert verdict["texts"] == [text]
 
 
 def test_what_names_no_label_or_several_is_outside_the_mean():
@@ -74,10 +73,9 @@ def test_a_mean_over_nothing():
     assert summarise("text", [])["mean"] is None
     error = Generated(0, "", np.zeros(0, np.int32), None, error="gone")
     [verdict] = pointwise.by_texts(MULTI, [error])
-    assert (verdict.score, verdict.known, verdict.error) == (None, None, "gone")
-    found = pointwise.findings("text", MULTI, [verdict], IntervalSettings())
-    assert (found.summary["mean"], found.summary["n_none"]) == (None, 0)
-    assert found.errors == ["gone"]
+    assert (verdict["score"], verdict["known"], verdict["error"]) == (None, None, "gone")
+    summary = summarise("logits", [verdict])
+    assert (summary["mean"], summary["n_none"]) == (None, 0)
 
 
 def label_scores(logprob: list[float]) -> LabelScores:
@@ -89,14 +87,14 @@ def test_labels_are_weighed_by_their_probability():
     scores = [label_scores([-1.0, -2.0, -3.0]), label_scores([-9.0, -0.1, -9.0])]
     one, other = pointwise.by_labels(MULTI, scores)
     e = [math.exp(-k) for k in (1, 2, 3)]
-    assert one.score == pytest.approx((e[0] + 0.5 * e[1]) / sum(e), abs=1e-15)
-    assert one.probability == pytest.approx(
+    assert one["score"] == pytest.approx((e[0] + 0.5 * e[1]) / sum(e), abs=1e-15)
+    assert one["probability"] == pytest.approx(
         {"Correct": e[0] / sum(e), "Partially correct": e[1] / sum(e), "Wrong": e[2] / sum(e)}
     )
-    assert one.outside == pytest.approx(1 - sum(e))
+    assert one["outside"] == pytest.approx(1 - sum(e))
     summary = summarise("logits", [one, other])
-    assert summary["mean"] == pytest.approx((one.score + other.score) / 2)
-    assert summary["outside"] == pytest.approx((one.outside + other.outside) / 2)
+    assert summary["mean"] == pytest.approx((one["score"] + other["score"]) / 2)
+    assert summary["outside"] == pytest.approx((one["outside"] + other["outside"]) / 2)
     assert [label["n"] for label in summary["labels"].values()] == [1, 1, 0]
     assert sum(label["probability"] for label in summary["labels"].values()) == pytest.approx(1)
 
@@ -104,12 +102,12 @@ def test_labels_are_weighed_by_their_probability():
 def test_what_could_not_be_scored_keeps_the_others():
     bad = LabelScores(0, np.zeros(0), np.zeros(0), 0.0, "too long")
     one, other = pointwise.by_labels(MULTI, [bad, label_scores([-1.0, -1.0, -1.0])])
-    assert (one.score, one.probability, one.error) == (None, {}, "too long")
-    assert other.score == pytest.approx(0.5)
+    assert (one["score"], one["probability"], one["error"]) == (None, {}, "too long")
+    assert other["score"] == pytest.approx(0.5)
     summary = summarise("logits", [one, other])
     assert (summary["n"], summary["mean"]) == (1, pytest.approx(0.5))
     whole = pointwise.by_sequences(MULTI, [failed("0", "too long")] * 3)
-    assert (whole[0].score, whole[0].error) == (None, "too long")
+    assert (whole[0]["score"], whole[0]["error"]) == (None, "too long")
 
 
 def test_the_prompt_holds_the_references_as_python_prints_them():
@@ -128,24 +126,23 @@ def test_the_cases(scorers, model, name):
     every = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     evaluator = load(find(name))
     question, scorer = evaluator.pointwise, scorers(model)
-    run = ScoringRun(scorer, ScoringSettings(), **SEPARATE)
     system = chat_template.takes_system(scorer.encoder.tokenizer)
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
-        entries = experiment_folder.load(CASES / "judge" / side, "dev", question=True).usable
-        asked = pointwise.conversations(question, [one.item for one in entries], system=system)
-        verdicts = judge.weigh(scorer, evaluator, asked, run, whole_labels=False)
-        ids = [one.id for one in entries]
-        scores = {id: one.score for id, one in zip(ids, verdicts, strict=True)}
+        items = experiment_folder.load(CASES / "judge" / side, "dev").usable
+        asked = pointwise.conversations(question, items, system=system)
+        verdicts = judge.weigh(scorer, judge.Settings(evaluator=evaluator), asked)
+        ids = [one.q_id for one in items]
+        scores = {id: one["score"] for id, one in zip(ids, verdicts, strict=True)}
         assert scores == pytest.approx(want["scores"], abs=1e-5)
         mean = summarise("logits", verdicts, question)["mean"]
         assert mean == pytest.approx(want["mean"], abs=1e-5)
         for one in verdicts:
-            assert sum(one.probability.values()) == pytest.approx(1)
-            assert 0 < one.outside < 1
+            assert sum(one["probability"].values()) == pytest.approx(1)
+            assert 0 < one["outside"] < 1
         requests = [ChatRequest(k, one, evaluator.max_new_tokens) for k, one in enumerate(asked)]
         verdicts = pointwise.by_texts(question, scorer.generate(requests))
-        scores = {id: one.score for id, one in zip(ids, verdicts, strict=True)}
+        scores = {id: one["score"] for id, one in zip(ids, verdicts, strict=True)}
         assert scores == want["text_scores"]
         # The published script writes 0 for a mean over nothing.
         known = [score for score in want["text_scores"].values() if score != UNKNOWN]
@@ -157,10 +154,10 @@ def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     """Against the next-token distributions, one token at a time."""
     scorer = scorers("tiny-gpt2")
     system = chat_template.takes_system(scorer.encoder.tokenizer)
-    run = ScoringRun(scorer, ScoringSettings(), **SEPARATE)
     evaluator = load(find("default_multi_qa"))
     asked = pointwise.conversations(evaluator.pointwise, [item()], system=system)
-    [verdict] = judge.weigh(scorer, evaluator, asked, run, whole_labels=True)
+    settings = judge.Settings(evaluator=evaluator, label_score="sequence")
+    [verdict] = judge.weigh(scorer, settings, asked)
     prompt = chat_template.render(scorer.encoder.tokenizer, asked[0])
     [context] = scorer.encoder.prompt_ids([prompt])
     sums = []
@@ -176,9 +173,9 @@ def test_whole_labels_are_the_chain_of_their_tokens(scorers):
             text.append(id)
         sums.append(total)
     weights = np.exp(np.array(sums) - max(sums))
-    assert list(verdict.probability.values()) == pytest.approx(weights / weights.sum(), abs=1e-5)
-    assert verdict.score == pytest.approx((weights @ [1, 0.5, 0]) / weights.sum(), abs=1e-5)
-    assert verdict.outside == pytest.approx(1 - np.exp(sums).sum(), abs=1e-6)
+    assert list(verdict["probability"].values()) == pytest.approx(weights / weights.sum(), abs=1e-5)
+    assert verdict["score"] == pytest.approx((weights @ [1, 0.5, 0]) / weights.sum(), abs=1e-5)
+    assert verdict["outside"] == pytest.approx(1 - np.exp(sums).sum(), abs=1e-6)
 
 
 def test_labels_that_share_their_first_token_are_named(scorers, tmp_path):
@@ -189,6 +186,6 @@ def test_labels_that_share_their_first_token_are_named(scorers, tmp_path):
     first = [scorer.encoder.tokenizer.encode(label)[0] for label in ("Yes", "Yesterday")]
     assert first[0] == first[1]  # else the case is none
     with pytest.raises(InputError) as caught:
-        judge.weigh(scorer, load(path), [], None, whole_labels=False)
+        judge.weigh(scorer, judge.Settings(evaluator=load(path)), [])
     for part in ("own.yaml", "'Yes'", "'Yesterday'", "--label-score sequence"):
         assert part in str(caught.value)

@@ -36,18 +36,18 @@ def test_means_over_questions_with_labels(tmp_path):
     write(tmp_path, NAME, RUN)
     got = evaluate(tmp_path, [["d2"], ["d1", "d7"]], [["d1"], []], [["d3"]])
     # q1: d1 is first; of d1, d2 and d7 two are among the first two. q2: none. q3 has no run.
-    assert got.summary == pytest.approx({"P_1": 0.5, "recall_2": (2 / 3 + 0) / 2})
-    assert (got.n_items, got.details["n_found"], got.failures) == (2, 2, [])
+    assert got.numbers == pytest.approx({"P_1": 0.5, "recall_2": (2 / 3 + 0) / 2})
+    assert (got.details["n_questions"], got.details["n_found"], got.failures) == (2, 2, [])
 
 
 @pytest.mark.parametrize("label", [None, [], [[], []]])
 def test_a_question_without_labels_does_not_count(tmp_path, label):
     write(tmp_path, NAME, RUN)
     got = evaluate(tmp_path, label, [["d9"]])
-    assert got.summary == {"P_1": 1.0, "recall_2": 1.0}
-    assert (got.n_items, got.failures) == (1, [])
+    assert got.numbers == {"P_1": 1.0, "recall_2": 1.0}
+    assert (got.details["n_questions"], got.failures) == (1, [])
     got = evaluate(tmp_path, label, label)
-    assert (got.summary, got.n_items) == ({}, 0)
+    assert (got.numbers, got.details["n_questions"]) == ({}, 0)
 
 
 def test_whether_there_are_labels(tmp_path):
@@ -63,7 +63,7 @@ def test_ids_may_be_numbers(tmp_path):
     got = retrieval_runs.evaluate(
         run, retrieval_runs.load(run.path), experiment_folder.load(tmp_path, "dev")
     )
-    assert got.summary == {"P_1": 1.0, "recall_2": 1.0}
+    assert got.numbers == {"P_1": 1.0, "recall_2": 1.0}
 
 
 @pytest.mark.parametrize("label", ["d1", ["d1"], [None], [["d1", None]], {"d1": 1}, [[True]]])
@@ -73,7 +73,7 @@ def test_bad_labels_are_named_and_the_others_count(tmp_path, label):
     [(name, why)] = got.failures
     assert "record 1 (q_id 'q1')" in name
     assert why.startswith('field "ranking_label": expected a list of lists of ids, found')
-    assert got.n_items == 1
+    assert got.details["n_questions"] == 1
 
 
 def test_a_question_that_comes_twice(tmp_path):
@@ -87,7 +87,7 @@ def test_a_question_that_comes_twice(tmp_path):
     got = retrieval_runs.evaluate(
         run, retrieval_runs.load(run.path), experiment_folder.load(tmp_path, "dev")
     )
-    assert got.n_items == 1  # q2, once; what q1's labels are is not known
+    assert got.details["n_questions"] == 1  # q2, once; what q1's labels are is not known
     [(name, why)] = got.failures
     assert "record 4 (q_id 'q1')" in name
     assert "other ranking labels" in why
@@ -127,7 +127,7 @@ def test_ids_with_blanks_between_tabs(tmp_path):
 def test_a_bad_line_takes_its_question_out(tmp_path, line):
     write(tmp_path, NAME, RUN + line.replace(" ", "\t") + "\n")
     got = evaluate(tmp_path, [["d1"]], [["d9"]])
-    assert got.n_items == 1
+    assert got.details["n_questions"] == 1
     [(name, why)] = got.failures
     assert name == f"{tmp_path / NAME}:4"
     assert why.startswith("expected question, Q0, document, rank, score and run")

@@ -1,19 +1,30 @@
-"""Requests from lines, and lines from results."""
+"""Requests from lines, lines from results, and what the lines say together."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 
-from jaxscore.errors import InputError
-from jaxscore.systems.entries import check_file, iterate_file
-from jaxscore.systems.score import SYSTEM, Item, as_lists, record_of
+from jaxscore import InputError, Request, evaluate
+from jaxscore.io.json_output import json_line
+from jaxscore.shell.items import read_file
+from jaxscore.systems.score import SYSTEM, Item, Settings, record_of
 from jaxscore.types.results import ScoredRequest, failed
 
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
     "n_tokens", "n_scored",
 ]  # fmt: skip
+LONG = {"context": " and" * 2000, "continuation": " x"}
+TEXTS = [
+    {"id": "a", "context": "The cat", "continuation": " sat on the mat"},
+    {"context": "The dog", "continuation": " ran"},
+    {"id": "long", **LONG},
+    "été 🙂",
+    {"id": "none", "context": "The cat", "continuation": ""},
+    {"id": "bad", "continuation": 3},
+]
 ARRAYS = ["token_ids", "tokens", "logprob", "entropy", "self_certainty", "greedy"]
 
 
@@ -24,12 +35,13 @@ def test_context_and_id_may_be_left_out(tmp_path):
         '{"id": 0, "continuation": " y", "more": [1]}\n',
         encoding="utf-8",
     )
-    assert [(entry.id, entry.item, entry.extra) for entry in iterate_file(SYSTEM, path)] == [
+    items = read_file(SYSTEM, path, Settings())
+    assert [(entry.id, entry.item, entry.extra) for entry in items.entries()] == [
         (1, Item(continuation="x"), {}),
         ("q", Item(context="c", continuation=""), {}),
         (0, Item(continuation=" y"), {"more": [1]}),
     ]
-    assert check_file(SYSTEM, path) == 3
+    assert (items.n_all, len(items)) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -47,14 +59,15 @@ def test_a_wrong_field_is_named_with_its_line(tmp_path, line, message):
     path = tmp_path / "in.jsonl"
     path.write_text('{"continuation": "x"}\n' + line, encoding="utf-8")
     with pytest.raises(InputError) as problem:
-        check_file(SYSTEM, path)
-    assert f"{path}:2: {message}" in str(problem.value)
+        read_file(SYSTEM, path, Settings())
+    assert f"{path}:2" in str(problem.value)
+    assert f": {message}" in str(problem.value)
 
 
 def test_a_pipe_is_refused_since_the_input_is_read_twice(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match=r"pipe: found a pipe, which can be read only once"):
-        check_file(SYSTEM, tmp_path / "pipe")
+        read_file(SYSTEM, tmp_path / "pipe", Settings())
 
 
 def scored(**changes):
@@ -72,10 +85,9 @@ def scored(**changes):
 
 
 def test_a_record_has_the_documented_fields_in_order():
-    record = as_lists(record_of(scored(), {}, summary_only=False))
-    assert list(record) == ["id", *ARRAYS, *SUMMARY]
+    record = json.loads(json_line(record_of(scored(), summary_only=False)))
+    assert list(record) == [*ARRAYS, *SUMMARY]
     assert record == {
-        "id": "a",
         "token_ids": [5, 6, 7],
         "tokens": ["A", "Ġb", "c"],
         "logprob": [None, -1.0, -3.0],
@@ -93,27 +105,25 @@ def test_a_record_has_the_documented_fields_in_order():
 
 
 def test_the_summary_leaves_the_arrays_out():
-    record = record_of(scored(), {}, summary_only=True)
-    assert list(record) == ["id", *SUMMARY]
+    record = record_of(scored(), summary_only=True)
+    assert list(record) == SUMMARY
     assert record["n_scored"] == 2
 
 
 def test_truncation_is_recorded_where_it_happened():
-    assert record_of(scored(truncated=7), {}, summary_only=True)["truncated"] == 7
-    assert "truncated" not in record_of(scored(), {}, summary_only=True)
+    assert record_of(scored(truncated=7), summary_only=True)["truncated"] == 7
+    assert "truncated" not in record_of(scored(), summary_only=True)
 
 
 def test_a_failure_is_recorded_as_that():
-    assert record_of(failed("a", "why"), {"n": 1}, summary_only=False) == {
-        "id": "a",
-        "error": "why",
-        "n": 1,
-    }
+    assert record_of(failed("a", "why"), summary_only=False) == {"error": "why"}
 
 
-def test_other_fields_of_a_line_come_last():
-    record = record_of(scored(), {"topic": "x", "n": [1]}, summary_only=True)
-    assert list(record) == ["id", *SUMMARY, "topic", "n"]
+def test_ids_come_first_and_other_fields_of_a_line_last(scorers):
+    texts = [{"continuation": "The cat", "topic": "x", "n": [1]}, {"id": "long", **LONG, "n": 2}]
+    first, second = evaluate("score", scorers("tiny-qwen2"), texts, summary_only=True).items
+    assert list(first) == ["id", *SUMMARY, "topic", "n"]
+    assert list(second) == ["id", "error", "n"]
 
 
 @pytest.mark.parametrize("field", ["logprob", "error", "n_tokens"])
@@ -121,4 +131,59 @@ def test_a_field_with_the_name_of_a_result_is_refused(tmp_path, field):
     path = tmp_path / "in.jsonl"
     path.write_text(f'{{"continuation": "x", "{field}": 1}}\n', encoding="utf-8")
     with pytest.raises(InputError, match=f':1: field "{field}" is one of the results'):
-        check_file(SYSTEM, path)
+        read_file(SYSTEM, path, Settings())
+
+
+@pytest.mark.parametrize("settings", [{}, {"summary_only": True}, {"measures": ["min_k", "rank"]}])
+def test_records_of_json_say_what_the_run_says(scorers, settings):
+    report = evaluate("score", scorers("tiny-qwen2"), TEXTS, **settings)
+    records = json.loads(json.dumps(report.items))
+    assert SYSTEM.summarize(records, report.chosen) == report.found
+    assert report.summary["n_requests"] == 6
+    assert [name for name, _ in report.failures] == ["long", "bad"]
+
+
+def test_two_runs_together_are_one(scorers):
+    scorer = scorers("tiny-qwen2")
+    whole = evaluate("score", scorer, TEXTS)
+    parts = [evaluate("score", scorer, half) for half in (TEXTS[:2], TEXTS[2:])]
+    together = SYSTEM.summarize([*parts[0].items, *parts[1].items], Settings())
+    assert together.numbers == pytest.approx(whole.summary, abs=1e-5)
+    assert together.failures[0] == whole.failures[0]
+    assert (parts[0].facts + parts[1].facts).boundaries == whole.facts.boundaries
+
+
+def test_an_infinite_sum_is_text_in_a_record():
+    record = {"id": 1, "sum_logprob": "-Infinity", "n_scored": 2}
+    numbers = SYSTEM.summarize([record], Settings()).numbers
+    assert numbers == {"n_requests": 1, "n_scored": 2, "mean_logprob": -np.inf}
+
+
+def test_examples_may_be_requests(scorers):
+    shots = [Request("x", "One two", " three"), {"context": "Red", "continuation": " blue"}]
+    given = [{"context": "One two", "continuation": " three"}]
+    report = evaluate("score", scorers("tiny-qwen2"), given, fewshot=shots)
+    assert "scored after the others alone: 1" in "".join(report.remarks)
+    assert report.settings["fewshot_drawn"] == [1, 2]
+
+
+def test_an_empty_context_after_an_example_fails_alone(scorers):
+    """Also in the audit's sample, whose other boundary takes it."""
+    shots = [{"context": "Red", "continuation": " blue"}]
+    texts = [{"continuation": "The cat"}, {"context": "The cat ", "continuation": "sat"}] * 2
+    report = evaluate("score", scorers("tiny-qwen2"), texts, fewshot=shots)
+    assert ["its context is blank" in one.get("error", "") for one in report.items] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    effect = report.to_dict()["boundary_audit"]["effect"]
+    assert effect["results"]["mean log-probability per token"]["n"] == 2
+
+
+def test_files_of_the_report_and_the_page(scorers):
+    report = evaluate("score", scorers("tiny-qwen2"), TEXTS)
+    assert SYSTEM.files(Settings()) == {"markdown", "json", "page"}
+    assert report.markdown().startswith("# Scores: ")
+    assert json.loads(report.json())["summary"] == report.summary
+    [strips] = [report.document.items.strips]
+    assert "The dog" in strips.contexts
+    assert report.records.extra(0) == {"context": "The cat"}

@@ -1,15 +1,19 @@
 """Chooses between the responses of items, as each system does."""
 
-from jaxscore.io.items import item_label
+import json
+
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.entries import Entry
-from jaxscore.systems.selection.choosing import choose_all
+from jaxscore.systems.selection.choosing import Context
 from jaxscore.systems.selection.symbolic import SymbolicComparison
 
 
-def choose(kind, items, settings, symbolic=None):
-    """One `Result` per item, and the `Selection` that made them."""
-    entries = [Entry(item_label(k, item), k, to_json_value(item)) for k, item in enumerate(items)]
-    with SymbolicComparison() as own:
-        selection = kind(settings, entries[0].item, symbolic or own)
-        return choose_all(selection, entries)[0], selection
+def choose(system, items, settings):
+    """One record per item, and the summary of these records as a file has them."""
+    records = list(system.score(None, to_json_value(items), settings))
+    return records, system.summarize(json.loads(json.dumps(records)), settings)
+
+
+def candidates(system, items, settings):
+    """The candidates of each item."""
+    context = Context(settings, items[0], SymbolicComparison())
+    return [system.candidates(to_json_value(item), context) for item in items]

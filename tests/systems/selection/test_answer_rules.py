@@ -4,7 +4,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.selection import answers
+from jaxscore.systems.selection import answers, usc_select
 from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, RULES, answer_rules
 from jaxscore.systems.self_certainty import right_responses
 from tests.systems.works import begin
@@ -185,10 +185,10 @@ def test_without_a_readable_answer_there_is_no_share():
     report = evaluate("vote", None, given, gold="g")
     assert [one["right"] for one in report.items] == [None, None]
     assert {one.mean for one in report.summary["accuracy"].values()} == {None}
-    assert report.evaluation.details["accuracy"] == []
-    assert NO_READABLE_ANSWER in report.evaluation.remarks
-    assert "no share" in report.evaluation.headline
-    assert "0.0 %" not in report.evaluation.headline
+    assert report.found.details["accuracy"] == []
+    assert NO_READABLE_ANSWER in report.remarks
+    assert "no share" in report.headline
+    assert "0.0 %" not in report.headline
     assert "There is no share: no response" in report.markdown()
     # one readable answer, or verdicts, and there are shares again
     some = evaluate("vote", None, [*given, *items([JSON, "no"], g="19")], gold="g")
@@ -229,9 +229,10 @@ def test_usc_select_reads_each_answer_once(monkeypatch, dataset_type):
         answers, "read_first", lambda text, forms, **how: read.append(text) or ("19", "boxed")
     )
     given = [{"output": ["Response 1"], "responses": [BOX, "It is 19"], "g": 19}]
-    report = evaluate("usc-select", None, given, gold="g", dataset_type=dataset_type)
+    chosen = usc_select.Settings(gold="g", dataset_type=dataset_type)
+    [record] = usc_select.SYSTEM.score(None, given, chosen)
     assert read == [BOX, "It is 19"]
-    assert (report.items[0]["right"], report.items[0]["answer_form"]) == (True, "boxed")
+    assert (record["right"], record["answer_form"]) == (True, "boxed")
 
 
 def test_a_published_box_is_graded_and_not_chosen_by_usc_select():

@@ -148,8 +148,8 @@ def test_shares_by_n_as_by_a_slow_reading(seed, n_items, best_n):
     for system, chosen in (("select", "most certain"), ("vote", "Borda vote")):
         found = evaluate(system, None, items, best_n=best_n, gold="g", n_bootstrap=20)
         rows = [
-            *found.evaluation.details["accuracy"],
-            *found.evaluation.details.get("by_power", []),
+            *found.found.details["accuracy"],
+            *found.found.details.get("by_power", []),
         ]
         assert sorted({row["best_n"] for row in rows}) == sizes(most)
         for row in rows:
@@ -192,7 +192,7 @@ def test_a_way_that_has_no_choice_for_a_smaller_n():
     found = evaluate("usc-select", None, items, gold="g")
     assert [one["right"] for one in found.items] == [True, False, True]
     rows = {(row["way"], row["best_n"]): row["accuracy"].mean
-            for row in found.evaluation.details["accuracy"]}  # fmt: skip
+            for row in found.found.details["accuracy"]}  # fmt: skip
     assert {n for way, n in rows if way == "the model's reply"} == {4}
     assert rows["the model's reply", 4] == pytest.approx(2 / 3)
     assert rows["majority vote", 4] == rows["first sample", 4] == pytest.approx(1 / 3)
@@ -209,16 +209,16 @@ def test_code_by_verdicts():
     ]
     found = evaluate("livecode-select", None, items, gold="passed", best_n=8)
     assert [one["right"] for one in found.items] == [True, False]
-    assert set(found.items[0]) == {"question_id", "code_list", "right"}
+    assert set(found.items[0]) == {"question_id", "code_list", "right", "considered"}
     rows = {(row["way"], row["best_n"]): row["accuracy"].mean
-            for row in found.evaluation.details["accuracy"]}  # fmt: skip
+            for row in found.found.details["accuracy"]}  # fmt: skip
     assert rows == {
         ("first sample", 1): 0.5, ("most certain", 1): 0.5, ("oracle", 1): 0.5,
         ("first sample", 2): 0.5, ("most certain", 2): 0.0, ("oracle", 2): 0.5,
         ("first sample", 3): 0.5, ("most certain", 3): 0.5, ("oracle", 3): 1.0,
     }  # fmt: skip
     bad = evaluate("livecode-select", None, [{**items[0], "passed": "x"}, items[1]], gold="passed")
-    assert "texts of code are not compared" in bad.failures[0].error
+    assert "texts of code are not compared" in bad.failures[0][1]
     assert (bad.items[0]["right"], bad.items[1]["right"]) == (None, False)
 
 
@@ -229,11 +229,11 @@ def test_items_without_gold_and_with_gold_that_cannot_be_used():
     ]  # fmt: skip
     found = evaluate("select", None, items, gold="g")
     assert [one["right"] for one in found.items] == [True, None, None, None, None, False]
-    details = found.evaluation.details
+    details = found.found.details
     assert details["without_gold"] == ["item 2", "item 3"]
     assert found.summary["n_with_gold"] == 2
     assert found.summary["n_without_gold"] == 2
-    assert [one.name for one in found.failures] == ["item 4", "item 5"]
+    assert [name for name, _ in found.failures] == ["item 4", "item 5"]
     assert found.items[3]["output"] == [answer("1")]  # what was chosen stays
     assert found.summary["accuracy"]["most certain"] == proportion([True, False])
     [wrong] = details["wrong"]

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from jaxscore.errors import InputError
 from jaxscore.systems.selection.ranking import NO_ANSWER, Choice, select, vote
 from jaxscore.systems.selection.select_and_vote import (
-    BordaVote,
-    MostCertain,
+    SELECT,
+    VOTE,
     SelectSettings,
     VoteSettings,
 )
-from jaxscore.systems.selection.symbolic import SymbolicComparison
-from tests.systems.selection.choices import choose
+from tests.systems.selection.choices import candidates, choose
 
 
 def response(answer):
@@ -31,12 +30,12 @@ def item(answers, confidences, **more):
 
 def selected(items, n=64):
     """`select` on items."""
-    return choose(MostCertain, items, SelectSettings(best_n=n))
+    return choose(SELECT, items, SelectSettings(best_n=n))
 
 
-def voted(items, power, symbolic=None):
+def voted(items, power, **more):
     """`vote` on items."""
-    return choose(BordaVote, items, VoteSettings(power=power), symbolic)
+    return choose(VOTE, items, VoteSettings(power=power, **more))
 
 
 def both(items, power=0.5):
@@ -44,8 +43,8 @@ def both(items, power=0.5):
     return selected(items), voted(items, power)
 
 
-def notes(result):
-    return "; ".join(result.choice.notes)
+def notes(record):
+    return "; ".join(record.get("choice_notes", []))
 
 
 @pytest.mark.parametrize(
@@ -139,18 +138,19 @@ def test_votes_that_no_number_holds(n, power):
 
 
 def test_items_are_cut_to_n_each():
-    results, selection = selected([item(["1", "2", "3"], [1, 2, 3]), item(["1"], [4])], 2)
-    assert [len(one.candidates.responses) for one in results] == [2, 1]
-    assert selection.most == 2
-    assert [one.record["confidence"] for one in results] == [2.0, 4.0]
-    assert [list(one.record) for one in results] == [
-        ["confidence_list", "output", "confidence"]
-    ] * 2
-    assert results[0].record["confidence_list"] == [1, 2, 3]
+    items = [item(["1", "2", "3"], [1, 2, 3]), item(["1"], [4])]
+    records, summary = selected(items, 2)
+    assert [len(one.responses) for one in candidates(SELECT, items, SelectSettings(best_n=2))] == [
+        2, 1,
+    ]  # fmt: skip
+    assert [one["confidence"] for one in records] == [2.0, 4.0]
+    assert [list(one) for one in records] == [["confidence_list", "output", "confidence"]] * 2
+    assert records[0]["confidence_list"] == [1, 2, 3]
+    assert (summary.numbers["most_responses"], summary.numbers["n_with_more"]) == (3, 1)
 
 
 def answers(items):
-    return [result.answers for result in selected(items)[0]]
+    return [one.answers for one in candidates(SELECT, items, SelectSettings())]
 
 
 def test_what_answers_are_compared_by():
@@ -197,13 +197,11 @@ def test_sympy_pools_votes_of_equal_expressions():
         item(texts, [1, 4, 2, 3]),
         item(["1", "9^{9^{9^9}}"], [2, 1], task="amps_hard"),
     ]
-    with SymbolicComparison(60.0) as symbolic:
-        [first, second], _ = voted(items[:2], 1.0, symbolic)
-        symbolic.time_limit = 0.5
-        [third], _ = voted(items[2:], 1.0, symbolic)
-    assert (first.record["output"], first.record["confidence"]) == ([response("x^2-1")], 6.0)
-    assert (second.record["output"], second.record["confidence"]) == ([response("y")], 4.0)
-    assert third.record["confidence"] == 2.0
+    [first, second], _ = voted(items[:2], 1.0, time_limit=60.0)
+    [third], _ = voted(items[2:], 1.0, time_limit=0.5)
+    assert (first["output"], first["confidence"]) == ([response("x^2-1")], 6.0)
+    assert (second["output"], second["confidence"]) == ([response("y")], 4.0)
+    assert third["confidence"] == 2.0
     assert notes(first) == notes(second) == ""
     assert notes(third) == "SymPy ran out of time or memory once"
 
@@ -228,43 +226,44 @@ UNUSABLE = [
 @pytest.mark.parametrize(("fields", "message"), UNUSABLE)
 def test_an_unusable_item_is_named_and_the_others_are_kept(fields, message):
     good = item(["1", "2"], [1, 2], id="good")
-    for [bad, kept], selection in both([fields | {"id": "bad", "keep": 1}, good]):
-        assert message in bad.record["error"]
-        assert bad.record["keep"] == 1
-        assert (bad.record["output"], bad.record["confidence"]) == ([], None)
-        assert kept.record["output"] == [response("2")]
-        summary = selection.summary([bad, kept])
-        assert (summary["n_items"], summary["n_decided"], summary["n_failed"]) == (2, 1, 1)
-        assert bad.name == "item 1 (id bad)"
+    for [bad, kept], summary in both([fields | {"id": "bad", "keep": 1}, good]):
+        assert message in bad["error"]
+        assert bad["keep"] == 1
+        assert (bad["output"], bad["confidence"]) == ([], None)
+        assert kept["output"] == [response("2")]
+        counts = [summary.numbers[name] for name in ("n_items", "n_decided", "n_failed")]
+        assert counts == [2, 1, 1]
+        assert summary.failures == [("item 1 (id bad)", bad["error"])]
 
 
 def test_lists_may_differ_beyond_n():
-    [one], _ = selected([item(["1", "2", "3"], [1, 2])], 2)
-    assert one.candidates.confidences == [1.0, 2.0]
+    [one] = candidates(SELECT, [item(["1", "2", "3"], [1, 2])], SelectSettings(best_n=2))
+    assert one.confidences == [1.0, 2.0]
 
 
 def test_odd_responses_and_confidences_are_noted():
     texts = ["1", None, "2", "3", "4"]
     items = [item(texts, [1, 9, None, float("nan"), float("inf")]), item(["5"], [10**400])]
     [first, second], _ = selected(items)
-    assert first.record["output"] == [response("1")]
+    assert first["output"] == [response("1")]
     assert notes(first) == (
         "response 2 is no text, so it has no answer; "
         "confidence 3, 4, 5 is no number, so it ranks last"
     )
-    assert second.record["error"] == 'field "confidence_list" holds no number'
-    assert first.record["confidence_list"] == [1, 9, None, None, "Infinity"]
+    assert second["error"] == 'field "confidence_list" holds no number'
+    assert first["confidence_list"] == [1, 9, None, None, "Infinity"]
 
 
 def test_answers_without_a_confidence_fall_back():
     items = [item(["1", None], [None, 3.0]), item(["1", "2"], [None, 3.0])]
     note = "no response with an extractable answer has a confidence, so their order in the list"
-    for results, selection in both(items):
-        summary = selection.summary(results)
-        assert summary["n_decided"] == 1
-        assert summary["fallbacks"] == {"no_answer": 0, "no_confidence": 1}
-        assert results[0].record["output"] == [response("1")]
-        assert notes(results[0]).startswith(note)
+    for records, summary in both(items):
+        assert summary.numbers["n_decided"] == 1
+        assert summary.numbers["fallbacks"] == {"no_answer": 0, "no_confidence": 1}
+        assert [one.get("fallback") for one in records] == ["no_confidence", None]
+        assert records[0]["output"] == [response("1")]
+        assert notes(records[0]).startswith(note)
+        assert summary.warnings[0].startswith(f"note: item 1: {note}")
 
 
 def test_a_power_that_is_too_high():
@@ -334,8 +333,15 @@ def test_a_vote_that_another_ranking_would_turn_is_within_the_noise(pairs, power
 def test_an_item_that_says_its_noise():
     said = {"confidence_settings": {"noise": 1.0}}
     items = [item(["1", "2"], [1, 2]) | said, item(["1", "2"], [1, 2])]
-    for results, selection in both(items, 1.0):
-        assert [one.record.get("within_noise") for one in results] == [True, None]
-        summary = selection.summary(results)
-        assert (summary["n_with_noise"], summary["n_within_noise"]) == (1, 1)
-        assert list(results[1].record) == ["confidence_list", "output", "confidence"]
+    for records, summary in both(items, 1.0):
+        assert [one.get("within_noise") for one in records] == [True, None]
+        assert (summary.numbers["n_with_noise"], summary.numbers["n_within_noise"]) == (1, 1)
+        assert list(records[1]) == ["confidence_list", "output", "confidence"]
+
+
+def test_results_of_an_earlier_step_are_not_taken_for_results_of_this_one():
+    stale = {"fallback": "no_answer", "within_noise": True, "choice_notes": ["x"], "considered": {}}
+    for [record], summary in both([item(["1"], [1]) | stale]):
+        assert not stale.keys() & record.keys()
+        assert summary.numbers["n_fallbacks"] == summary.numbers["n_with_noise"] == 0
+        assert summary.warnings == []

@@ -7,9 +7,17 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.errors import InputError
+from jaxscore.shell.items import Items, list_fields
 from jaxscore.systems import selection
-from jaxscore.systems.entries import read_file
 from jaxscore.systems.selection.livecode import LIVECODE_PARSE
+from jaxscore.systems.settings import Settings
+
+
+def entries(path):
+    settings = Settings()
+    lists = list_fields(LIVECODE_PARSE, settings)
+    items = Items(LIVECODE_PARSE, lambda: LIVECODE_PARSE.read(path, {}, lists), settings)
+    return list(items.entries())
 
 
 @pytest.fixture
@@ -17,7 +25,7 @@ def load(tmp_path):
     def make(text):
         path = tmp_path / "in.json"
         path.write_text(text, encoding="utf-8")
-        return read_file(LIVECODE_PARSE, path)
+        return entries(path)
 
     return make
 
@@ -43,7 +51,7 @@ def test_a_table_may_hold_its_lists_as_text(tmp_path):
     names = ("output", "confidence_list", "responses")
     columns = {name: [json.dumps([name, None])] for name in names} | {"other": ["[1]"]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
-    [one] = read_file(LIVECODE_PARSE, tmp_path / "in.parquet")
+    [one] = entries(tmp_path / "in.parquet")
     assert one.item == {name: [name, None] for name in names} | {"other": "[1]"}
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from jaxscore.systems.selection.usc_select import NamedByReply, Settings, named_response
+from jaxscore.systems.selection.usc_select import SYSTEM, Settings, named_response
 from tests.systems.selection.choices import choose
 
 ANSWERED, OTHER, UNANSWERED = '{"answer": "1"}', '{"answer": "2"}', "no answer here"
@@ -32,8 +32,8 @@ def test_chosen(reply, number):
 
 def result(reply, responses, dataset_type, **more):
     items = [{"output": reply, "responses": responses, **more}]
-    [one], _ = choose(NamedByReply, items, Settings(dataset_type=dataset_type))
-    return one
+    [record], summary = choose(SYSTEM, items, Settings(dataset_type=dataset_type))
+    return record, summary
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def result(reply, responses, dataset_type, **more):
     ],
 )
 def test_the_chosen_response(reply, responses, opened, closed):
-    assert result([reply], responses, "open").record["output"] == [opened]
-    close = result([reply], responses, "close")
-    assert close.record["output"] == [closed]
-    assert close.choice.answered == (closed != UNANSWERED)
+    assert result([reply], responses, "open")[0]["output"] == [opened]
+    record, summary = result([reply], responses, "close")
+    assert record["output"] == [closed]
+    assert summary.numbers["n_unanswered"] == (closed == UNANSWERED)
 
 
 def test_notes():
-    assert result(["Response 1"], [ANSWERED, OTHER], "open").choice.notes == []
-    [note] = result(["?"], [ANSWERED], "open").choice.notes
+    assert "choice_notes" not in result(["Response 1"], [ANSWERED, OTHER], "open")[0]
+    [note] = result(["?"], [ANSWERED], "open")[0]["choice_notes"]
     assert "names no response" in note
-    [note] = result(["Response 7"], [ANSWERED], "open").choice.notes
+    [note] = result(["Response 7"], [ANSWERED], "open")[0]["choice_notes"]
     assert "names response 7 of 1" in note
 
 
@@ -79,11 +79,11 @@ def test_notes():
 )
 def test_unusable_items(reply, responses, message):
     for dataset_type in ("open", "close"):
-        one = result(reply, responses, dataset_type, keep=1)
-        assert message in one.record["error"]
-        assert one.record["output"] == []
-        assert one.record["keep"] == 1
+        record, _ = result(reply, responses, dataset_type, keep=1)
+        assert message in record["error"]
+        assert record["output"] == []
+        assert record["keep"] == 1
 
 
 def test_a_null_that_is_chosen_gives_way_where_answers_are_extractable():
-    assert result(["Response 0"], [None, OTHER], "close").record["output"] == [OTHER]
+    assert result(["Response 0"], [None, OTHER], "close")[0]["output"] == [OTHER]

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore.errors import InputError
-from jaxscore.systems.drawn_tokens import DrawnTokens
-from jaxscore.systems.self_certainty import ALIGNMENTS
+from jaxscore.systems.self_certainty import ALIGNMENTS, Settings
+from jaxscore.systems.self_certainty.confidences import Confidence, read_inputs
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES, MODELS
-from tests.systems.works import begin
+from tests.systems.checked import checked_items, recall, run, summaries_agree
 
 pytestmark = pytest.mark.numeric
 
@@ -25,25 +25,25 @@ ITEMS = [
     },
     {"input": "", "output": ["مرحبا بالعالم, e\u0301 \u200d👩", "two  blanks\r\n"]},
 ]
+MODEL = str(CASES / "models/tiny-qwen2")
+MADE = {"model": MODEL, "revision": None, "dtype": "float32"}
 
 
-def load(tmp_path, items, previous=(), **options):
-    (tmp_path / "in.json").write_text(json.dumps(items), encoding="utf-8")
-    return begin("self-certainty", tmp_path / "in.json", previous, **options)
+def inputs_of(item, **options):
+    return read_inputs("item 1", item, Settings(**options))
 
 
-def complete(scorer, work, alignment="formula", only=None):
-    """Score what is missing (of the items `only`); returns how many outputs were scored."""
-    wanted = [one for one in work.missing_outputs() if only is None or one[0] in only]
-    found = scorer.score(
-        work.requests(wanted, DrawnTokens(scorer)),
-        boundary=ALIGNMENTS[alignment],
-        special_tokens=False,
-    )
-    made = work.made_with({"model": "m"})
-    for (place, output), one in zip(wanted, found, strict=True):
-        work.known[place].take(output, one, made)
-    return len(wanted)
+@pytest.fixture
+def counted(scorers, monkeypatch):
+    """The scorer, and the ids of all requests that are scored."""
+    scorer, seen = scorers("tiny-qwen2"), []
+    stream = scorer.stream
+
+    def watched(requests, **options):
+        return stream((seen.append(one.id) or one for one in requests), **options)
+
+    monkeypatch.setattr(scorer, "stream", watched)
+    return scorer, seen
 
 
 def published(name, context, output, alignment):
@@ -65,11 +65,12 @@ def published(name, context, output, alignment):
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
-def test_it_is_the_formula(scorers, tmp_path, name, alignment):
-    work = load(tmp_path, ITEMS)
-    assert complete(scorers(name), work, alignment) == 4
-    for inputs, known in zip(work.inputs, work.known, strict=True):
-        assert known.values == pytest.approx(
+def test_it_is_the_formula(scorers, name, alignment):
+    report = run("self-certainty", scorers(name), ITEMS, alignment=alignment)
+    assert report.summary["n_scored"] == 4
+    for record in report.items:
+        inputs = inputs_of(record)
+        assert record["confidence_list"] == pytest.approx(
             [published(name, inputs.context, text, alignment) for text in inputs.outputs], abs=1e-4
         )
 
@@ -79,33 +80,34 @@ def test_it_is_the_formula(scorers, tmp_path, name, alignment):
     ("alignment", "column"), [("formula", "confidence_list"), ("upstream", "published_alignment")]
 )
 def test_the_shared_cases(scorers, name, alignment, column):
-    work = begin("self-certainty", CASES / "self_certainty/samples.json")
-    complete(scorers(name), work, alignment)
+    path = CASES / "self_certainty/samples.json"
+    report = run("self-certainty", scorers(name), path, alignment=alignment)
     want = CASES / "expected" / name / "self_certainty.json"
-    for known, other in zip(work.known, json.loads(want.read_text()), strict=True):
-        assert known.values == pytest.approx(other[column], abs=1e-4)
+    for record, other in zip(report.items, json.loads(want.read_text()), strict=True):
+        assert record["confidence_list"] == pytest.approx(other[column], abs=1e-4)
 
 
-def test_fields_and_names(tmp_path):
+def test_fields_and_names():
     given = [
         {"id": 7, "q": "a", "r": ["b"], "model_input": "no", "processed_index": 3},
         {"q": "c", "r": [], "confidence_list": [1.0], "confidence_errors": ["old"]},
     ]
-    work = load(tmp_path, given, input_field="q", output_field="r")
-    first, second = work.inputs
-    assert [entry.name for entry in work.entries] == ["item 1 (id 7)", "item 2"]
+    fields = {"input_field": "q", "output_field": "r"}
+    items, _ = checked_items("self-certainty", given, **fields)
+    assert [entry.name for entry in items.entries()] == ["item 1 (id 7)", "item 2"]
+    first, second = (inputs_of(item, **fields) for item in given)
     assert (first.context, first.outputs) == ("a", ["b"])
     assert (second.context, second.outputs) == ("c", [])
     # what an earlier run added does not count as the item's
     assert first.given == {"id": 7, "q": "a", "r": ["b"], "model_input": "no"}
     assert second.given == {"q": "c", "r": []}
-    [one] = load(tmp_path, [{"model_input": None, "input": "x", "output": ["y"]}]).inputs
-    assert one.context == "x"
+    assert inputs_of({"model_input": None, "input": "x", "output": ["y"]}).context == "x"
     with pytest.raises(InputError, match='item 1: no field "q", expected a string; there are'):
-        load(tmp_path, [{"input": "x", "output": ["y"]}], input_field="q")
+        checked_items("self-certainty", [{"input": "x", "output": ["y"]}], input_field="q")
 
 
-def test_items_that_cannot_be_used_do_not_cost_the_others(tmp_path):
+def test_items_that_cannot_be_used_do_not_cost_the_others(counted):
+    scorer, seen = counted
     bad = [
         ({"output": ["y"]}, "no field \"model_input\", expected a string; there are 'output'"),
         ({"model_input": ["x"], "output": ["y"]}, 'field "model_input" is a list, expected a str'),
@@ -114,20 +116,22 @@ def test_items_that_cannot_be_used_do_not_cost_the_others(tmp_path):
         ({"model_input": "x", "output": None}, 'field "output" is null'),
         ({}, "there are none"),
     ]
-    work = load(tmp_path, [given for given, _ in bad] + ITEMS)
-    assert [*work.errors] == [*range(len(bad))]
+    report = run("self-certainty", scorer, [given for given, _ in bad] + ITEMS)
     for place, (given, part) in enumerate(bad):
-        assert part in work.errors[place]
-        assert (work.inputs[place].given, work.inputs[place].outputs) == (given, [])
-    assert work.missing_outputs() == [(6, 0), (6, 1), (7, 0), (7, 1)]
-    assert work.record(0) == {
-        "output": ["y"],
-        "confidence_list": [],
-        "processed_index": 0,
-        "confidence_errors": [work.errors[0]],
-    }
+        name, why = report.failures[place]
+        assert (name, part in why) == (f"item {place + 1}", True)
+        assert report.items[place] == {
+            **given,
+            "confidence_list": [],
+            "processed_index": place,
+            "confidence_errors": [why],
+        }
+    assert seen == [
+        *(f"item 7 (session_id s), output {k}" for k in (1, 2)),
+        *(f"item 8, output {k}" for k in (1, 2)),
+    ]
     with pytest.raises(InputError, match=r"no item can be used; item 1: no field"):
-        load(tmp_path, [bad[0][0], bad[1][0]])
+        checked_items("self-certainty", [bad[0][0], bad[1][0]])
 
 
 def scored(*values, truncated=0):
@@ -138,8 +142,9 @@ def scored(*values, truncated=0):
     return ScoredRequest("", ids, ["x"] * n, values, values, values, greedy, truncated)
 
 
-def test_one_cut_input_marks_its_item(tmp_path):
-    [known] = load(tmp_path, [{"model_input": "", "output": ["x", "y", "z"]}]).known
+def test_one_cut_input_marks_its_item():
+    inputs = inputs_of({"model_input": "", "output": ["x", "y", "z"]})
+    known = Confidence.unknown(inputs, measures=False)
     made = {"model": "m"}
     known.take(0, scored(1.0), made | {"truncate": None})
     assert known.made["truncate"] is None
@@ -149,17 +154,16 @@ def test_one_cut_input_marks_its_item(tmp_path):
     assert made == {"model": "m"}
 
 
-def test_outputs_without_a_confidence(tmp_path):
+def test_outputs_without_a_confidence():
     outputs = [None, 3, "", "x", "y", "z", "w", ["v"]]
-    work = load(tmp_path, [{"model_input": "", "output": outputs}])
-    [known] = work.known
+    inputs = inputs_of({"model_input": "", "output": outputs})
+    known = Confidence.unknown(inputs, measures=False)
     assert known.missing == [3, 4, 5, 6]
-    assert work.record(0) is None
     known.take(3, scored(math.nan, 1.0, 2.0), {"model": "m"})
     known.take(4, scored(), {"model": "m"})
     known.take(5, scored(math.nan), {"model": "m"})
     known.take(6, failed("", "too long"), {"model": "m"})
-    record = work.record(0)
+    record = known.record(inputs, 0)
     assert record["confidence_list"] == [None, None, None, 1.5, None, None, None, None]
     assert record["confidence_errors"] == [
         "output 1: found null, expected a string",
@@ -171,63 +175,62 @@ def test_outputs_without_a_confidence(tmp_path):
         "output 8: found a list, expected a string",
     ]
     assert record["confidence_settings"] == {"model": "m"}
-    assert work.failures()[0] == ("item 1", "output 1: found null, expected a string")
-    assert len(work.failures()) == 7
 
 
-def test_a_later_run_computes_what_is_missing_and_gives_the_same(scorers, tmp_path):
+def test_a_later_run_computes_what_is_missing_and_gives_the_same(counted):
+    scorer, seen = counted
     items = [*ITEMS, {"input": "x", "output": ["a b", None, "c", "d"]}]
-    whole = load(tmp_path, items)
-    assert complete(scorers("tiny-qwen2"), whole) == 7
-    records = json.loads(json.dumps(whole.records()))
-    again = load(tmp_path, items, records)
-    again.record = None  # whether all is done is known without making a record
-    assert again.is_done
+    whole = run("self-certainty", scorer, items)
+    assert len(seen) == 7
+    assert whole.failures == [("item 3", "output 2: found null, expected a string")]
+    again = run("self-certainty", None, items, whole.items)  # no model is needed
+    assert (again.items, again.summary) == (whole.items, whole.summary)
 
-    begun = load(tmp_path, items)
-    complete(scorers("tiny-qwen2"), begun, only=[0])
-    assert not begun.is_done
-    assert {place for place, _ in begun.missing_outputs()} == {1, 2}
-    left = load(tmp_path, items, [begun.record(0)])
-    assert (left.missing_outputs(), left.n_changed) == (begun.missing_outputs(), 0)
-    assert complete(scorers("tiny-qwen2"), left) == 5
-    for one, other in zip(left.known, whole.known, strict=True):
-        assert one.errors == other.errors
-        for a, b in zip(one.values, other.values, strict=True):
-            assert a == b or a == pytest.approx(b, abs=1e-5)
-
-    records[0]["confidence_list"][1] = None
-    holed = load(tmp_path, items, records)
-    assert holed.missing_outputs() == [(0, 1)]
+    holed = json.loads(json.dumps(whole.items))
+    holed[0]["confidence_list"][1] = None
+    for earlier, n in ((whole.items[:1], 5), (holed, 2)):  # an item is scored again as a whole
+        seen.clear()
+        found = run("self-certainty", scorer, items, earlier)
+        assert len(seen) == n
+        for one, other in zip(found.items, whole.items, strict=True):
+            close = pytest.approx(other["confidence_list"], abs=1e-5)
+            assert one == {**other, "confidence_list": close}
 
 
 def record(given, values, **more):
     return {**given, "confidence_list": values, **more}
 
 
-def test_records_of_the_published_script_are_taken_as_they_are(tmp_path):
+def recalled(items, previous, made=MADE, **options):
+    """Places of the records that stay, and the number of those that have changed."""
+    found, n_changed = recall("self-certainty", items, previous, made, **options)
+    return [*found.recalled], n_changed
+
+
+def test_records_of_the_published_script_are_taken_as_they_are(counted):
+    scorer, seen = counted
     previous = [record(ITEMS[0], [1.5, 2], processed_index=0)]
-    work = load(tmp_path, [*ITEMS, ITEMS[0]], previous)
-    assert (work.known[0].values, work.known[0].made) == ([1.5, 2], None)
-    assert work.n_changed == 0
-    assert "1 of them do not say how they were computed" in work.remarks()[-1]
-    assert "confidence_settings" not in work.record(0)
+    report = run("self-certainty", scorer, [*ITEMS, ITEMS[0]], previous)
+    assert len(seen) == 4
+    assert report.items[0] == previous[0]
+    assert "1 items do not say how they were computed" in report.remarks[-1]
 
 
 @pytest.mark.parametrize(
     "values",
     [[1.5, math.nan], [1.5], [1.5, None], [1.5, math.inf], [1.5, "2"], [1.5, True], [1.5, 10**400]],
 )
-def test_an_item_never_mixes_numbers_of_two_origins(tmp_path, values):
-    unknown = load(tmp_path, ITEMS, [record(ITEMS[0], values)])
-    assert unknown.known[0].values == [None, None]
-    own = {"confidence_settings": unknown.made_with({"model": "m"})}
-    known = load(tmp_path, ITEMS, [record(ITEMS[0], values, **own)])
-    assert known.known[0].values == [1.5, None]
-    assert known.missing_outputs() == [(0, 1), (1, 0), (1, 1)]
+def test_an_item_never_mixes_numbers_of_two_origins(counted, values):
+    scorer, _ = counted
+    stated = run("self-certainty", scorer, ITEMS[:1]).items[0]["confidence_settings"]
+    inputs = inputs_of(ITEMS[0])
+    for own, known in (({}, [None, None]), ({"confidence_settings": stated}, [1.5, None])):
+        previous = record(ITEMS[0], values, **own)
+        assert Confidence.of_record(inputs, previous, measures=False).values == known
+        assert recalled(ITEMS, [previous]) == ([], 0)
 
 
-def test_changed_items_are_noticed(tmp_path):
+def test_changed_items_are_noticed():
     items = [*ITEMS, ITEMS[0]]
     good = [record(item, [1.0, 2.0]) for item in items]
     for change in (
@@ -238,29 +241,57 @@ def test_changed_items_are_noticed(tmp_path):
         {"confidence_list": "1.0"},
         {"confidence_list": None},
     ):
-        work = load(tmp_path, items, [good[0] | change, *good[1:]])
-        assert work.n_changed == 1
-        assert work.known[0].values == [None, None]
-        assert work.known[1].values == work.known[2].values == [1.0, 2.0]
-    with pytest.raises(InputError, match=r"out\.json: none of its items is .*delete it"):
-        load(tmp_path, items, [good[1], good[0]])
-    with pytest.raises(InputError, match=r"out\.json: holds 4 items and the input 3, .*delete it"):
-        load(tmp_path, items, [*good, good[0]])
+        assert recalled(items, [good[0] | change, *good[1:]]) == ([1, 2], 1)
+    with pytest.raises(InputError, match="none of its items is "):
+        recalled(items, [good[1], good[0]])
+    with pytest.raises(InputError, match="holds 4 items and the input 3, "):
+        recalled(items, [*good, good[0]])
 
 
-def test_other_settings_are_refused(tmp_path):
-    own = load(tmp_path, ITEMS).made_with({"model": "a"}) | {"dtype": "float32"}
+def test_other_settings_are_refused():
+    own = {
+        "model": "a", "alignment": "formula", "input_field": "model_input",
+        "output_field": "output", "dtype": "float32",
+    }  # fmt: skip
     previous = [record(ITEMS[0], [1.0, 2.0], confidence_settings=own)]
-    for options in ({}, {"dtype": "float32"}, {"model": {"model": "a", "revision": None}}):
-        load(tmp_path, ITEMS, previous, **{"model": {"model": "a"}, **options})
-    for name, found, options in (
-        ("model", "a", {"model": {"model": "b"}}),
-        ("alignment", "formula", {"alignment": "upstream"}),
-        ("dtype", "float32", {"dtype": "bfloat16"}),
-        ("revision", "None", {"model": {"model": "a", "revision": "main"}}),
+    model = {"model": "a"}
+    for made in (model, {**model, "dtype": "float32"}, {**model, "revision": None}):
+        assert recalled(ITEMS, previous, made) == ([0], 0)
+    for name, found, made, options in (
+        ("model", "a", {"model": "b"}, {}),
+        ("alignment", "formula", model, {"alignment": "upstream"}),
+        ("dtype", "float32", {**model, "dtype": "bfloat16"}, {}),
+        ("revision", "None", {**model, "revision": "main"}, {}),
     ):
-        part = f"out.json: item 1 .session_id s. was computed with {name} {found}, this run has"
+        part = f"item 1 .session_id s. was computed with {name} {found}, this run has"
         with pytest.raises(InputError, match=part):
-            load(tmp_path, ITEMS, previous, **{"model": {"model": "a"}, **options})
+            recalled(ITEMS, previous, made, **options)
     # where nothing was computed, nothing is mixed
-    load(tmp_path, ITEMS, [previous[0] | {"confidence_list": [None, None]}], model={"model": "b"})
+    empty = [previous[0] | {"confidence_list": [None, None]}]
+    assert recalled(ITEMS, empty, {"model": "b"}) == ([], 0)
+
+
+def test_the_noise_floor_is_noted_in_all_records(scorers):
+    """A larger earlier one stays."""
+    scorer = scorers("tiny-qwen2")
+    earlier = run("self-certainty", scorer, ITEMS).items[:1]
+    for noted, want in ((None, 0), (0.0, 0), (9.0, 9.0), ("Infinity", "Infinity")):
+        earlier[0]["confidence_settings"]["noise"] = noted
+        report = run("self-certainty", scorer, ITEMS, earlier, audit_noise=4)
+        spread = report.facts.noise.spread["mean_self_certainty"].largest
+        floors = [one["confidence_settings"]["noise"] for one in report.items]
+        assert floors == [want or spread, spread]
+
+
+@pytest.mark.parametrize("gold", [None, "g"])
+def test_a_summary_is_of_the_records_alone(scorers, gold):
+    scorer = scorers("tiny-qwen2")
+    items = [
+        {"id": k, "model_input": f"{k} + 1 =", "output": [' {"answer": 1}', " 2", ""][: k + 1],
+         "g": "1"} for k in range(3)
+    ]  # fmt: skip
+    items += [{"id": "bad"}, {**items[0], "id": "other", "g": [True, False]}]
+    options = {"gold": gold, "n_bootstrap": 9, "batch_size": 2}
+    parts = [run("self-certainty", scorer, part, **options) for part in (items[:2], items[2:])]
+    report = run("self-certainty", scorer, items, **options)
+    assert summaries_agree("self-certainty", report, parts, **options)

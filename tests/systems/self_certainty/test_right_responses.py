@@ -10,10 +10,9 @@ from sklearn.metrics import roc_auc_score
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.self_certainty import right_responses
-from jaxscore.systems.self_certainty.confidences import Confidence
+from jaxscore.systems.self_certainty import Settings, right_responses
+from jaxscore.systems.self_certainty.confidences import Confidence, read_inputs
 from jaxscore.types.requests import Request
-from tests.systems.works import begin
 
 NAMES = ("self-certainty", "negative mean entropy", "mean log-probability", "negative perplexity")
 
@@ -23,13 +22,15 @@ def answer(value):
 
 
 def items(*given):
-    return begin("self-certainty", [{"model_input": "q", **one} for one in given]).inputs
+    return [
+        read_inputs(f"item {k}", {"model_input": "q", **one}, Settings())
+        for k, one in enumerate(given, start=1)
+    ]
 
 
 def known(*logprobs):
     """Confidences whose four values are -1, -2, 3 and 4 times as far from 0 as these."""
     return Confidence(
-        {},
         [None if one is None else -one for one in logprobs],
         {k: "why" for k, one in enumerate(logprobs) if one is None},
         {
@@ -132,7 +133,7 @@ def test_lists_are_those_of_the_scorer(scorers):
             assert one["mean_entropy_list"][place] == pytest.approx(scored.mean_entropy, abs=1e-5)
             assert one["perplexity_list"][place] == pytest.approx(scored.perplexity, rel=1e-4)
         assert one["mean_logprob_list"][2] is None
-    quality = found.evaluation.details["quality"]
+    quality = found.found.details["quality"]
     assert (quality["n_responses"], quality["n_right"], quality["n_without_confidence"]) == (
         4,
         2,

@@ -1,0 +1,115 @@
+"""Continue an output that an earlier run, or another program, has made: which of its records stay.
+
+Records are checked twice: before a model is loaded, by what the flags say of it, and afterwards,
+since the precision `auto` depends on the device. If all records stay, no model is loaded.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.cli import messages
+from jaxscore.errors import InputError
+from jaxscore.io import run_files
+from jaxscore.io.items import read_previous_output
+from jaxscore.io.manifest import output_difference, read_manifest
+from jaxscore.shell.items import Items
+from jaxscore.shell.made import record_facts
+from jaxscore.shell.system import Record, System
+
+REMEDY = "give another --output, or delete it to compute everything again"
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """An output before the run.
+
+    Attributes:
+        path: of the output.
+        records: all that it has; none if the system does not continue outputs.
+        manifest: of the output, if it has records and one.
+        is_complete: all records stay.
+    """
+
+    path: Path
+    records: Sequence[Record] = ()
+    manifest: Mapping[str, Any] | None = None
+    is_complete: bool = False
+
+    def check_model(self, items: Items, settings: Any, scorer: Any) -> None:
+        """Check the records again, by the loaded model.
+
+        Raises:
+            InputError: they were made by another one.
+        """
+        if self.records:
+            with _naming(self.path):
+                items.recall(self.records, settings, record_facts(scorer))
+
+    def is_unchanged(self) -> bool:
+        """Return True if all records stay, and the output is as its manifest describes it."""
+        if self.manifest is None or not self.is_complete:
+            return False
+        return output_difference(self.path, self.manifest) is None
+
+
+def begin(
+    system: System,
+    args: argparse.Namespace,
+    items: Items,
+    settings: Any,
+    output: Path,
+    model: str | None,
+) -> Earlier:
+    """Find the records of an output that stay, and note them in `items`.
+
+    Args:
+        model: its name.
+
+    Raises:
+        InputError: the output cannot be continued, or its manifest describes another file.
+    """
+    if type(system).recall is System.recall or args.part.ignores_output:
+        return Earlier(output)
+    records = read_previous_output(output)
+    if not records:
+        return Earlier(output)
+    with _naming(output):
+        n_changed = items.recall(records, settings, _flag_facts(args, model))
+    manifest, is_complete = read_manifest(output), len(items.recalled) == items.n_all
+    why = None if manifest is None else output_difference(output, manifest)
+    if why is not None and is_complete:
+        raise InputError(
+            f"{output}: not as its manifest describes it ({why}), so its results may be of "
+            "another origin; delete it to compute them again from the journal, or delete "
+            f"{run_files.manifest_path(output)} to keep them"
+        )
+    if why is not None:
+        messages.remark(args, f"{output}: not as its manifest describes it ({why}), unfinished")
+    messages.remark(args, f"continuing {output}, which holds {len(records)} items")
+    if n_changed:
+        messages.remark(args, f"{n_changed} of them have changed and are computed again")
+    return Earlier(output, records, manifest, is_complete)
+
+
+def _flag_facts(args: argparse.Namespace, model: str | None) -> dict[str, Any]:
+    """What flags say of a model, as `record_facts` does; `auto` depends on the device."""
+    facts = {
+        "model": model,
+        "revision": args.revision,
+        "lora": None if args.lora is None else str(args.lora),
+        "quantize": args.quantize,
+        "reproducible": args.reproducible or None,
+    }
+    return facts if args.dtype == "auto" else {**facts, "dtype": args.dtype}
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}; {REMEDY}") from None

@@ -1,0 +1,104 @@
+"""Tokens and texts with the largest divergence, found in the records of a run."""
+
+import heapq
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscore.systems.divergence.summary import NUMBERS, kl_of_texts
+from jaxscore.types.results import ScoredRequest, Strip
+from jaxscore.types.token_texts import joined_text
+
+BEFORE = 60  # characters of text before a token
+DECODED = 4 * BEFORE  # tokens that have them, if each has a byte
+N_WORST = 50  # tokens, and texts
+
+
+class Worst:
+    """The items with the largest values, the first of equal ones."""
+
+    def __init__(self, size: int = N_WORST) -> None:
+        """Args:
+        size: at most so many are retained.
+        """
+        self._heap: list[tuple[float, int, Any]] = []
+        self._size, self._order = size, itertools.count(0, -1)
+
+    def takes(self, value: float) -> bool:
+        """Whether an item of this value would be retained; one of 0 is not."""
+        return value > 0 and (len(self._heap) < self._size or value > self._heap[0][0])
+
+    def add(self, value: float, item: Any) -> None:
+        """Add an item that `takes` allows; it replaces the one with the smallest value."""
+        entry = value, next(self._order), item
+        if len(self._heap) < self._size:
+            heapq.heappush(self._heap, entry)
+        else:
+            heapq.heapreplace(self._heap, entry)
+
+    def offer(self, value: float, item: Any) -> None:
+        """Add an item if `takes` allows it."""
+        if self.takes(value):
+            self.add(value, item)
+
+    def largest_first(self) -> list[Any]:
+        """The retained items."""
+        ordered = sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))
+        return [item for _, _, item in ordered]
+
+
+def worst_texts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records with the largest mean first, with their extras; none of 0."""
+    worst = Worst()
+    for place, record, _ in kl_of_texts(records):
+        worst.offer(float(record["mean_kl"]), place)
+    return [_with_extra(records, place) for place in worst.largest_first()]
+
+
+def worst_tokens(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The largest KL divergence first; none of 0, and none of texts without values per token."""
+    worst = Worst()
+    for place, _, kl in kl_of_texts(records):
+        if kl is None:
+            continue
+        for k in np.argsort(-kl, kind="stable").tolist():  # NaN is last
+            if not worst.takes(float(kl[k])):
+                break
+            worst.add(float(kl[k]), (place, k))
+    return [_token(_with_extra(records, place), k) for place, k in worst.largest_first()]
+
+
+def _token(text: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A token by its index in the continuation, with the text before it."""
+    head = text.get("context", "").rstrip() if place <= DECODED else ""
+    before = head + joined_text(text["tokens"][max(0, place - DECODED) : place])
+    numbers = {name: text[name][place] for name in (*NUMBERS, "same_argmax")}
+    token = text["tokens"][place]
+    return {"id": text["id"], "place": place, "before": before[-BEFORE:], "token": token, **numbers}
+
+
+def strip_of(text: Mapping[str, Any]) -> Strip:
+    """The tokens of a record, for the page; what only its extra has may be unknown."""
+    unknown = np.full(len(text["tokens"]), np.nan, np.float32)
+    logprob, entropy, kl, reference, self_certainty = (
+        np.array(text.get(name, unknown), np.float32)  # of None it makes NaN
+        for name in ("logprob", "entropy", "kl", "reference_logprob", "self_certainty")
+    )
+    scored = ScoredRequest(
+        text["id"],
+        np.array(text["token_ids"], np.int32),
+        text["tokens"],
+        logprob,
+        entropy,
+        self_certainty,
+        np.array(text.get("greedy", unknown)),
+        measures={"kl": kl, "reference_logprob": reference},
+    )
+    return Strip("", text.get("context", ""), scored)
+
+
+def _with_extra(records: Any, place: int) -> dict[str, Any]:
+    """A record of a run, and what only its page has."""
+    return {**records[place], **(records.extra(place) or {})}
