@@ -163,7 +163,7 @@ def _add_data_name(command: Any) -> Any:
         other_n, others = words.get("n", [n])[-1], words.get("input", [path])
         if other_n != n or any(word != path for word in others):
             raise InputError(
-                f"-d says -n {n} --input {path}, and -n {other_n} --input "
+                f"-d says -n {n} --input {path}, beside it -n {other_n} --input "
                 f"{' '.join(others)} is given; give -d alone, or -n and --input"
             )
         words |= {"n": [n], "input": [path]}
