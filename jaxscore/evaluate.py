@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.errors import InputError
 from jaxscore.shell import evaluate as shell
 from jaxscore.shell.report import Report
-from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import SYSTEMS, declaration
+from jaxscore.shell.settings import settings_from
+from jaxscore.systems import SYSTEMS, declaration
 
 if TYPE_CHECKING:
     from jaxscore.systems.compare import ComparedRuns

@@ -21,10 +21,11 @@ from jaxscore.io.records import METADATA, append_fields, append_records, check_f
 from jaxscore.io.tables import plain_row
 from jaxscore.scorer import Scorer
 from jaxscore.shell import evaluate as shell
+from jaxscore.shell.fields import Decision
 from jaxscore.shell.items import Items, with_examples
+from jaxscore.shell.settings import settings_from
 from jaxscore.shell.system import System, unit_fields
-from jaxscore.systems.settings import settings_from
-from jaxscore.systems.system import SYSTEMS, Decision, declaration
+from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.version import VERSION
 
 MODEL_OPTIONS = frozenset(inspect.signature(Scorer.from_pretrained).parameters) - {

@@ -13,7 +13,7 @@ from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.evaluate import SYSTEMS, compare, frame_of
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
 from tests.systems.json_schemas import check, rows_of_config

@@ -12,7 +12,7 @@ import pytest
 from jaxscore import systems
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
-from jaxscore.systems.system import SYSTEMS
+from jaxscore.systems import SYSTEMS
 from jaxscore.types.requests import Request
 from tests.conftest import CASES, ROOT, with_devices
 
@@ -67,7 +67,7 @@ def system(tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "__path__", [*systems.__path__, str(tmp_path / "systems")])
     found = {file: "".join(line[1:] for line in lines) for file, lines in hunks("Adding a system")}
     for table, file in (
-        (SYSTEMS, "jaxscore/systems/system.py"),
+        (SYSTEMS, "jaxscore/shell/system.py"),
         (listing.GROUPS["score"], "jaxscore/cli/listing.py"),
     ):
         added = ast.literal_eval(f"{{{found[file]}}}")

@@ -21,7 +21,7 @@ from jaxscore.lm import Capabilities
 from jaxscore.shell.items import Items, scored
 from jaxscore.shell.records import Records
 from jaxscore.shell.system import PAGE
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 from jaxscore.types.results import ScoredRequest
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from jaxscore.systems.entries import read_file as read_entries
 
 from jaxscore.cli import app
 from jaxscore.cli.config import Config
@@ -27,7 +28,6 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.shell.items import read_file
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
-from jaxscore.systems.entries import read_file as read_entries
 from jaxscore.systems.paths import SYSTEM as PATHS
 from jaxscore.systems.paths import read_system_prompts
 from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY

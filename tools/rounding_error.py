@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxscore import Request, Scorer
 from jaxscore.models.weights.folder import resolve
-from jaxscore.systems.rounding_audit import Noise, OtherLayouts
+from jaxscore.shell.rounding_audit import Noise, OtherLayouts
 from tools.requirements import require
 
 TORCH = {f"PyTorch {dtype}": dtype for dtype in ("float64", "float32", "bfloat16")}

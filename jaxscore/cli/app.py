@@ -66,7 +66,7 @@ def command(name: str) -> Command:
         made: Command = importlib.import_module(module).command()
         return made
     from jaxscore.cli.system_command import command_of
-    from jaxscore.systems.system import declaration
+    from jaxscore.systems import declaration
 
     return command_of(declaration(name))
 
@@ -236,7 +236,13 @@ def _place(command: Command, given: Words, rest: list[str]) -> None:
     """
     for option in command.positional:
         if option.dest not in given and rest:
-            n = 1 if option.words == ONE else len(rest)
+            n = len(rest) if option.is_list and not option.names else 1
             given[option.dest], rest = rest[:n], rest[n:]
-    if rest:
-        raise InputError(f"unrecognized arguments: {' '.join(rest)}")
+    if not rest:
+        return
+    if (option := next(iter(command.positional), None)) is not None and option.names:
+        raise InputError(
+            f"{rest[0]!r} is one too many: {option.metavar} is {' '.join(given[option.dest])!r} "
+            f"already; give it once, by its place or by {option.names[0]}"
+        )
+    raise InputError(f"unrecognized arguments: {' '.join(rest)}")

@@ -3,9 +3,11 @@
 import argparse
 import dataclasses
 import datetime
+import inspect
 from pathlib import Path
 
 from jaxscore.cli import (
+    execute,
     messages,
     model_flags,
     outputs,
@@ -17,14 +19,15 @@ from jaxscore.cli.app import Command
 from jaxscore.cli.flags import column_flag, flag, limit_flag, options_of, options_of_settings
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
-from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import remote, run_files, streams
-from jaxscore.io.input_files import InputFiles
+from jaxscore.io.json_output import json_parts
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import RunFile
+from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.items import read_file
+from jaxscore.shell.report import Report
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.chronologic import SYSTEM
-from jaxscore.systems.entries import read_file, with_examples
-from jaxscore.systems.settings import MODEL_GROUP
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
 PLACES = {"model": ("MODEL", "--model"), "input": ("QUESTIONS.jsonl", "--input")}
@@ -85,7 +88,9 @@ def command() -> Command:
         *model_flags.model_options(("model",), SYSTEM.settings),
         *options_of(shards.ShardFlags),
     ]
-    return shards.command(SYSTEM.name, SYSTEM.help, options, run, _run_file, is_array=True)
+    return shards.command(
+        SYSTEM.name, f"{inspect.getdoc(SYSTEM)}\n", options, run, _run_file, is_array=True
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,51 +131,45 @@ def run(args: argparse.Namespace) -> int:
 def _run_file(args: argparse.Namespace) -> int:
     """Evaluate one file; nothing is left behind if it is unusable."""
     if args.output is not None:
-        return system_command.run(SYSTEM, args)
+        return execute.run(SYSTEM, args)
     if args.output_dir is not None:
         streams.refuse_stream(args.output_dir, "--output-dir")
-    read = (args.input, *settings_flags.input_files(args, SYSTEM.settings).values())
-    files_read = InputFiles(read)
-    settings = with_examples(
-        SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
-    )
+    setup = execute.Setup(SYSTEM, args, args.input)
     columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
-    endpoint = system_command.api_endpoint(args, args.api_base, settings)
-    entries = read_file(SYSTEM, args.input, args.limit, columns, settings)
+    items = read_file(SYSTEM, args.input, setup.settings, columns=columns, limit=args.limit)
     folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)
-    pages = [] if args.html is None else outputs.page_paths(args, folder, *read)
-    about = settings_flags.about_files(args, SYSTEM.settings, files_read)
-    with outputs.open_page(pages) as browser:
-        scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
-        report = run_declared(
-            SYSTEM,
-            endpoint or scorer,
-            entries,
-            settings,
-            about={
-                "limit": args.limit,
-                "questions": remote.displayed(args.input),
-                "questions_sha256": files_read.digest(args.input),
-                **about,
-            },
-        )
-        if browser:
-            browser.write(report.html())
-        files_read.check_unchanged()
-    paths = _write(folder, KINDS[settings.mode], args, report)
-    manifest = outputs.write_manifest(
-        args, scorer, paths[0], report, files=paths[:2], files_read=files_read, **about
-    )
-    messages.print_findings(report)
-    return messages.close_run(args, report, SYSTEM.what, [*paths, *pages, manifest], scorer)
+    pages = [] if args.html is None else outputs.page_paths(args, folder, *setup.inputs)
+    with execute.scratch(folder / "records") as records:
+        with outputs.open_page(pages) as browser:
+            report = run_system(
+                SYSTEM,
+                setup.load(folder),
+                items,
+                setup.settings,
+                records,
+                about={
+                    "limit": args.limit,
+                    "questions": remote.displayed(args.input),
+                    "questions_sha256": setup.files_read.digest(args.input),
+                    **setup.about,
+                },
+            )
+            if browser:
+                browser.write(report.html())
+            setup.files_read.check_unchanged()
+        paths = _write(folder, KINDS[setup.settings.mode], args, report)
+        facts = {**setup.facts(), **execute.input_facts(args, setup.files_read)}
+        manifest = execute.write_manifest(vars(args), paths[0], report, facts, paths)
+        return messages.close(args, report, [*paths, *pages, manifest], setup.scorer)
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
     ending = f"{run_files.model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    data = "".join(json_parts(report.data() | {"questions": report.records}))
     parts = [
         RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        RunFile(f"eval_results_{kind}{ending}", ".json", report.json()),
+        RunFile(f"eval_results_{kind}{ending}", ".json", data),
     ]
     if args.html is None and not args.no_html:
         parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))

@@ -19,7 +19,7 @@ from jaxscore.cli.model_flags import model_options
 from jaxscore.errors import InputError
 from jaxscore.io import streams
 from jaxscore.report.markdown import LEFT, aligned
-from jaxscore.systems.settings import ScoringSettings
+from jaxscore.shell.settings import ScoringSettings
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

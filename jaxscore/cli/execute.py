@@ -29,32 +29,82 @@ from jaxscore.io.tables import TABLE_FORMS
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, read_file, with_examples
+from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import System
-from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
 ABOUT = "about"  # field of a manifest: `Report.about`
 
 
+class Setup:
+    """What a run knows before it has items: its settings, the files that it reads, its endpoint.
+
+    Attributes:
+        inputs: files that the run reads, those of its settings too.
+        files_read: the same, as they are before the run.
+        about: entries of the report's settings about files of its settings.
+        scorer: the loaded model; None before `load`, and if none is loaded.
+    """
+
+    def __init__(self, system: System, args: argparse.Namespace, *inputs: Path) -> None:
+        """Read the settings.
+
+        Args:
+            inputs: files that the run reads.
+
+        Raises:
+            InputError: --output would replace an input; settings that cannot be used, or that an
+                endpoint does not support.
+        """
+        self._system, self._args = system, args
+        self._files = settings_flags.input_files(args, system.settings)
+        self.inputs = (*inputs, *self._files.values())
+        if args.output is not None:
+            outputs.check_outputs([args.output], *self.inputs)  # before one of them is read
+        self.files_read = InputFiles(self.inputs)
+        self.settings: Any = with_examples(
+            system, system.settings(**settings_flags.values(args, system.settings))
+        )
+        self.about = settings_flags.about_files(args, system.settings, self.files_read)
+        self._endpoint = None
+        if isinstance(self.settings, PromptSettings):
+            self._endpoint = api_endpoint(args, args.api_base, self.settings)
+        self.scorer: Any = None
+
+    def load(self, *files: Path, model: str | None = None) -> Any:
+        """Load the model, unless the system needs none or an endpoint has it.
+
+        Args:
+            files: what the run writes, as of `model_flags.load_scorer`.
+            model: its name; None for --model.
+        """
+        args, needs = self._args, self._system.needs(self.settings)
+        if needs and self._endpoint is None:
+            generates, name = "generates" in needs, str(model or args.model)
+            self.scorer = model_flags.load_scorer(args, name, *files, generates=generates)
+            args.part.check_dtype(self.scorer)
+        return self._endpoint or self.scorer
+
+    def made(self) -> dict[str, Any]:
+        """Describe what decides the records; see `made_of`."""
+        digests = {flag: self.files_read.digest(path) for flag, path in self._files.items()}
+        return made_of(self._args, digests, self.scorer)
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of the settings, and of a loaded model and its machine."""
+        facts = {} if self.scorer is None else model_facts(self.scorer)
+        return {MADE: self.made(), **facts}
+
+
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, score and write; nothing is left behind if the input is unusable."""
     # Over 60 lines: the order of these steps is what a killed or repeated run relies on.
-    named = settings_flags.input_files(args, system.settings)
-    places = (args.input, args.part.beside, *named.values())
-    inputs = [path for path in places if path is not None]
-    if args.output is not None:
-        outputs.check_outputs([args.output], *inputs)  # before one of them is read
-    files_read = InputFiles(inputs)
-    settings = with_examples(
-        system, system.settings(**settings_flags.values(args, system.settings))
-    )
-    about = settings_flags.about_files(args, system.settings, files_read)
-    endpoint = None
-    if isinstance(settings, PromptSettings):
-        endpoint = api_endpoint(args, args.api_base, settings)
+    beside = args.part.beside
+    setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
+    settings, files_read = setup.settings, setup.files_read
     try:
         items = read_file(
             system,
@@ -67,35 +117,35 @@ def run(system: System, args: argparse.Namespace) -> int:
     except NoItems:
         if not args.part.prefix:
             raise
-        return _finish_empty(system, args, settings, files_read)
+        return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
-    reports = report_files(system, args, settings, output, *inputs)
+    reports = report_files(system, args, settings, output, *setup.inputs)
     files = [output, *reports.paths]
-    digests = {flag: files_read.digest(path) for flag, path in named.items()}
-    scorer: Any = None
     model_name = _model_name(system, args, items)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
     known = (earlier.manifest or {}) if earlier.is_complete else {}
 
     def metadata() -> dict[str, str]:
-        return table_metadata(made_of(args, digests, scorer))
+        return table_metadata(setup.made())
 
     is_direct = takes_lines(system, output) and not getattr(settings, "audit_noise", 0)
     with atomic(output) as file, scratch(output) as records, reports.opened() as write_reports:
-        if system.needs(settings) and endpoint is None and not earlier.is_complete:
-            generates = "generates" in system.needs(settings)
-            scorer = model_flags.load_scorer(args, str(model_name), *files, generates=generates)
-            args.part.check_dtype(scorer)
-            earlier.check_model(items, settings, scorer)
+        lm = None if earlier.is_complete else setup.load(*files, model=model_name)
+        if setup.scorer is not None:
+            earlier.check_model(items, settings, setup.scorer)
         records.tee = file.buffer if is_direct else None
         try:
             report = run_system(
                 system,
-                endpoint or scorer,
+                lm,
                 items,
                 settings,
                 records,
-                about={**known.get(ABOUT, {}), **outputs.about_input(args, files_read), **about},
+                about={
+                    **known.get(ABOUT, {}),
+                    **outputs.about_input(args, files_read),
+                    **setup.about,
+                },
             )
         except NothingUsable as problem:
             raise NothingUsable(f"{args.input}: {problem}") from None
@@ -113,17 +163,11 @@ def run(system: System, args: argparse.Namespace) -> int:
     if earlier.is_complete:
         print(f"nothing was left to do in {output}")
     if not earlier.is_unchanged():
-        made = made_of(args, digests, scorer)
+        written = {**known, **setup.facts(), **input_facts(args, files_read)}
         if MADE in known:
-            made |= {name: known[MADE][name] for name in OF_THE_MODEL}
-        written = {
-            **known,
-            MADE: made,
-            **input_facts(args, files_read),
-            **({} if scorer is None else model_facts(scorer)),
-        }
+            written[MADE] |= {name: known[MADE][name] for name in OF_THE_MODEL}
         files.append(write_manifest(vars(args), output, report, written, reports.paths))
-    return messages.close(args, report, files, scorer)
+    return messages.close(args, report, files, setup.scorer)
 
 
 def _output(system: System, args: argparse.Namespace, items: Items, settings: Any) -> Path:
@@ -284,17 +328,14 @@ def write_manifest(
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
     """What a manifest says of an output and of the JSON file of its report."""
-    data = [output, *(path for path in reports if path.suffix == ".json")]
-    return {
-        path.name: output_facts(path, len(report.records) if path == output else None)
-        for path in data
-    }
+    facts = {path.name: output_facts(path) for path in reports if path.suffix == ".json"}
+    n_records = None if output in reports else len(report.records)
+    return {output.name: output_facts(output, n_records), **facts}
 
 
-def _finish_empty(
-    system: System, args: argparse.Namespace, settings: Any, files_read: InputFiles
-) -> int:
+def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int:
     """Finish a shard without an item: an output without records, a manifest and no report."""
+    settings, files_read = setup.settings, setup.files_read
     files_read.check_unchanged()
     run_files.remove_manifest(args.output)
     with atomic(args.output) as file, scratch(args.output) as records:
@@ -303,9 +344,7 @@ def _finish_empty(
         write_records(file, args.output, report, columns, args.input)
         reports = outputs.report_paths(args.output)
         outputs.remove([*reports, reports[0].with_suffix(".html")])  # of an earlier input
-    named = settings_flags.input_files(args, system.settings)
-    made = made_of(args, {flag: files_read.digest(path) for flag, path in named.items()})
-    facts = {outputs.IS_EMPTY: True, MADE: made, **input_facts(args, files_read), "failed": 0}
+    facts = {outputs.IS_EMPTY: True, **setup.facts(), **input_facts(args, files_read), "failed": 0}
     facts |= {FACTS: Facts().to_json(), ABOUT: {}}
     if processes.is_first():
         facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}

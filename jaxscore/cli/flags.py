@@ -15,7 +15,7 @@ from typing import Any, Literal
 from jaxscore.errors import InputError
 from jaxscore.io import remote, streams
 from jaxscore.io.local_path import ADDRESS, check_local, local_path
-from jaxscore.systems.settings import SettingField, fields_of
+from jaxscore.shell.settings import SettingField, fields_of
 
 FLAG = "flag"  # key of a field's metadata
 SWITCH, ONE, MAYBE, ANY, SOME = "0", "1", "?", "*", "+"  # how many words follow a flag

@@ -24,9 +24,9 @@ from jaxscore.endpoints import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpo
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights.folder import resolve
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems import rag
 from jaxscore.systems.rag import bem, experiment_folder, judge
-from jaxscore.systems.settings import MODEL_GROUP
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

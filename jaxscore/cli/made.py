@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.io import run_files
 from jaxscore.models.weights.folder import resolve
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 from jaxscore.version import NUMBERS
 
 MADE = "made"  # field of a manifest

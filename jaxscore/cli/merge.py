@@ -44,10 +44,11 @@ from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, TABLE_FORMS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
+from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
 from jaxscore.shell.system import Record, System
-from jaxscore.systems.system import SYSTEMS, declaration
+from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
 Put the outputs of all shards into one file, as one run would have written it.
@@ -231,7 +232,10 @@ def add_records(records: Records, path: Path, system: System, settings: Any) -> 
         InputError: it cannot be read, or a line is no record.
     """
     if form_of(path) in (*TABLE_FORMS, ".json"):
-        records.extend(read_records(path, system, settings))
+        numbered = [field for field, _ in metadata_of(system.record, Place)]
+        for record in read_records(path, system, settings):
+            record.update((name, len(records)) for name in numbered if name in record)
+            records.append(record)
         return
     with open_binary(path) as lines:
         for number, line in enumerate(lines, start=1):

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
 from jaxscore.shell.report import Report as NewReport
-from jaxscore.systems.rounding_audit import Noise
+from jaxscore.shell.rounding_audit import Noise
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -78,16 +79,18 @@ def close(
     files: Iterable[Path],
     scorer: "Scorer | None" = None,
     of_files: str = "",
+    lines: Iterable[str] = (),
 ) -> int:
     """Print findings, remarks and the closing block of a finished run; returns the exit code.
 
     Args:
         files, scorer: as of `print_closing_block`.
         of_files: what follows the number of items, such as " of 3 files".
+        lines: what a command prints of its items, after the findings.
     """
     found, boundary = report.found, report.boundary_lines()
     _print_titled(_titled("finding", report.findings))
-    for line in found.lines:
+    for line in itertools.chain(found.lines, lines):
         print(line)
     print_remarks(args, report.remarks)
     is_audited = getattr(report.chosen, "audit_noise", 0) > 0 or report.facts.noise is not None

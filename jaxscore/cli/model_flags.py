@@ -22,7 +22,7 @@ from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.systems.settings import MODEL_GROUP
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.text import tokenizer_files
 
 if TYPE_CHECKING:  # importing it imports JAX

@@ -4,14 +4,17 @@ import argparse
 import dataclasses
 import functools
 import hashlib
+import inspect
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli import (
+    execute,
     messages,
     model_flags,
     outputs,
@@ -22,16 +25,16 @@ from jaxscore.cli import (
 from jaxscore.cli.app import Command
 from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
-from jaxscore.evaluate import run_declared
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
-from jaxscore.io.input_files import InputFiles
+from jaxscore.io.json_output import json_parts
 from jaxscore.io.records import csv_line
-from jaxscore.systems.entries import read_objects, with_examples
-from jaxscore.systems.probsem import SYSTEM, load
+from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.items import Items
+from jaxscore.shell.report import Report
+from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
-from jaxscore.systems.probsem.suite import read_suite_file, suite_files
-from jaxscore.systems.settings import MODEL_GROUP
+from jaxscore.systems.probsem.suite import load, suite_files
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -82,7 +85,13 @@ def command() -> Command:
         *options_of(shards.ShardFlags),
     ]
     return shards.command(
-        SYSTEM.name, SYSTEM.help, options, run, _run_file, is_array=True, column=()
+        SYSTEM.name,
+        f"{inspect.getdoc(SYSTEM)}\n",
+        options,
+        run,
+        functools.partial(execute.run, SYSTEM),
+        is_array=True,
+        column=(),
     )
 
 
@@ -137,12 +146,6 @@ def _folder(args: argparse.Namespace, name: str) -> Path:
     return folder
 
 
-def _run_file(args: argparse.Namespace) -> int:
-    """Evaluate the suite of one file."""
-    read_rows = functools.partial(read_suite_file, n_contexts=args.limit)
-    return system_command.run(dataclasses.replace(SYSTEM, read_rows=read_rows), args)
-
-
 def _run_published(args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     inputs = suite_files(args.input_dir, args.prompt, args.test)
@@ -151,58 +154,56 @@ def _run_published(args: argparse.Namespace) -> int:
     streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings).values())
-    files_read = InputFiles(read)
     pages = outputs.page_paths(args, paths[2], *read)
     paths += pages
     outputs.check_outputs(paths, *read, flag="--output-dir")
-    settings = with_examples(
-        SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
-    )
-    about = settings_flags.about_files(args, SYSTEM.settings, files_read)
-    endpoint = system_command.api_endpoint(args, args.api_base, settings)
-    suite = load(args.input_dir, args.prompt, args.test, args.limit)
-    entries = read_objects(SYSTEM, suite, settings)
-    with (
-        atomic(paths[0]) as table,
-        atomic(paths[1]) as data,
-        atomic(paths[2]) as page,
-        outputs.open_page(pages) as browser,
-    ):
-        scorer = None
-        if endpoint is None:
-            scorer = model_flags.load_scorer(
-                args, args.model, args.output_dir, *paths, generates=False
+    setup = execute.Setup(SYSTEM, args, *inputs)
+    suite = load(args.input_dir, args.prompt, args.test)
+    items = Items(SYSTEM, suite.rows, setup.settings, limit=args.limit)
+    SYSTEM.check(items, setup.settings)
+    with execute.scratch(paths[0]) as records:
+        with (
+            atomic(paths[0]) as table,
+            atomic(paths[1]) as data,
+            atomic(paths[2]) as page,
+            outputs.open_page(pages) as browser,
+        ):
+            report = run_system(
+                SYSTEM,
+                setup.load(args.output_dir, *paths),
+                items,
+                setup.settings,
+                records,
+                about={
+                    "prompt": args.prompt,
+                    "test": args.test,
+                    "limit": args.limit,
+                    "prompt_sha256": setup.files_read.digest(inputs[0]),
+                    "test_sha256": setup.files_read.digest(inputs[1]),
+                    **setup.about,
+                },
             )
-        report = run_declared(
-            SYSTEM,
-            endpoint or scorer,
-            entries,
-            settings,
-            about={
-                "prompt": args.prompt,
-                "test": args.test,
-                "limit": args.limit,
-                "prompt_sha256": files_read.digest(inputs[0]),
-                "test_sha256": files_read.digest(inputs[1]),
-                **about,
-            },
+            columns = ("text", "query", "logp", "score")
+            table.write(csv_line(columns))
+            for row in itertools.chain.from_iterable(map(SYSTEM.rows, report.records)):
+                table.write(csv_line([row[name] for name in columns]))
+            data.writelines(json_parts(report.data() | {"contexts": report.records}))
+            page.write(report.markdown())
+            if browser:
+                browser.write(report.html())
+            setup.files_read.check_unchanged()
+        manifest = execute.write_manifest(vars(args), paths[0], report, setup.facts(), paths)
+        return messages.close(
+            args, report, [*paths, manifest], setup.scorer, lines=_printed(report)
         )
-        columns = ("text", "query", "logp", "score")
-        table.write(csv_line(columns))
-        for row in report.evaluation.rows:
-            table.write(csv_line([row[name] for name in columns]))
-        data.write(report.json())
-        page.write(report.markdown())
-        if browser:
-            browser.write(report.html())
-        files_read.check_unchanged()
-    manifest = outputs.write_manifest(args, scorer, paths[0], report, files=paths[:2], **about)
-    messages.print_findings(report)
-    for record in report.items:
+
+
+def _printed(report: Report) -> Iterator[str]:
+    """Each scored context, then the accuracy, as the published script prints them."""
+    for record in report.records:
         if "error" not in record:
-            print(many_lines(sample_text(record)))
-    print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
-    return messages.close_run(args, report, SYSTEM.what, [*paths, manifest], scorer)
+            yield many_lines(sample_text(record))
+    yield summary_text(report.summary["accuracy"], report.summary["n_without_answer"])
 
 
 def run_name(prompt: str, test: str, model: str, *flags: str) -> str:

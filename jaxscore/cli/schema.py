@@ -20,16 +20,10 @@ import numpy as np
 from jaxscore.cli.app import Command
 from jaxscore.cli.flags import flag, options_of
 from jaxscore.io.json_output import json_text
-from jaxscore.systems.settings import SettingField, fields_of
-from jaxscore.systems.system import (
-    SYSTEMS,
-    Decision,
-    Metric,
-    System,
-    declaration,
-    metadata_of,
-    per_token_fields,
-)
+from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
+from jaxscore.shell.settings import SettingField, fields_of
+from jaxscore.shell.system import System
+from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.

@@ -9,7 +9,7 @@ from jaxscore.cli.flags import flag_name
 from jaxscore.errors import InputError, near
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.streams import form_of
-from jaxscore.systems.settings import FileFlag, SettingField, fields_of
+from jaxscore.shell.settings import FileFlag, SettingField, fields_of
 
 
 def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
 from jaxscore.shell.system import System
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
 SIGNS = "*?["  # of a pattern

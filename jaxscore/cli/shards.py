@@ -38,10 +38,9 @@ from jaxscore.io import processes, remote, run_files, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
-from jaxscore.io.tables import is_dataset
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.shell.system import System
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 
 RunCommand = Callable[[argparse.Namespace], int]
 DESCRIPTION = """\
@@ -213,9 +212,7 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     if remote.address_of(source) is not None:
         is_folder = isinstance(source, Folder)
     else:
-        # Its own reader may take a folder of texts.
-        is_own = type(declaration(args.command)).read is not System.read
-        is_folder = source.is_dir() and not is_own and not is_dataset(source)
+        is_folder = source.is_dir() and not declaration(args.command).takes_folder(source)
     if is_folder:
         raise InputError(
             f"--input {remote.displayed(source)}: found a folder, whose files give one output "

@@ -19,9 +19,9 @@ from jaxscore.cli.flags import (
 )
 from jaxscore.cli.model_flags import ModelSpec, PairSpec, model_options
 from jaxscore.io import records as record_files
+from jaxscore.shell.prompts import PromptSettings
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.shell.system import System
-from jaxscore.systems.prompt_settings import PromptSettings
-from jaxscore.systems.settings import MODEL_GROUP
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint

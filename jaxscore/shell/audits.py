@@ -21,9 +21,9 @@ from jaxscore.io import interrupts
 from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LM, LocalLM
 from jaxscore.shell.items import Items
+from jaxscore.shell.prompts import NO_LAYOUTS
+from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
 from jaxscore.shell.system import Aside, System, units
-from jaxscore.systems.prompt_settings import NO_LAYOUTS
-from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request

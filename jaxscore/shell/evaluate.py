@@ -43,7 +43,7 @@ def run_system(
     needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
-    elif not isinstance(lm, system.source):
+    elif not system.needs(settings) and not isinstance(lm, system.source):
         raise InputError(_wrong_source(system, lm))
     started = time.perf_counter()
     watched = AuditedLM(lm, settings) if needs else lm

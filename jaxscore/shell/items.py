@@ -15,9 +15,9 @@ from jaxscore.errors import InputError, NoItems, NothingUsable, one_line
 from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
+from jaxscore.shell.prompts import PromptSettings
+from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System
-from jaxscore.systems.prompt_settings import PromptSettings
-from jaxscore.systems.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,13 +10,13 @@ from jaxscore.analysis import margins
 from jaxscore.io.json_output import json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import NO_SHARING, Effect, Facts
+from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
+from jaxscore.shell.prompts import OWN_EXAMPLES
 from jaxscore.shell.records import Records, View
 from jaxscore.shell.rendered import Rendered
+from jaxscore.shell.rounding_audit import Noise
+from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Record, Summary, System, unit_fields, units
-from jaxscore.systems.prompt_settings import OWN_EXAMPLES
-from jaxscore.systems.rounding_audit import Noise
-from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import Decision, NoiseFloor, metadata_of
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records

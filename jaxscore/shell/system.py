@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_rows
-from jaxscore.systems.settings import Settings
-from jaxscore.systems.system import (
+from jaxscore.io.tables import is_dataset
+from jaxscore.shell.fields import (
     Compared,
     PublishedFlags,
     arrow_type,
     metadata_of,
     per_token_fields,
 )
+from jaxscore.shell.settings import Settings
 from jaxscore.types.requests import Request
 
 if TYPE_CHECKING:
@@ -171,6 +172,10 @@ class System:
             columns, lists: as of `io.items.read_rows`.
         """
         return read_rows(path, columns, lists)
+
+    def takes_folder(self, path: Path) -> bool:
+        """Return True if a folder is one input, as of `read`; its files are inputs otherwise."""
+        return is_dataset(path)
 
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
         """The objects that Python gives, as the input file has them.

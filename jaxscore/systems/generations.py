@@ -10,9 +10,9 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import named
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
+from jaxscore.shell.settings import MODEL_GROUP, Settings, setting
 from jaxscore.shell.system import Record, System
 from jaxscore.systems.drawn_tokens import OUTPUTS, PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of_text
-from jaxscore.systems.settings import MODEL_GROUP, Settings, setting
 from jaxscore.text.chat_template import Message
 from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import GenerationRequest

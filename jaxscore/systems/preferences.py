@@ -24,11 +24,11 @@ import numpy as np
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.shell.fields import Metric
 from jaxscore.shell.items import Entry
+from jaxscore.shell.settings import Settings as BaseSettings
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary, System, failed
-from jaxscore.systems.settings import Settings as BaseSettings
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Metric
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.result_assembly import NOT_FINITE

@@ -17,9 +17,9 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, name_of
-from jaxscore.systems.settings import setting
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder
@@ -324,6 +324,15 @@ class Sample(GeneratingSystem):
         names = [name for name in Record.__annotations__ if name in texts and name != "error"]
         own = {"chat_history": history(prompt.text), **{name: texts[name] for name in names}}
         return {**_with_id(prompt), **own}
+
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One row per sample; one for a prompt without any."""
+        own = {"prompt": record.get(PROMPT), "error": record.get("error")}
+        pairs = zip(record["output"], record.get("finish", []), strict=True)
+        rows = [
+            {"sample": k, "text": text, "finish": end} for k, (text, end) in enumerate(pairs, 1)
+        ]
+        return [{**own, **row} for row in rows or [{"sample": None, "text": None, "finish": None}]]
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Count the samples, and what ended them."""

@@ -12,12 +12,12 @@ from typing import Any, TypedDict
 from jaxscore.errors import InputError
 from jaxscore.io.items import named, read_lenient_rows
 from jaxscore.io.json_input import json_kind
+from jaxscore.shell.fields import PublishedFlags
 from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import PublishedFlags
 from jaxscore.text import chat_template
 from jaxscore.types.results import Generated
 
@@ -286,6 +286,17 @@ class UscGenerate(GeneratingSystem):
         own = {"session_id": session, **texts, **prompt.added, "output": texts["output"]}
         own = {name: own[name] for name in Record.__annotations__ if name in own}
         return own | {name: value for name, value in prompt.fields.items() if name not in own}
+
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One row."""
+        return [
+            {
+                "item": record.get("session_id", record.get("id")),
+                "responses": len(record["responses"]),
+                "reply": record["output"][0] if record["output"] else None,
+                "error": record.get("error"),
+            }
+        ]
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """Count the replies."""

@@ -117,7 +117,7 @@ def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tm
     for name in ("model", "dtype", "device", "boundary", "seed", "date", "jaxscore", "jax"):
         assert f"| {name} | " in report
     audit = results["boundary_audit"]
-    assert audit["n_answers"] == sum(len(q["answers"]) for q in results["questions"])
+    assert audit["n_requests"] == sum(len(q["answers"]) for q in results["questions"])
     assert set(audit["changed"]) == {"separate", "upstream"}
     assert f"`upstream` would change {audit['changed']['upstream']} of them" in report
     ece = results["calibration"]["ece"]
@@ -247,12 +247,9 @@ def test_questions_that_cannot_be_quizzes_are_listed(run, models, writes, place)
     assert "failed: in.jsonl:2 'Too many?': 27 options, and there are letters for 26" in err
     assert "failed: in.jsonl:3 'None?': no answer is correct among those" in err
     report, results = found(folder, "mcq_")
-    assert [one["name"] for one in results["failures"]] == [
-        "in.jsonl:2 'Too many?'",
-        "in.jsonl:3 'None?'",
-    ]
+    assert [one["name"] for one in results["failures"]] == ["line 2", "line 3"]
     assert "## Failed: 2 questions, in no mean" in report
-    assert len(results["questions"]) == 1
+    assert ["error" in one for one in results["questions"]] == [False, True, True]
 
 
 def test_nothing_but_failures(run, models, writes, place):
@@ -263,7 +260,7 @@ def test_nothing_but_failures(run, models, writes, place):
     assert "result   no question was answered\n" in out
     assert "1 failed, the others are kept" in err
     _, results = found(folder, "mcq_")
-    assert results["questions"] == []
+    assert [one["line"] for one in results["questions"] if "error" in one] == [1]
     assert results["summary"]["overall"]["accuracy"] == NOTHING
     long = {**GOOD, "main_question": " and" * 1100}
     folder = place(long)
@@ -296,8 +293,9 @@ def test_bad_lines_fail_alone_and_hostile_texts_are_scored(run, models, place):
     assert "failed: in.jsonl:5 'Which city?': answer_types has 1 entries" in err
     assert "2 failed, the others are kept" in err
     report, results = found(folder, "full_")
-    assert [question["line"] for question in results["questions"]] == [2, 4]
-    assert results["questions"][1]["question"] == hostile["main_question"]
+    questions = {one["line"]: one for one in results["questions"]}
+    assert [line for line, one in questions.items() if "error" in one] == [3, 5]
+    assert questions[4]["question"] == hostile["main_question"]
     mean = results["summary"]["overall"]["brier"]["mean"]
     assert re.search(r"Overall\W+([0-9]+\.[0-9]+)", report).group(1) == f"{mean:.6f}"
     for raw in ("<script>", "\u202e", "\x1b", "\n# Overall"):
@@ -309,7 +307,7 @@ def test_remarks_are_told_and_kept(run, models, place):
                     "answer_probabilities": [0.0, 0.0, 0.0]})  # fmt: skip
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--full-eval")
     assert code == 0
-    assert "in.jsonl:1 'Which city?': answer 'Oslo' occurs more than once" in err
+    assert "line 1: answer 'Oslo' occurs more than once" in err
     report, results = found(folder, "full_")
     assert len(results["remarks"]) == 2
     assert "## Remarks" in report
@@ -422,8 +420,8 @@ def test_top_accuracy_is_over_questions_that_have_a_right_answer(run, models, pl
     assert re.search(
         r"^\| Overall \|.* \| 4 \| [01]\.\d+ \| 0\.\d+ to [01]\.\d+ \| 2 \|$", report, re.M
     )
-    assert "in.jsonl:3 'Which city?': no answer is correct, so" in err
-    assert "in.jsonl:4 'Which city?': no answer has probability 1; top accuracy leaves" in err
+    assert "line 3: no answer is correct, so" in err
+    assert "line 4: no answer has probability 1; top accuracy leaves" in err
 
 
 def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, models, writes, place):
@@ -454,7 +452,7 @@ def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, mode
         (("--mcq", "--boundary", "upstream"), "setting boundary: of no effect in mode mcq"),
         (("--no-shuffle",), "setting shuffle: of no effect in mode sample, only in mcq"),
         (("--full-eval", "--include-negation"), "setting include_negation: of no effect in mode"),
-        (("--no-metadata",), "setting metadata: of no effect, no question has a metadata_frame"),
+        (("--no-metadata",), "setting metadata: of no effect, none of 1 questions has a metadata"),
     ],
 )
 def test_flags_of_no_effect_are_told(run, models, writes, place, words, reported):
@@ -481,12 +479,12 @@ def test_every_spelling_of_the_places(run, models, place):
         assert (code, err) == (0, ""), words
         assert found(folder / str(k))[1]["settings"]["questions"] == str(path)
     for words, message in (
-        ((QWEN, path, "--model", "other"), "--model: 'other' is one too many: MODEL is"),
+        ((QWEN, path, "--model", "other"), "is one too many: MODEL is"),
         (
             (QWEN, path, "--input", "other"),
-            "--questions: 'other' is one too many: QUESTIONS.jsonl is",
+            "is one too many: MODEL is",
         ),
-        (("--model", "other", QWEN, path), "is one too many: QUESTIONS.jsonl is"),
+        (("--model", "other", QWEN, path), "is one too many: MODEL is"),
         ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
         (("--input", path), "MODEL is missing; give it by its place or by --model"),
         (("--input", path, QWEN), "--input takes all words after it, so give MODEL before it"),

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.engine.generation import Generator
-from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
+from jaxscore.shell.audits import NO_SHARING
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 from tests.cli.conftest import strict
 from tests.conftest import CASES
@@ -88,7 +88,7 @@ def test_full_eval(run, url, tmp_path, boundary):
     words = ("--full-eval", "--api-base", url, "--boundary", boundary)
     code, out, err = run("chronologic", "served/tiny:1", plain, *words)
     assert code == 0
-    assert err.count(NO_BLANKS_REMARK) == (boundary == "upstream")  # joint reads the blank already
+    assert err.count(NO_SHARING) == (boundary == "upstream")  # joint reads the space already
     assert "result   overall Brier 0." in out
     assert out.startswith(f"done     {len(chosen)} questions, 0 failed\n")
     report, record = results(tmp_path, "full_")

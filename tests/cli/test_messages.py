@@ -10,7 +10,7 @@ import pytest
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.cli import messages
-from jaxscore.systems.rounding_audit import Noise, Spread
+from jaxscore.shell.rounding_audit import Noise, Spread
 from tests.cli.conftest import QWEN
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.systems.rounding_audit import OtherLayouts, Spread
+from jaxscore.shell.rounding_audit import OtherLayouts, Spread
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 

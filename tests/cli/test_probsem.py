@@ -11,7 +11,8 @@ import pytest
 from jaxscore.cli import model_flags
 from jaxscore.cli import probsem as command
 from jaxscore.cli.listing import parser
-from jaxscore.systems import scoring_run
+from jaxscore.shell import evaluate
+from jaxscore.shell.audits import Effect
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 
@@ -107,10 +108,14 @@ def test_what_is_printed(run, models, tmp_path):
 
 
 def test_a_finding_is_printed_before_every_context(run, models, tmp_path, monkeypatch):
-    """Of the blank: every query is made to be raised by it."""
-    monkeypatch.setattr(scoring_run, "blank_record", lambda *_: {"finding": "With a blank 2"})
-    out = run(*flags(INPUTS, tmp_path)).out
-    assert out.splitlines()[:2] == ["finding  With a blank 2", command.RULE]
+    """Of the space: every query is made to be raised by it."""
+    effect = Effect(4, {"as_published": 0.5, "with_blank": 2.0}, n_answers=8, n_raised=8)
+    monkeypatch.setattr(evaluate, "effects_of", lambda *_: {"blank": effect})
+    found, rule, *_ = run(*flags(INPUTS, tmp_path)).out.splitlines()
+    assert found.startswith(
+        "finding  With a space before the answer the accuracy is 2 instead of 0.5; see"
+    )
+    assert rule == command.RULE
 
 
 def test_a_suite_of_which_nobody_knows_the_answers(run, models, tmp_path):
@@ -145,8 +150,8 @@ def test_bad_contexts_fail_alone(run, models, suite):
     folder = suite(context=contexts)
     code, out, err = run(*flags(folder, folder / "out", "--quiet"))
     assert code == 1
-    assert 'failed: context 2: no field "expected"' in err
-    assert "failed: context 4: found None, expected an object" in err
+    assert "failed: context 2 'no expected': no field \"expected\"" in err
+    assert "failed: context 4: found null, expected an object" in err
     assert re.search(r"failed: context 3 ' and.*'…: query 0 'True': .*1024 positions", err)
     assert "3 failed, the others are kept" in err
     assert len(table(folder / "out")) == 2

@@ -464,6 +464,7 @@ def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch):
     # The prompt's last token is fed with the first step.
     assert (forest.n_nodes, forest.n_input_tokens) == (n_tokens - 1, 8 * n_tokens)
     assert found.summary["n_samples"] == found.summary["n_ended_by_length"] == 8
+    assert [row["sample"] for row in found.declared.rows(one)] == [*range(1, 9)]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore.cli.schema import DIALECT, schema_of
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.system import SYSTEMS, declaration
+from jaxscore.systems import SYSTEMS, declaration
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import ROOT
 from tests.systems.json_schemas import check, config, problems, rows_of_config

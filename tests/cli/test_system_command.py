@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
 
 from jaxscore.cli import model_flags
 from jaxscore.report.html.strips import MISSING
-from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
 from tests.cli.conftest import strict
 from tests.conftest import CASES
 from tests.endpoints.model_server import ModelServer

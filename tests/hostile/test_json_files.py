@@ -13,6 +13,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
 from jaxscore.shell.items import item_of, read_file
+from jaxscore.shell.prompts import PromptSettings, read_example_rows
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
@@ -22,7 +23,6 @@ from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import SYSTEM as PROBSEM
 from jaxscore.systems.probsem import repeated_queries
 from jaxscore.systems.probsem.suite import load as load_suite
-from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.systems.score import SYSTEM as SCORE
 from jaxscore.systems.selection.select_and_vote import SELECT

@@ -6,13 +6,13 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxscore.systems.audits import BoundaryAudit
+from jaxscore.systems.scoring_run import ScoringRun
 
 from jaxscore.errors import LONGEST, UNPRINTABLE, InputError, many_lines, one_line
 from jaxscore.report import sections
 from jaxscore.report.markdown import cell, table, text
-from jaxscore.systems.audits import BoundaryAudit
 from jaxscore.systems.rag.results_table import markdown
-from jaxscore.systems.scoring_run import ScoringRun
 from tests.cli.conftest import QWEN
 from tests.hostile.inputs import HALF_PAIR, HOSTILE, TEXTS, any_texts, put
 from tests.report.html.made import tree

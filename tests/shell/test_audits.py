@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from jaxscore import InputError, Request, evaluate
 from jaxscore.shell.audits import AuditedLM, Effect, Facts
+from jaxscore.shell.rounding_audit import Noise, Spread
 from jaxscore.shell.system import Aside
 from jaxscore.systems.choose import Settings
-from jaxscore.systems.rounding_audit import Noise, Spread
 
 COUNTS = st.dictionaries(st.sampled_from(["a {n}", "b"]), st.integers(0, 9)).map(Counter)
 NUMBERS = st.integers(-50, 50).map(float)

@@ -9,8 +9,8 @@ import pytest
 from jaxscore.errors import InputError, NoItems
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.made import check_made
+from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import PAGE, Layout, Summary, System
-from jaxscore.systems.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items, list_fields
 from jaxscore.shell.made import record_facts
 from jaxscore.shell.records import Records
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 
 
 def checked_items(system, source, *, limit=None, columns=None, **options):

@@ -5,7 +5,7 @@ Also reads the files of configs/, whose inputs have to fit.
 
 import yaml
 
-from jaxscore.systems.system import declaration
+from jaxscore.systems import declaration
 from tests.conftest import ROOT
 
 KINDS = {

@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from jaxscore.systems.audits import Answers
 from transformers import AutoTokenizer
 
 from jaxscore import Request, Scorer, evaluate
 from jaxscore.io.json_input import read_jsonl
 from jaxscore.systems import audits, scoring_run
-from jaxscore.systems.audits import Answers
 from jaxscore.systems.probsem.suite import load
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import failed

@@ -7,11 +7,11 @@ from math import log
 
 import numpy as np
 import pytest
+from jaxscore.systems.entries import read_objects, with_examples
 
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
 from jaxscore.systems import chronologic
-from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT
 from tests.conftest import CASES
 

@@ -91,7 +91,7 @@ def test_half_a_surrogate_pair_given_in_python():
     for bad in ({"prompt": half}, {"messages": [{"role": "user", "content": half}]}):
         _, failed = prompts([{"prompt": "a"}, bad])
         assert "contains a lone surrogate (invalid Unicode)" in failed.error
-    with pytest.raises(InputError, match="item 2: found a string, expected an object"):
+    with pytest.raises(InputError, match="item 2 is a string, expected an object"):
         prompts([{"prompt": "a"}, "b"])
 
 

@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
+from jaxscore.systems.scoring_run import ScoringRun
 
 from jaxscore import InputError, Request
 from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.shell.settings import ScoringSettings
 from jaxscore.systems import audits
-from jaxscore.systems.scoring_run import ScoringRun
-from jaxscore.systems.settings import ScoringSettings
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import LabelRequest
 

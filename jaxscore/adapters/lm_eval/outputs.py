@@ -166,7 +166,7 @@ def audit_noise(
     sequences: Sequence[TokenSequence],
     totals: Sequence[float],
 ) -> dict[str, Any]:
-    """Score some requests again in other layouts, see `jaxscore.systems.rounding_audit`.
+    """Score some requests again in other layouts, see `jaxscore.shell.rounding_audit`.
 
     A document is undecided if its two best choices are closer than twice the largest spread.
 

@@ -22,12 +22,12 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Decision, Metric
 from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import Aside, Summary, System, failed
 from jaxscore.systems.choose.report import report
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 

@@ -19,16 +19,16 @@ from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_output import where
 from jaxscore.lm import require_local
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared
 from jaxscore.shell.items import Items
+from jaxscore.shell.prompts import AnswerSettings, Example
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
 from jaxscore.systems.chronologic import answer_scores, multiple_choice
 from jaxscore.systems.chronologic.answer_scores import AnswerRecord, Question, split
 from jaxscore.systems.chronologic.multiple_choice import LetterMass, LetterRecord, Quiz
 from jaxscore.systems.chronologic.report import report
-from jaxscore.systems.prompt_settings import AnswerSettings, Example
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request, TextLabelRequest
 from jaxscore.types.results import Strip

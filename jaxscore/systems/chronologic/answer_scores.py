@@ -13,9 +13,9 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
+from jaxscore.shell.fields import Decision, Metric
+from jaxscore.shell.prompts import PLAIN, Prompting
 from jaxscore.shell.system import SHOWN, name_of
-from jaxscore.systems.prompt_settings import PLAIN, Prompting
-from jaxscore.systems.system import Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 

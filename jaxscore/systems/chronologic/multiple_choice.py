@@ -16,8 +16,8 @@ from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
+from jaxscore.shell.fields import Decision, Metric
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
-from jaxscore.systems.system import Decision, Metric
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
 

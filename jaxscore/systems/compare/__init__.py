@@ -10,15 +10,15 @@ import numpy as np
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
 from jaxscore.report.document import Document, Source
+from jaxscore.shell import settings as base
 from jaxscore.shell.rendered import Rendered
-from jaxscore.systems import settings as base
+from jaxscore.shell.settings import setting
 from jaxscore.systems.compare import differences, open_run
 from jaxscore.systems.compare.columns import UNKNOWN, Matched, PairRecords, Run, match
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
 from jaxscore.systems.compare.report import report
 from jaxscore.systems.compare.units import Comparison
-from jaxscore.systems.settings import setting
 from jaxscore.types.results import data_frame
 
 HELP = """\

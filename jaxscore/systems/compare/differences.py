@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from jaxscore.analysis import paired
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.paired import FourCells
+from jaxscore.shell.fields import Decision
 from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
-from jaxscore.systems.system import Decision
 
 LEVEL = 0.05
 SIGN_FLIPS, MCNEMAR = "sign flips", "McNemar"

@@ -30,9 +30,9 @@ from jaxscore.io.manifest import (
 from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
+from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.systems.compare.columns import Run, collect, units
 from jaxscore.systems.compare.units import Comparison, shown
-from jaxscore.systems.system import SYSTEMS, declaration
 
 NAMED = 8  # fields in a message
 SEARCHED = 1000  # records in which one that did not fail is looked for

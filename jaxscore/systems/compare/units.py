@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import json_kind
-from jaxscore.systems.system import (
-    Compared,
-    Decision,
-    Metric,
-    metadata_of,
-    per_token_fields,
-)
+from jaxscore.shell.fields import Compared, Decision, Metric, metadata_of, per_token_fields
 
 MOST = 2**62  # a count is below it
 # Raised by code that reads a record which is not as its system writes it.

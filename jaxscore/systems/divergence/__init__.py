@@ -8,14 +8,14 @@ import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import PerToken
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.divergence.report import report
 from jaxscore.systems.divergence.summary import NUMBERS, means_of, summarise, values_of
 from jaxscore.systems.divergence.worst import strip_of, worst_texts, worst_tokens
 from jaxscore.systems.score import Item, Score
-from jaxscore.systems.settings import IntervalSettings, TextSettings
-from jaxscore.systems.system import PerToken
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 

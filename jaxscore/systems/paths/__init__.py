@@ -23,14 +23,14 @@ from jaxscore.io.json_input import read_lines
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
+from jaxscore.shell.fields import Compared, Decision, Metric
 from jaxscore.shell.items import SHOWN, Items
+from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.records import View
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import FileFlag, IntervalSettings, setting
 from jaxscore.shell.system import PAGE, Layout, Summary, System
 from jaxscore.systems.paths.report import report
-from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
-from jaxscore.systems.settings import FileFlag, IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
 

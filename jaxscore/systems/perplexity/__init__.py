@@ -16,13 +16,13 @@ from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Metric
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
 from jaxscore.systems.perplexity.report import report
 from jaxscore.systems.perplexity.windows import ScoredDocument, score_documents
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Metric
 
 TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})
 UNITS = {"token": "n_scored", "byte": "n_bytes", "word": "n_words"}
@@ -285,6 +285,10 @@ class Perplexity(System):
         for number, file in enumerate(files, start=1):
             check_regular(file)
             yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
+
+    def takes_folder(self, path: Path) -> bool:
+        """Return True: a folder has texts, or a data set."""
+        return True
 
     def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
         """Documents as objects, or their texts alone."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxscore.analysis.text_measures import perplexity
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.systems.rounding_audit import Draw
+from jaxscore.shell.rounding_audit import Draw
 
 COUNTS = "window_bos"  # counts of a run with this prefix add up
 SAMPLED, SAMPLED_TOKENS = 32, 32_768  # windows of a sample and their tokens, or one window

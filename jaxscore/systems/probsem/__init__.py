@@ -17,8 +17,11 @@ from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Decision, Metric
 from jaxscore.shell.items import Items
+from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
@@ -28,9 +31,6 @@ from jaxscore.systems.probsem.suite import (
     read_suite,
     read_suite_file,
 )
-from jaxscore.systems.prompt_settings import AnswerSettings, Example, Prompting
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip

@@ -18,11 +18,11 @@ import numpy as np
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import Summary
 from jaxscore.systems import rag
 from jaxscore.systems.rag import Findings, Item
 from jaxscore.systems.rag.judge import JudgeSystem
-from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
 from jaxscore.text.tokenizer import copy_backend
 from jaxscore.text.tokenizer_files import load_tokenizer

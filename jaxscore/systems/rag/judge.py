@@ -10,7 +10,9 @@ from jaxscore.analysis import margins
 from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Decision, Metric
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import Summary
 from jaxscore.systems import rag
 from jaxscore.systems.rag import (
@@ -26,8 +28,6 @@ from jaxscore.systems.rag import (
 )
 from jaxscore.systems.rag.evaluator_file import Evaluator, Question
 from jaxscore.systems.rag.report import report
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import ChatRequest, LabelRequest

@@ -7,12 +7,12 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
+from jaxscore.shell.fields import Compared, Decision
+from jaxscore.shell.settings import Settings as BaseSettings
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary
 from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of, record_name
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
-from jaxscore.systems.settings import Settings as BaseSettings
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Compared, Decision
 
 METRICS = (
     "M", "EM", "F1", "Precision", "Recall", "Recall_char3gram", "Rouge-1", "Rouge-2", "Rouge-L",

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Record
 from jaxscore.systems.rag import Findings, Item, mean_of, score_of, summary_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest

@@ -12,14 +12,14 @@ from jaxscore.io.items import Row
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
+from jaxscore.shell.fields import Compared, Metric, PerToken
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry
+from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import TextSettings, setting
 from jaxscore.shell.system import PAGE, Summary, System, failed
-from jaxscore.systems.prompt_settings import PLAIN, Example, PromptSettings
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
-from jaxscore.systems.settings import TextSettings, setting
-from jaxscore.systems.system import Compared, Metric, PerToken
 from jaxscore.types.requests import FIELDS, Request, Unusable, items_of, parse_request
 from jaxscore.types.results import ScoredRequest
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
-from jaxscore.systems.settings import Settings, check_list, check_setting, setting
-from jaxscore.systems.system import Metric, PerToken, per_token_fields
+from jaxscore.shell.fields import Metric, PerToken, per_token_fields
+from jaxscore.shell.settings import Settings, check_list, check_setting, setting
 from jaxscore.text.decoder import TokenBytes, split_words
 from jaxscore.types.results import ScoredRequest
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, TypedDict
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.io.json_input import json_kind
+from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.settings import Settings, setting
 from jaxscore.systems.selection.answers import AUTO, RULE_HELP
 from jaxscore.systems.selection.ranking import NO_ANSWER
-from jaxscore.systems.settings import Settings, setting
-from jaxscore.systems.system import Compared, Decision, Metric
 
 
 class Item(TypedDict, total=False):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.shell.items import Items
+from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
 from jaxscore.systems.selection import CodeRecord, GradedSettings, compared, first_n
@@ -20,7 +21,6 @@ from jaxscore.systems.selection.choosing import (
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
-from jaxscore.systems.settings import Settings
 
 OPENING = "```python"
 CLOSING = "\n```"

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
+from jaxscore.shell.fields import Metric
 from jaxscore.shell.items import Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
@@ -38,8 +40,6 @@ from jaxscore.systems.selection.symbolic import (
     TIME_LIMIT,
     SymbolicComparison,
 )
-from jaxscore.systems.settings import setting
-from jaxscore.systems.system import Metric
 
 DAY = 86400.0  # seconds
 POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # graded beside the power of the run

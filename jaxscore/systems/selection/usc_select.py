@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
 from jaxscore.shell.items import Items
+from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import without_ids
@@ -26,7 +27,6 @@ from jaxscore.systems.selection.choosing import (
 )
 from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import Choice
-from jaxscore.systems.settings import setting
 
 CHOSEN = re.compile(r"Response\s+(\d+)")
 NONE_NAMED, OUT_OF_RANGE, NO_ANSWER = "none_named", "out_of_range", "no_answer"

@@ -25,9 +25,11 @@ from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
 from jaxscore.report.document import Document
+from jaxscore.shell.fields import Compared, Decision, Metric, NoiseFloor, Place
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import FILES, Layout, Summary, System
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
@@ -36,8 +38,6 @@ from jaxscore.systems.self_certainty import right_responses
 from jaxscore.systems.self_certainty.confidences import Confidence, Inputs, read_inputs
 from jaxscore.systems.self_certainty.report import report
 from jaxscore.systems.self_certainty.right_responses import RightResponses
-from jaxscore.systems.settings import IntervalSettings, setting
-from jaxscore.systems.system import Compared, Decision, Metric, NoiseFloor
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -204,7 +204,7 @@ class Record(TypedDict, total=False):
             "top_output",
         ),
     ]  # fmt: skip
-    processed_index: int
+    processed_index: Annotated[int, Place()]
     confidence_settings: Annotated[dict[str, Any], NoiseFloor("noise", "mean_self_certainty")]
     confidence_errors: list[str]
     mean_logprob_list: list[float | None]
@@ -478,6 +478,15 @@ class SelfCertainty(System):
             record = known.record(inputs, place)
             yield record if right is None else {**record, **right.fields(place)}
         next(results, None)  # ends the measured time
+
+    def rows(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """One row per output."""
+        name = item_label(record["processed_index"], {**record})
+        errors = dict(error.split(": ", 1) for error in record.get("confidence_errors", ()))
+        return [
+            {"item": name, "output": k, "self_certainty": value, "error": errors.get(f"output {k}")}
+            for k, value in enumerate(record["confidence_list"], start=1)
+        ]
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """The mean over all outputs, and with gold the quality of the confidences."""

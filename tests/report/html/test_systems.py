@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from jaxscore.systems.evaluation import Failure
 
 from jaxscore import InputError, evaluate
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Source
-from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.self_certainty.report import report as self_certainty_report
 from tests.report.html.made import block, rounded, tree, values
 

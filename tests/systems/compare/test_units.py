@@ -5,10 +5,10 @@ from typing import Annotated, TypedDict
 
 import pytest
 
+from jaxscore.shell.fields import Compared, Decision, Metric, PerToken
 from jaxscore.shell.system import System
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.units import Choice, Comparison
-from jaxscore.systems.system import Compared, Decision, Metric, PerToken
 
 
 class Part(TypedDict, total=False):

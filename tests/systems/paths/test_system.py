@@ -9,6 +9,7 @@ import pytest
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
 from jaxscore.shell.items import read_file
+from jaxscore.shell.prompts import PLAIN
 from jaxscore.systems.paths import (
     COLUMNS,
     SYSTEM,
@@ -23,7 +24,6 @@ from jaxscore.systems.paths import (
     requests_of,
     summarise,
 )
-from jaxscore.systems.prompt_settings import PLAIN
 from jaxscore.types.results import ScoredRequest, failed
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.systems.rag import Item, experiment_folder, judge, pointwise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, find, load
-from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text import chat_template
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated, LabelScores, failed

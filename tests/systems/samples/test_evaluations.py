@@ -30,6 +30,10 @@ def test_from_confidences_to_votes(scorers):
     assert mean.low <= mean.mean <= mean.high
     assert [one["confidence_settings"]["alignment"] for one in found.items] == ["formula"] * 3
     assert found.headline.startswith(f"mean self-certainty {mean.mean:.6g} nats per token")
+    rows = [row for one in found.items for row in found.declared.rows(one)]
+    assert [(row["item"], row["output"]) for row in rows[:4]] == [
+        ("item 1 (id 0)", 1), ("item 1 (id 0)", 2), ("item 1 (id 0)", 3), ("item 2 (id 1)", 1),
+    ]  # fmt: skip
 
     chosen = evaluate("select", None, found.items, best_n=2)
     for before, after in zip(found.items, chosen.items, strict=True):

@@ -8,9 +8,9 @@ from pyarrow import parquet
 
 from jaxscore.errors import InputError
 from jaxscore.shell.items import Items, list_fields
+from jaxscore.shell.settings import Settings
 from jaxscore.systems import selection
 from jaxscore.systems.selection.livecode import LIVECODE_PARSE
-from jaxscore.systems.settings import Settings
 
 
 def entries(path):

@@ -1,16 +1,12 @@
-"""Metadata of a record's fields, and all systems by name."""
+"""Metadata of a record's fields: what their numbers are, for comparisons, marks and tables."""
 
 import dataclasses
 import functools
-import importlib
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from jaxscore.shell.system import System
 
 T = TypeVar("T")
 PER_TOKEN = "per token"
@@ -65,6 +61,10 @@ class Decision:
     within: str | Callable[[Mapping[str, Any]], bool | None] | None = None
     name: str | None = None
     spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
+
+
+class Place:
+    """Metadata of a field with the record's place in the output, from 0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,36 +210,3 @@ def arrow_type(hint: Any) -> str:
     if hint not in ARROW_TYPES:
         raise TypeError(f"{hint}: expected one of {', '.join(t.__name__ for t in ARROW_TYPES)}")
     return ARROW_TYPES[hint]
-
-
-# Module below `jaxscore.systems`, with the name of its declaration if that is not SYSTEM
-SYSTEMS = {
-    "score": "score",
-    "choose": "choose",
-    "perplexity": "perplexity",
-    "divergence": "divergence",
-    "preferences": "preferences",
-    "paths": "paths",
-    "chronologic": "chronologic",
-    "probsem": "probsem",
-    "sample": "sample",
-    "self-certainty": "self_certainty",
-    "select": "selection.select_and_vote:SELECT",
-    "vote": "selection.select_and_vote:VOTE",
-    "livecode-select": "selection.livecode:LIVECODE_SELECT",
-    "livecode-parse": "selection.livecode:LIVECODE_PARSE",
-    "usc-generate": "usc_generate",
-    "usc-select": "selection.usc_select",
-    "judge": "rag.judge",
-    "bem": "rag.bem",
-    "metrics": "rag.metrics",
-}
-
-
-def declaration(system: str) -> "System":
-    """What a system of `SYSTEMS` declares."""
-    module, _, name = SYSTEMS[system].partition(":")
-    declared: System = getattr(
-        importlib.import_module(f"jaxscore.systems.{module}"), name or "SYSTEM"
-    )
-    return declared

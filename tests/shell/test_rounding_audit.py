@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
+from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread
 from jaxscore.systems import choose
-from jaxscore.systems.rounding_audit import Draw, Noise, OtherLayouts, Spread
 from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import failed
 from tests.conftest import CASES, ROOT, with_devices
@@ -248,7 +248,7 @@ def test_each_request_is_as_likely_to_be_drawn():
 MESH = """
 import dataclasses, json
 from jaxscore.systems import choose
-from jaxscore.systems.rounding_audit import Draw, OtherLayouts
+from jaxscore.shell.rounding_audit import Draw, OtherLayouts
 from tests.systems.test_rounding_audit import PROMPTS, loaded_as, texts
 for moved in (False, True):
     scorer = loaded_as("tiny-gpt2", moved, mesh="data=2,model=1")

@@ -22,7 +22,7 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import MOST_SETTINGS, read_jsonl, read_text
 from jaxscore.lm import LM, Capabilities, require_local
-from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
+from jaxscore.shell.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
 

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.prompt_settings import PLAIN, Example, Prompting, PromptSettings
+from jaxscore.shell.prompts import PLAIN, Example, Prompting, PromptSettings
 from jaxscore.text import chat_template
 from jaxscore.types.requests import Request
 from tests.conftest import MODELS
