@@ -235,14 +235,15 @@ def _place(command: Command, given: Words, rest: list[str]) -> None:
         InputError: a word is left over.
     """
     for option in command.positional:
-        if option.dest not in given and rest:
-            n = len(rest) if option.is_list and not option.names else 1
-            given[option.dest], rest = rest[:n], rest[n:]
+        n = len(rest) if option.is_list and not option.names else 1
+        if rest and given.setdefault(option.dest, rest[:n]) == rest[:n]:  # or the same words twice
+            rest = rest[n:]
     if not rest:
         return
-    if (option := next(iter(command.positional), None)) is not None and option.names:
-        raise InputError(
-            f"{rest[0]!r} is one too many: {option.metavar} is {' '.join(given[option.dest])!r} "
-            f"already; give it once, by its place or by {option.names[0]}"
-        )
+    for option in command.positional[:1]:
+        if option.names:
+            raise InputError(
+                f"{rest[0]!r} is one too many: {option.metavar} is {' '.join(given[option.dest])!r} "
+                f"already; give it once, by its place or by {option.names[0]}"
+            )
     raise InputError(f"unrecognized arguments: {' '.join(rest)}")

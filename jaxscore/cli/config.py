@@ -175,7 +175,7 @@ def _words(option: Option, key: str, value: Any, where: str) -> list[str] | None
         return [] if value else None
     if not value and option.words != ANY:
         raise InputError(f"{where}: argument {option.title}: expected at least one argument")
-    return value if isinstance(value, list) else [value]
+    return value if isinstance(value, list) else [str(value)]
 
 
 def _near(word: str, known: Collection[str]) -> str:

@@ -218,7 +218,7 @@ def options_of_settings(settings: type, omitted: Collection[str] = ()) -> list[O
         for name, help in field.flag.choice_flags.values():
             dest = name.replace("-", "_")
             one_of = field.name
-            out.append(_switch(f"--{name}", dest, help, group=group, excludes=one_of))
+            out.append(_switch((f"--{name}",), dest, help, group=group, excludes=one_of))
         if field.flag.is_flag and not field.flag.choice_flags:
             out.append(_of_setting(field, group))
         if (file := field.flag.file) is not None:
@@ -237,9 +237,9 @@ def options_of_settings(settings: type, omitted: Collection[str] = ()) -> list[O
     return out
 
 
-def _switch(name: str, dest: str, help: str, **described: Any) -> Option:
+def _switch(names: tuple[str, ...], dest: str, help: str, **described: Any) -> Option:
     return Option(
-        names=(name,), dest=dest, help=help, default=False, words=SWITCH, kind=bool, **described
+        names=names, dest=dest, help=help, default=False, words=SWITCH, kind=bool, **described
     )
 
 
@@ -254,7 +254,7 @@ def _of_setting(field: SettingField, group: str) -> Option:
     names = (f"{'-' if len(name) == 1 else '--'}{name}", *about.aliases)
     dest = name.replace("-", "_")
     if field.kind is bool:
-        return _switch(names[0], dest, about.help, group=group, is_advanced=about.advanced)
+        return _switch(names, dest, about.help, group=group, is_advanced=about.advanced)
     separator = about.separator
 
     def split(text: str) -> tuple[str, ...]:

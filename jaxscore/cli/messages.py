@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.cli.flags import flag
@@ -35,7 +35,7 @@ class Quiet:
     quiet: bool = flag(False, help="no warnings on stderr")
 
 
-def remark(args: argparse.Namespace, text: str) -> None:
+def remark(args: Any, text: str) -> None:
     """Print a line on stderr, unless --quiet."""
     if not args.quiet:
         _print_error(text)

@@ -333,9 +333,9 @@ def model_options(
     options = options_of(spec, omitted)
     if model_field:
         [model, *options] = options
-        about = {"help": f"{model.help} (default: the first `{model_field}`)"}
+        help = f"{model.help} (default: the first `{model_field}`)"
         names = ("--model", "--model-name")
-        options.insert(0, dataclasses.replace(model, names=names, is_required=False, **about))
+        options.insert(0, dataclasses.replace(model, names=names, is_required=False, help=help))
     if settings is not None:
         place = [option.dest for option in options].index("batch_tokens") + 1
         options[place:place] = [

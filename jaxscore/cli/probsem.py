@@ -32,6 +32,7 @@ from jaxscore.io.records import csv_line
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
 from jaxscore.systems.probsem.suite import load, suite_files
