@@ -243,7 +243,7 @@ def _place(command: Command, given: Words, rest: list[str]) -> None:
     for option in command.positional[:1]:
         if option.names:
             raise InputError(
-                f"{rest[0]!r} is one too many: {option.metavar} is {' '.join(given[option.dest])!r} "
-                f"already; give it once, by its place or by {option.names[0]}"
+                f"{rest[0]!r} is one too many: {option.metavar} is "
+                f"{' '.join(given[option.dest])!r} already; give it once, by its place or by {option.names[0]}"
             )
     raise InputError(f"unrecognized arguments: {' '.join(rest)}")
