@@ -244,6 +244,7 @@ def _place(command: Command, given: Words, rest: list[str]) -> None:
         if option.names:
             raise InputError(
                 f"{rest[0]!r} is one too many: {option.metavar} is "
-                f"{' '.join(given[option.dest])!r} already; give it once, by its place or by {option.names[0]}"
+                f"{' '.join(given[option.dest])!r} already; give it once, "
+                f"by its place or by {option.names[0]}"
             )
     raise InputError(f"unrecognized arguments: {' '.join(rest)}")
