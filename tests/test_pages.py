@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import listing
+from jaxscore.cli import app, config, help_pages, listing
 from jaxscore.cli import main as cli
-from jaxscore.errors import InputError
-from jaxscore.io import config_file
 
 ROOT = Path(__file__).parents[1]
 # Listed by folder: a virtual environment has pages of its own.
@@ -26,17 +24,21 @@ LINK = re.compile(r"""\[[^\]\n]*\]\(([^)\s]+)\)|\b(?:src|href)=["']([^"']+)""")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 CALL = re.compile(r"(['\"]?)python3? -m jaxscore(?: +(.*))?$")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*(?:[.:/].*)?|\.\.\.|…")
-GENERAL = {config_file.FLAG, "--version", *config_file.HELP}  # before, or without, a command
+GENERAL = {config.FLAG, "--version", *help_pages.HELP}  # before, or without, a command
 
 
 @functools.cache
 def parser(name):
     """A command's flags, of one that is passed on those of the program that reads them."""
     if name not in listing.PASSED_ON:
-        return listing.parser(name)
+        found = app.command(name)
+        return {
+            **found.by_name,
+            **dict.fromkeys([*help_pages.HELP, *listing.REFUSED.get(name, ())]),
+        }
     from lm_eval._cli import HarnessCLI
 
-    return HarnessCLI()._subparsers.choices["run"]
+    return HarnessCLI()._subparsers.choices["run"]._option_string_actions
 
 
 def paths(pages):
@@ -84,30 +86,25 @@ def problem(words, whole):
     """What is wrong with a command as a page shows it; or None if it parses."""
     if words and words[0] in listing.PASSED_ON:
         given = {word.partition("=")[0] for word in words if word.startswith("-")}
-        own = {*parser(words[0])._option_string_actions, *GENERAL}
+        own = {*parser(words[0]), *GENERAL}
         return next((f"{words[0]} has no flag {flag}" for flag in sorted(given - own)), None)
-    if config_file.FLAG in words:
-        place = words.index(config_file.FLAG) + 1
+    if config.FLAG in words:
+        place = words.index(config.FLAG) + 1
         if PLACEHOLDER.fullmatch(words[place]):
             return None
-        given = [*words[:place], str(ROOT / words[place]), *words[place + 1 :]]
-        try:
-            words = config_file.expand_config(given, listing.NAMES, parser)
-        except InputError as found:
-            return str(found)
-        except SystemExit:
-            return f"{shlex.join(words)} does not parse"
+        shown = refused([*words[:place], str(ROOT / words[place]), *words[place + 1 :]])
+        return shown and shown.replace(f"{ROOT}/", "")
     if not words or words[0].startswith("--"):
         return next((f"no flag {word}" for word in words if word not in GENERAL), None)
     name, *rest = words
-    shown = cli.hyphenate([one.strip("[]") for one in rest])
+    shown = app.hyphenate([one.strip("[]") for one in rest])
     if PLACEHOLDER.fullmatch(name):
         parsers = [parser(one) for one in listing.NAMES]
     elif name in listing.NAMES:
         parsers = [parser(name)]
     else:
         return f"no command {name}"
-    known = {flag for one in parsers for flag in one._option_string_actions}
+    known = {flag for one in parsers for flag in one}
     for word in shown:
         flag = word.partition("=")[0]
         if re.match(r"--?[a-zA-Z]", flag) and flag not in known:
@@ -121,8 +118,8 @@ def filled(words, command):
     """The words, with a number in place of each placeholder of a flag that takes one."""
     out, flag = [], None
     for word in words:
-        action = command._option_string_actions.get(flag)
-        number = action is not None and action.type not in (None, Path)
+        option = command.get(flag)
+        number = option is not None and (option.kind in (int, float) or option.read)
         out.append("1" if number and PLACEHOLDER.fullmatch(word) else word)
         flag = word if word.startswith("-") else None
     return out
@@ -140,7 +137,7 @@ def refused(words):
 def strange_flags(text):
     """Flags, alone in code with their values, that no command has."""
     names = (*listing.NAMES, *listing.PASSED_ON)
-    known = {flag for one in names for flag in parser(one)._option_string_actions}
+    known = {flag for one in names for flag in parser(one)}
     known |= GENERAL
     for code in CODE.findall(FENCE.sub("", text)):
         if re.match(r"--[a-zA-Z]", code):
@@ -148,7 +145,7 @@ def strange_flags(text):
             yield from (
                 one
                 for one in flags
-                if one.startswith("--") and not {one, *cli.hyphenate([one])} & known
+                if one.startswith("--") and not {one, *app.hyphenate([one])} & known
             )
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscore.cli import listing
+from jaxscore.cli import app
+from jaxscore.cli.config import Config
 from jaxscore.errors import LONGEST, UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.journal import Journal, files
 from jaxscore.models import native
@@ -131,7 +131,8 @@ def read_yaml(data: bytes, folder: Path) -> None:
     with refusing():
         experiment_folder.read_config(folder, "dev")
     with refusing(), contextlib.suppress(SystemExit):
-        config_file.expand_config(["--config", str(path)], listing.NAMES, listing.parser)
+        config = Config.read(path)
+        app.values(app.command(config.command(None)), [], config)
 
 
 def read_template(data: bytes, folder: Path) -> None:

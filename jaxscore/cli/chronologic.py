@@ -1,11 +1,10 @@
 """`jaxscore chronologic`: model and questions by place, and a folder of dated reports."""
 
 import argparse
+import dataclasses
 import datetime
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jaxscore.cli import (
     execute,
@@ -16,135 +15,82 @@ from jaxscore.cli import (
     shards,
     system_command,
 )
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import column_flag, flag, limit_flag, options_of, options_of_settings
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files, streams
-from jaxscore.io.config_file import TAKES_ONE, UNSET
 from jaxscore.io.json_output import json_parts
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import RunFile
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import read_file
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.chronologic import SYSTEM
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
 PLACES = {"model": ("MODEL", "--model"), "input": ("QUESTIONS.jsonl", "--input")}
 
 
-class Place(argparse.Action):
-    """MODEL or QUESTIONS.jsonl, each by its place or by its flag.
+@dataclasses.dataclass(kw_only=True)
+class Places:
+    """MODEL and QUESTIONS.jsonl, each by its place or by its flag."""
 
-    A word by place goes to the first of the two that is not given yet, so that `--model M Q` and
-    `M --input Q` mean what they say.
-    """
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        """Note the words; argparse ends the program if one is too many."""
-        words = [str(word) for word in (values if isinstance(values, list) else [values])]
-
-        def given(dest: str) -> list[str] | None:
-            value = getattr(namespace, dest, self.default)
-            if value is self.default:
-                return None
-            return [str(word) for word in (value if isinstance(value, list) else [value])]
-
-        names = [self.dest] if option_string else [*PLACES]
-        if not option_string and any(given(name) == words for name in names):
-            return
-        free = [name for name in names if given(name) is None]
-        found = given(self.dest)
-        if not free and found is not None and found != words:
-            place, flag = PLACES[self.dest]
-            raise argparse.ArgumentError(
-                self,
-                f"{' '.join(words)!r} is one too many: {place} is {' '.join(found)!r} already; "
-                f"give it once, by its place or by {flag}",
-            )
-        for name in free[:1]:
-            try:
-                value = words[0] if name == "model" else [remote.stage(word) for word in words]
-            except InputError as problem:
-                raise argparse.ArgumentError(self, str(problem)) from None
-            setattr(namespace, name, value)
-
-
-class PublishedServer(argparse.Action):
-    """--vllm: the default of --api-base is the published script's server."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        """Note the flag, and its server unless there is another."""
-        setattr(namespace, self.dest, True)
-        if getattr(namespace, "api_base", None) in (None, UNSET):
-            namespace.api_base = DEFAULT_URL
-
-
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(SYSTEM.name, description=f"{inspect.getdoc(SYSTEM)}\n")
-    helps = {
-        "model": "a local Hugging Face folder, a hub id, or `demo`; with an endpoint, its model's "
-        "name",
-        "input": None,
-    }
-    for dest, (metavar, _) in PLACES.items():
-        place = parser.add_argument(dest, metavar=metavar, action=Place, help=helps[dest])
-        place.required = False  # the flag may stand for it
-    parser.add_argument("--model", action=Place, metavar="MODEL", help="another spelling of MODEL")
-    questions = parser.add_argument(
+    model: str | None = flag(
+        None,
+        "--model",
+        is_positional=True,
+        metavar="MODEL",
+        help="a local Hugging Face folder, a hub id, or `demo`; with an endpoint, its model's name",
+    )
+    input: list[Path] | None = flag(
+        None,
         "--input",
         "--questions",
-        dest="input",
-        action=Place,
-        nargs="+",
-        metavar="FILE",
-        help="another spelling of QUESTIONS.jsonl; also several files, patterns, folders, "
-        "addresses such as s3://bucket/file, or -",
+        is_positional=True,
+        takes_address=True,
+        metavar="QUESTIONS.jsonl",
+        help="also several files, patterns, folders, addresses such as s3://bucket/file, or -",
     )
-    setattr(questions, TAKES_ONE, True)
-    settings_flags.add(parser, SYSTEM.settings)
-    model_flags.add_limit_flag(parser, SYSTEM.what)
-    settings_flags.add_columns(parser, SYSTEM.item_fields)
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
+
+
+@dataclasses.dataclass(kw_only=True)
+class Flags(system_command.ApiFlags):
+    """The flags of `chronologic` after its settings."""
+
+    limit: int | None = limit_flag(SYSTEM.what)
+    column: list[str] = column_flag(SYSTEM.item_fields)
+    output_dir: Path | None = flag(
+        None,
         metavar="DIR",
         help="of the dated files (default: the folder of the questions)",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
+    output: Path | None = flag(
+        None,
+        takes_address=True,
         metavar="FILE",
-        help="NAME.json: one array of questions, and its report beside it; FOLDER/ with a slash: "
+        help="NAME.json: one array of questions, and its report next to it; FOLDER/ with a slash: "
         "one for each input; any other name is that of --output-dir",
     )
-    parser.add_argument(
-        "--vllm",
-        action=PublishedServer,
-        nargs=0,
-        default=False,
-        help=f"use the server at {DEFAULT_URL} instead of a local model",
+    vllm: bool = flag(False, help=f"use the server at {DEFAULT_URL} instead of a local model")
+
+
+def command() -> Command:
+    """Declare the command."""
+    settings = options_of_settings(SYSTEM.settings)
+    options = [
+        *options_of(Places),
+        *(option for option in settings if option.group == "options"),
+        *options_of(Flags),
+        *(option for option in settings if option.group not in ("options", MODEL_GROUP)),
+        *options_of(outputs.PageFlags),
+        *model_flags.model_options(("model",), SYSTEM.settings),
+        *options_of(shards.ShardFlags),
+    ]
+    return shards.command(
+        SYSTEM.name, f"{inspect.getdoc(SYSTEM)}\n", options, run, _run_file, is_array=True
     )
-    system_command.add_api_base(parser)
-    settings_flags.add_groups(parser, SYSTEM.settings)
-    outputs.add_page_flags(parser)
-    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
-    model_flags.add_lora_flag(parser)
-    model_flags.add_model_flags(parser, model_required=False, settings=SYSTEM.settings)
-    shards.add_flags(parser, _run_file)
-    parser.set_defaults(run=run, is_array=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,14 +99,16 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: places or flags that contradict each other.
     """
+    if args.vllm and args.api_base is None:
+        args.api_base = DEFAULT_URL  # the published script's server
     if args.model is None and isinstance(args.input, list) and len(args.input) > 1:
         raise InputError(
             "MODEL is missing; --input takes all words after it, so give MODEL before it or by "
             "--model"
         )
-    for dest, (place, flag) in PLACES.items():
+    for dest, (place, name) in PLACES.items():
         if getattr(args, dest) is None:
-            raise InputError(f"{place} is missing; give it by its place or by {flag}")
+            raise InputError(f"{place} is missing; give it by its place or by {name}")
     output = args.output
     is_file = output is not None and (output.suffix == ".json" or streams.is_stream(output))
     if output is not None and not isinstance(output, Folder) and not is_file:

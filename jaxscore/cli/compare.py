@@ -1,11 +1,14 @@
 """`jaxscore compare`: two finished runs of one system."""
 
 import argparse
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import messages, model_flags, outputs, settings_flags
+from jaxscore.cli import messages, outputs, settings_flags
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.run_files import shorten_name
@@ -23,21 +26,29 @@ FIRST_SETTINGS = ("model", "reference", "weights", "lora", "dtype", "quantize", 
 MOST_SETTINGS = 8  # on stdout; the report lists all
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("compare", description=HELP)
-    parser.add_argument("a", type=Path, metavar="A", help="a finished run")
-    parser.add_argument("b", type=Path, metavar="B", help="another one, of the same system")
-    parser.add_argument(
-        "--output",
-        type=Path,
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `compare` beside its settings."""
+
+    a: Path = flag(is_positional=True, metavar="A", help="a finished run")
+    b: Path = flag(is_positional=True, metavar="B", help="another one, of the same system")
+    output: Path | None = flag(
+        None,
         metavar="OUT",
-        help="name of the files (default: A-vs-B, beside A); - is stdout, for the JSON alone",
+        help="name of the files (default: A-vs-B, next to A); - is stdout, for the JSON alone",
     )
-    model_flags.add_limit_flag(parser, "pairs")
-    settings_flags.add(parser, Settings)
-    outputs.add_page_flags(parser)
-    messages.add_quiet(parser)
-    parser.set_defaults(run=run)
+    limit: int | None = limit_flag("pairs")
+
+
+def command() -> Command:
+    """Declare the command."""
+    options = [
+        *options_of(Flags),
+        *options_of_settings(Settings),
+        *options_of(outputs.PageFlags),
+        *options_of(messages.Quiet),
+    ]
+    return Command("compare", HELP, options, run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,15 +1,17 @@
 """`jaxscore convert`: writes a checkpoint as our own parameter tree, for `--model`."""
 
 import argparse
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxscore.cli import messages, model_flags
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io import streams
-from jaxscore.models.model_types import DTYPES, Dtype
+from jaxscore.models.model_types import Dtype
 from jaxscore.version import VERSION
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -42,64 +44,55 @@ exit code: 0 written, 2 unusable input.
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("convert", description=DESCRIPTION)
-    parser.add_argument(
-        "--model",
-        required=True,
+@dataclasses.dataclass(kw_only=True)
+class Flags(messages.Quiet):
+    """The flags of `convert`."""
+
+    model: str = flag(
         metavar="NAME",
         help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
     )
-    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
-    model_flags.add_lora_flag(parser)
-    model_flags.add_accept_flag(parser)
-    advanced(
-        parser,
-        "--maxtext",
-        type=Path,
+    revision: str | None = flag(None, is_advanced=True, help=model_flags.REVISION)
+    lora: Path | None = flag(None, metavar="DIR", is_advanced=True, help=model_flags.LORA)
+    accept_config: list[str] = flag([], metavar="KEY", is_advanced=True, help=model_flags.ACCEPT)
+    maxtext: Path | None = flag(
+        None,
         metavar="DIR",
+        is_advanced=True,
         help="an Orbax checkpoint of MaxText (checkpoints/STEP/items) whose weights take the place "
         "of the model's: llama, qwen2, qwen3 or gemma",
     )
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="a folder that does not exist yet, or is empty",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="auto",
+    output: Path = flag(metavar="DIR", help="a folder that does not exist yet, or is empty")
+    dtype: model_flags.Dtype = flag(
+        "auto",
         help="of the matrices; auto loses nothing: bfloat16 where all weights are stored so and "
         "no adapter is merged, else float32",
     )
-    advanced(
-        parser,
-        "--trust-remote-code",
-        action="store_true",
-        help="copy the tokenizer's own code too",
+    trust_remote_code: bool = flag(
+        False, is_advanced=True, help="copy the tokenizer's own code too"
     )
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
-    parser.set_defaults(run=run)
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("convert", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:
-    model_flags.check_model(args, args.model, args.revision)
-    model_flags.remark_lora(args)
+    spec = model_flags.ModelSpec.of(args)
+    folder = spec.check()
+    model_flags.remark_lora(spec)
     import jax  # deferred with the next ones, which import JAX
 
     from jaxscore.engine import provenance
     from jaxscore.engine.devices import use_device
     from jaxscore.models.load import load
     from jaxscore.models.weights import converted
-    from jaxscore.models.weights.folder import is_converted, resolve
+    from jaxscore.models.weights.folder import is_converted
 
     streams.refuse_stream(args.output, "--output")
     use_device("cpu")
     converted.check_absent(args.output)
-    folder = resolve(args.model, args.revision, with_code=args.trust_remote_code)
     if is_converted(folder):
         raise InputError(f"--model {args.model}: is already converted; give the original")
     started = time.perf_counter()

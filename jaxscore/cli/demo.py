@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import shlex
@@ -11,10 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import listing, messages, model_flags
+from jaxscore.cli import app, messages, model_flags
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
+from jaxscore.cli.model_flags import model_options
 from jaxscore.errors import InputError
 from jaxscore.io import streams
 from jaxscore.report.markdown import LEFT, aligned
+from jaxscore.shell.settings import ScoringSettings
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -44,18 +49,25 @@ each command is printed, to be tried again with other flags.
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("demo", description=DESCRIPTION)
-    parser.add_argument(
-        "--output-dir",
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `demo` beside those of the model."""
+
+    output_dir: Path = flag(
+        Path("jaxscore-demo"),
         "--output",
-        type=Path,
-        default=Path("jaxscore-demo"),
         metavar="DIR",
         help="for inputs and reports; emptied each time (default: jaxscore-demo)",
     )
-    model_flags.add_model_flags(parser, model_required=False, audited=False)
-    parser.set_defaults(run=run)
+
+
+def command() -> Command:
+    """Declare the command."""
+    options = [
+        *options_of(Flags),
+        *model_options(("model", "revision", "lora"), ScoringSettings, ("audit_noise",)),
+    ]
+    return Command("demo", DESCRIPTION, options, run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,16 +158,16 @@ class _Commands:
 
     def run(self, name: str, *words: object) -> None:
         """Run a command without its output, which the table replaces."""
-        parser = listing.parser(name)
+        command = app.command(name)
         argv = [*map(str, words)]
-        defaults = vars(parser.parse_args(argv))
-        for flag in PASSED_ON:
-            value = getattr(self.args, flag)
-            if flag in defaults and value != defaults[flag]:
-                argv.append(f"--{flag.replace('_', '-')}")
+        defaults = vars(app.values(command, argv))
+        for field in PASSED_ON:
+            value = getattr(self.args, field)
+            if field in defaults and value != defaults[field]:
+                argv.append(f"--{field.replace('_', '-')}")
                 argv += [] if value is True else [str(value)]
         print(f"jaxscore {shlex.join([name, *argv])}", flush=True)
-        parsed = parser.parse_args(argv)
+        parsed = app.values(command, argv)
         parsed.scorer, parsed.quiet = self.scorer, True
         with contextlib.redirect_stdout(io.StringIO()):
             code = parsed.run(parsed)

@@ -8,46 +8,12 @@ import os
 import sys
 from collections.abc import Iterator
 
-from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.io import processes, run_files
 from jaxscore.version import VERSION
 
 PER_PROCESS = {"process_id", "quiet"}  # flags that may differ between processes
 MEETING = ("coordinator", "num_processes", "process_id", "join_timeout")
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Declare --distributed and the flags of where the processes meet."""
-    group = parser.add_argument_group(
-        "several processes",
-        "the same command in each, on the same files; the first one writes",
-    )
-    advanced(
-        group,
-        "--distributed",
-        action="store_true",
-        help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
-        "needed. The first process hashes the checkpoint; the others compare sizes, headers and "
-        "samples with it, which does not show damage between the samples",
-    )
-    advanced(
-        group,
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="elsewhere: a free port of the first process",
-    )
-    advanced(group, "--num-processes", type=int, metavar="N", help="elsewhere: how many processes")
-    advanced(
-        group, "--process-id", type=int, metavar="K", help="elsewhere: of this process, from 0"
-    )
-    advanced(
-        group,
-        "--join-timeout",
-        type=int,
-        metavar="SECONDS",
-        help=f"within which all processes join (default {processes.JOIN})",
-    )
 
 
 @contextlib.contextmanager

@@ -1,16 +1,18 @@
 """`jaxscore families`: lists covered model types, or checks whether a checkpoint would load."""
 
 import argparse
+import dataclasses
 import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages, model_flags
-from jaxscore.cli.help_pages import WIDTH, advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
+from jaxscore.cli.help_pages import WIDTH
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
-from jaxscore.models.model_types import IMPLEMENTATIONS
 from jaxscore.report.markdown import LEFT, aligned
 
 DESCRIPTION = """\
@@ -44,24 +46,25 @@ exit code: 0 listed, or would load; 2 would not load, or unusable input.
 WIDEST = 72  # characters of a value; --json has all
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the subcommand."""
-    parser = subparsers.add_parser("families", description=DESCRIPTION)
-    parser.add_argument(
-        "--model",
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `families`."""
+
+    model: str | None = flag(
+        None,
         metavar="PATH",
         help="a local Hugging Face folder, its config.json, or `demo`, the embedded model",
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON on stdout")
-    advanced(
-        parser,
-        "--model-impl",
-        choices=IMPLEMENTATIONS,
-        default="auto",
-        help="with --model: what it would load as; auto: native",
+    json: bool = flag(False, help="the same as JSON on stdout")
+    model_impl: model_flags.Implementation = flag(
+        "auto", is_advanced=True, help="with --model: what it would load as; auto: native"
     )
-    model_flags.add_accept_flag(parser)
-    parser.set_defaults(run=run)
+    accept_config: list[str] = flag([], metavar="KEY", is_advanced=True, help=model_flags.ACCEPT)
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("families", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,13 @@
 """`jaxscore journal`: lists the contents of a journal, or prunes it."""
 
 import argparse
+import dataclasses
 from pathlib import Path
+from typing import Literal
 
 from jaxscore.cli import messages
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError, format_bytes, one_line
 from jaxscore.journal import files
 from jaxscore.journal.files import JournaledModel
@@ -35,20 +39,21 @@ COLUMNS = ("", "scored", "written", "size", "last used", "computed by")
 RIGHT = slice(4)  # right-aligned columns
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the subcommand."""
-    parser = subparsers.add_parser("journal", description=DESCRIPTION)
-    parser.add_argument("action", choices=("info", "prune"))
-    file = parser.add_argument("path", type=Path, metavar="FILE")
-    file.required = False  # --input may replace it
-    parser.add_argument("--input", type=Path, metavar="FILE", help="another spelling of FILE")
-    parser.add_argument(
-        "--keep",
-        type=int,
-        metavar="N",
-        help="with prune: models to keep, those used last (default 1)",
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `journal`."""
+
+    action: Literal["info", "prune"] = flag(is_positional=True, metavar="{info,prune}")
+    path: Path | None = flag(None, is_positional=True, metavar="FILE")
+    input: Path | None = flag(None, metavar="FILE", help="another spelling of FILE")
+    keep: int | None = flag(
+        None, metavar="N", help="with prune: models to keep, those used last (default 1)"
     )
-    parser.set_defaults(run=run)
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("journal", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,17 +2,29 @@
 
 import argparse
 import dataclasses
+import functools
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.cli import model_flags, outputs, results, settings_flags
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import (
+    ANY,
+    MAYBE,
+    ONE,
+    flag,
+    options_of,
+    options_of_settings,
+    whole_number,
+)
 from jaxscore.cli.judge_run import JudgeRun
 from jaxscore.cli.messages import remark
 from jaxscore.endpoints import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights.folder import resolve
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems import rag
 from jaxscore.systems.rag import bem, experiment_folder, judge
 
@@ -23,91 +35,94 @@ DEFAULT_MODEL = "upstage/SOLAR-10.7B-Instruct-v1.0"  # BERGEN's, for `--llm` alo
 MANIFEST = ".md.run"  # a metric of this ending has a report of the name of another's manifest
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command's flags."""
-    parser = subparsers.add_parser("judge", description=f"{inspect.getdoc(judge.SYSTEM)}\n")
-    results.add_folder_flags(parser, "judge")
-    _add_judges(parser)
-    settings_flags.add(parser, judge.Settings)
-    parser.add_argument(
-        "--sample",
-        "--limit",
-        type=_sample,
-        metavar="N",
-        help="only the first N records; the metric's name ends in _N",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="judge again where the metric exists already"
-    )
-    parser.add_argument(
-        "--opponent-folder", type=Path, metavar="FOLDER", help="compare with the responses there"
-    )
-    parser.add_argument(
-        "--opponent-name", type=_name, metavar="NAME", help="of the opponent, in the metrics"
-    )
-    outputs.add_page_flags(parser)
-    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
-    model_flags.add_lora_flag(parser)
-    model_flags.add_model_flags(parser, model_required=False, settings=judge.Settings)
-    parser.set_defaults(run=run)
+def _sample(text: str) -> int | None:
+    """Read --sample; -1 is all, as in the published script."""
+    return None if text == "-1" else whole_number(text, 1)
 
 
-def _add_judges(parser: argparse.ArgumentParser) -> None:
-    judges = parser.add_mutually_exclusive_group(required=True)
-    judges.add_argument(
-        "--llm",
-        nargs="*",
-        type=_name,
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("an empty name")
+    return text
+
+
+judge_flag = functools.partial(flag, None, read=_name, excludes="judge")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Judges:
+    """The flags that name the judge."""
+
+    llm: list[str] | None = judge_flag(
+        words=ANY,
         metavar=("MODEL", "SHORT"),
         help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
         f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
     )
-    judges.add_argument(
-        "--model", dest="llm", nargs=1, type=_name, metavar="NAME", help="the same as --llm NAME"
+    model: list[str] | None = judge_flag(
+        "--model", dest="llm", words=ONE, metavar="NAME", help="the same as --llm NAME"
     )
-    judges.add_argument(
-        "--llm-ollama",
-        nargs="+",
-        type=_name,
+    llm_ollama: list[str] | None = judge_flag(
         metavar=("MODEL", "SHORT"),
         help="a model of an ollama server, and its name in the metric (default: MODEL)",
     )
-    judges.add_argument(
-        "--gpt", type=_name, metavar="MODEL", help="a model of an OpenAI-compatible server"
-    )
-    judges.add_argument(
-        "--bem",
-        nargs="?",
-        type=_name,
-        const=bem.DEFAULT_MODEL,
+    gpt: str | None = judge_flag(metavar="MODEL", help="a model of an OpenAI-compatible server")
+    bem: str | None = judge_flag(
+        words=MAYBE,
+        bare=bem.DEFAULT_MODEL,
         metavar="MODEL",
         help="a BERT classifier of answer equivalence, with the extra flax-classes (default: "
         f"{bem.DEFAULT_MODEL})",
     )
-    parser.add_argument(
-        "--ollama-url", metavar="URL", help=f"the server of --llm-ollama (default: {OLLAMA_URL})"
+    ollama_url: str | None = flag(
+        None, metavar="URL", help=f"the server of --llm-ollama (default: {OLLAMA_URL})"
     )
-    parser.add_argument(
-        "--api-base", metavar="URL", help=f"the server of --gpt (default: {OPENAI_URL})"
+    api_base: str | None = flag(
+        None, metavar="URL", help=f"the server of --gpt (default: {OPENAI_URL})"
     )
-    parser.add_argument(
-        "--llm-batch-size",
-        type=model_flags.positive,
+    llm_batch_size: int | None = flag(
+        None,
+        least=1,
         metavar="N",
         help="requests in flight to a server; of no effect on a model that runs here, whose "
         "batches are of --batch-tokens",
     )
 
 
-def _sample(text: str) -> int | None:
-    """-1 is all, as in the published script."""
-    return None if text == "-1" else model_flags.positive(text)
+@dataclasses.dataclass(kw_only=True)
+class Flags(outputs.PageFlags):
+    """The flags of `judge` after its settings."""
+
+    sample: int | None = flag(
+        None,
+        "--limit",
+        read=_sample,
+        metavar="N",
+        help="only the first N records; the metric's name ends in _N",
+    )
+    force: bool = flag(False, help="judge again where the metric exists already")
+    opponent_folder: Path | None = flag(
+        None, metavar="FOLDER", help="compare with the responses there"
+    )
+    opponent_name: str | None = flag(
+        None, read=_name, metavar="NAME", help="of the opponent, in the metrics"
+    )
+    revision: str | None = flag(None, help=model_flags.REVISION)
+    lora: Path | None = flag(None, metavar="DIR", is_advanced=True, help=model_flags.LORA)
 
 
-def _name(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("an empty name")
-    return text
+def command() -> Command:
+    """Declare the command."""
+    settings = options_of_settings(judge.Settings)
+    options = [
+        *results.folder_options("judge"),
+        *options_of(Judges),
+        *(option for option in settings if option.group != MODEL_GROUP),
+        *options_of(Flags),
+        *model_flags.model_options(("model", "revision", "lora"), judge.Settings),
+    ]
+    about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
+    return Command("judge", f"{inspect.getdoc(judge.SYSTEM)}\n", options, run, about=about)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -133,10 +148,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse flags that do not fit together."""
+    names = ("llm", "llm_ollama", "gpt", "bem")
+    if all(getattr(args, name) is None for name in names):
+        listed = "--llm --model --llm-ollama --gpt --bem"
+        raise InputError(f"one of the arguments {listed} is required")
     is_local, is_bem = args.llm is not None, args.bem is not None
-    for flag, words in (("--llm", args.llm), ("--llm-ollama", args.llm_ollama)):
+    for name, words in (("--llm", args.llm), ("--llm-ollama", args.llm_ollama)):
         if words and len(words) > 2:
-            raise InputError(f"{flag} {' '.join(words)}: expected MODEL and SHORT at most")
+            raise InputError(f"{name} {' '.join(words)}: expected MODEL and SHORT at most")
     has_opponent = args.opponent_folder is not None
     for is_wrong, why in (
         (
@@ -187,12 +206,14 @@ def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
     if is_bem:
         names = [name for name in model_flags.UNUSED if name not in ("device", "dtype")]
         why = "the classifier runs on one device, in batches of its own, and keeps no journal"
-        model_flags.warn_unused_flags(args, names, why)
+        model_flags.ModelSpec.of(args, model="").warn_unused(names, why)
     elif not is_local:
-        model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
+        model_flags.ModelSpec.of(args, model="").warn_unused(
+            [*model_flags.UNUSED], "the server computes"
+        )
     prompt = None if args.llm_prompt == "default_qa" else args.llm_prompt
     reads = kind in judge.READS_PROBABILITIES
-    for flag, given, is_used, where in (
+    for name, given, is_used, where in (
         ("--llm-batch-size", args.llm_batch_size, is_server, "with --llm-ollama and --gpt"),
         ("--ollama-url", args.ollama_url, args.llm_ollama, "with --llm-ollama"),
         ("--api-base", args.api_base, args.gpt, "with --gpt"),
@@ -201,7 +222,7 @@ def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
         ("--llm-prompt", prompt, not is_bem, "with a language model"),
     ):
         if given is not None and not is_used:
-            remark(args, f"{flag}: of no effect, it is used {where}")
+            remark(args, f"{name}: of no effect, it is used {where}")
 
 
 def _metric(args: argparse.Namespace, kind: str) -> str:

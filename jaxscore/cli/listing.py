@@ -1,15 +1,13 @@
 """All commands by group, imported on first use, and the common flags that each refuses."""
 
 import argparse
-import importlib.util
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import system_command
-from jaxscore.cli.help_pages import Parser, advanced
+from jaxscore.cli.flags import SWITCH
 from jaxscore.errors import InputError, check_choice
-from jaxscore.systems import declaration
 
 GROUPS = {
     "start here": {
@@ -167,18 +165,6 @@ def page() -> str:
     return "\n".join(blocks)
 
 
-class _Refused(argparse.Action):
-    """Exits with the reason, whatever the flag's value."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        parser.error(f"{option}: {self.help}")
-
-
-def parser(name: str) -> Parser:
-    """The parser of a command of `NAMES`; its result has `command`, and `run`, which runs it."""
-    return _add(name, Parser(prog="jaxscore").add_subparsers())
-
-
 def completion(shell: str) -> str:
     """A script that completes commands and flags in a shell.
 
@@ -196,46 +182,27 @@ def completion(shell: str) -> str:
         check_choice("--print-completion", shell, shtab.SUPPORTED_SHELLS)
     except ValueError as problem:
         raise InputError(str(problem)) from None
-    whole = Parser(prog="jaxscore")
+    from jaxscore.cli import app  # deferred: it imports this module
+
+    whole = argparse.ArgumentParser("jaxscore", add_help=False)
     commands = whole.add_subparsers()
     helps = {name: what for group in GROUPS.values() for name, what in group.items()}
     for name in NAMES:
-        for action in _add(name, commands)._actions:
-            if action.type is Path:
+        parser = commands.add_parser(name, help=helps[name])
+        for option in app.command(name).options:
+            about: Any = {"choices": option.choices or None}
+            if option.words == SWITCH:
+                about = {"action": "store_true"}
+            names = option.names or (option.dest,)
+            action = parser.add_argument(*names, help=option.help.replace("%", "%%"), **about)
+            if option.kind is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-        # shtab lists the subcommands that argparse's own help would list.
-        commands._choices_actions.append(commands._ChoicesPseudoAction(name, (), helps[name]))
     return str(shtab.complete(whole, shell))
 
 
-def _add(name: str, commands: Any) -> Parser:
-    if importlib.util.find_spec(_module_name(name)) is not None:
-        importlib.import_module(_module_name(name)).add(commands)
-    else:
-        system_command.add(declaration(name), commands)
-    found: Parser = commands.choices[name]
-    for flag, why in REFUSED.get(name, {}).items():
-        advanced(
-            found,
-            flag,
-            action=_Refused,
-            nargs="?",
-            dest=f"refused{flag.replace('-', '_')}",
-            default=argparse.SUPPRESS,
-            metavar="X",
-            help=f"refused: {why}",
-        )
-    found.set_defaults(command=name)
-    return found
-
-
 def passed_on(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """The same for a command of `PASSED_ON`, which parses its words itself."""
-    found: argparse.Namespace = importlib.import_module(_module_name(name)).words(words)
+    """Parse the words of a command of `PASSED_ON`, which another program reads."""
+    module = importlib.import_module(f"jaxscore.cli.{name.replace('-', '_')}")
+    found: argparse.Namespace = module.words(words)
     found.command = name
     return found
-
-
-def _module_name(name: str) -> str:
-    """The module of a command; most systems have none, since their flags are declared."""
-    return f"jaxscore.cli.{name.replace('-', '_')}"

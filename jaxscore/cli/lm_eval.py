@@ -8,7 +8,8 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from jaxscore.cli import distributed_flags
+from jaxscore.cli.flags import SWITCH, options_of
+from jaxscore.cli.model_flags import PROCESSES, ModelSpec
 from jaxscore.errors import InputError, install_extra
 from jaxscore.io import processes
 from jaxscore.io.local_path import check_local
@@ -29,7 +30,10 @@ model is jaxscore unless --model or a --config names another one:
 def words(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the flags of several processes; lm-evaluation-harness reads the others."""
     parser = argparse.ArgumentParser("jaxscore lm-eval", add_help=False, allow_abbrev=False)
-    distributed_flags.add(parser)
+    for option in options_of(ModelSpec):
+        if option.dest in PROCESSES:
+            about = {"action": "store_true"} if option.words == SWITCH else {"type": option.kind}
+            parser.add_argument(*option.names, **about)
     args, rest = parser.parse_known_args(argv)
     args.run, args.arguments, args.device, args.quiet = run, rest, None, False
     args.loaded, args.batch_tokens = None, "auto"  # until there is a scorer

@@ -1,85 +1,25 @@
-"""Parses the command line, runs the command and returns the exit code."""
+"""Runs the command and returns the exit code."""
 
 import argparse
 import os
-import re
 import sys
 import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from jaxscore.cli import distributed_flags, listing
-from jaxscore.cli.help_pages import OUTPUTS
+from jaxscore.cli import distributed_flags
+from jaxscore.cli.app import parse
+from jaxscore.cli.flags import OUTPUTS
 from jaxscore.cli.messages import JOURNAL_LOST
 from jaxscore.engine import set_gpu_memory, stages
-from jaxscore.errors import INTERRUPTED, InputError, is_valid_unicode, near
+from jaxscore.errors import INTERRUPTED, InputError
 from jaxscore.io import atomic, interrupts, processes, streams
-from jaxscore.io.config_file import expand_config
 from jaxscore.io.remote import displayed
-from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours
 FILES = "unfinished files are left as they were"
-
-
-def hyphenate(argv: Sequence[str]) -> list[str]:
-    """Replace underscores in flags: --system_prompts is --system-prompts. Values stay."""
-    out = []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if re.fullmatch(r"--[\w-]+", name):
-            word = name.replace("_", "-") + equals + value
-        out.append(word)
-    return out
-
-
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the words into `command`, its flags, `run`, which runs it, and `words`.
-
-    Raises:
-        SystemExit: with code 0 after a help page, with 2 for bad usage.
-    """
-    for word in argv:
-        if not is_valid_unicode(word):
-            _refuse(f"argument {word!a} is not UTF-8")
-    if argv and argv[0] in listing.PASSED_ON:
-        return listing.passed_on(argv[0], argv[1:])
-    try:
-        words = expand_config(hyphenate(argv), listing.NAMES, listing.parser)
-    except InputError as problem:
-        _refuse(str(problem))
-    if not words:
-        _refuse("the command is missing; jaxscore --help lists them, jaxscore demo shows them")
-    name, *rest = words
-    if name in ("-h", "--help", "--help-all"):
-        print(listing.page(), end="")
-        sys.exit(0)
-    if name == "--version":
-        print(f"jaxscore {VERSION}")
-        sys.exit(0)
-    if name == "--print-completion":
-        try:
-            print(listing.completion(" ".join(rest)))
-        except InputError as problem:
-            _refuse(str(problem))
-        sys.exit(0)
-    if name.startswith("-"):
-        _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
-    if name not in listing.NAMES:
-        like = near(name, [*listing.NAMES, *listing.PASSED_ON])
-        hint = f"is it {like}?" if like else "jaxscore --help lists them"
-        _refuse(f"{name}: no such command; {hint}")
-    args = listing.parser(name).parse_args(rest)
-    args.words = words
-    return args
-
-
-def _refuse(why: str) -> NoReturn:
-    print(f"jaxscore: error: {why}", file=sys.stderr)
-    sys.exit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ jaxscore report OUT                     the report and the page of a finished ou
 """
 
 import argparse
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import execute, messages, outputs, settings_flags
+from jaxscore.cli.app import Command
 from jaxscore.cli.finished_outputs import (
     Finished,
     are_made_alike,
@@ -19,7 +21,7 @@ from jaxscore.cli.finished_outputs import (
     parse_line,
     verified,
 )
-from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.cli.made import MADE, mismatch
 from jaxscore.cli.shard_files import (
     LISTING,
@@ -68,17 +70,20 @@ exit code: 0 all there, 1 some shards are missing or some items failed (the
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command's flags."""
-    parser = subparsers.add_parser("merge", description=DESCRIPTION)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="outputs of the shards")
-    parser.add_argument("--output", required=True, type=Path, metavar="FILE", help="one file")
-    parser.add_argument(
-        "--force", action="store_true", help="replace an output of another run in a store"
+@dataclasses.dataclass(kw_only=True)
+class Flags(outputs.PageFlags, messages.Quiet):
+    """The flags of `merge`."""
+
+    folder: Path = flag(
+        is_positional=True, takes_address=True, metavar="FOLDER", help="outputs of the shards"
     )
-    outputs.add_page_flags(parser)
-    messages.add_quiet(parser)
-    parser.set_defaults(run=run, **{REMOTE: ("folder", "output")})
+    output: Path = flag(takes_address=True, metavar="FILE", help="one file")
+    force: bool = flag(False, help="replace an output of another run in a store")
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("merge", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,13 +1,15 @@
 """What commands print: remarks on stderr, failed items, and the closing block on stdout."""
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.analysis.margins import Decisions
+from jaxscore.cli.flags import flag
 from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
@@ -26,12 +28,14 @@ JOURNAL_LOST = (
 )
 
 
-def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Declare --quiet for a command that loads no model."""
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+@dataclasses.dataclass(kw_only=True)
+class Quiet:
+    """The flag of a command that loads no model."""
+
+    quiet: bool = flag(False, help="no warnings on stderr")
 
 
-def remark(args: argparse.Namespace, text: str) -> None:
+def remark(args: Any, text: str) -> None:
     """Print a line on stderr, unless --quiet."""
     if not args.quiet:
         _print_error(text)

@@ -1,6 +1,7 @@
 """`jaxscore metrics`: lexical and ranking metrics of RAG experiments."""
 
 import argparse
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -8,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import messages, model_flags, outputs, results
+from jaxscore.cli import messages, outputs, results
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, limit_flag, options_of
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.input_files import InputFiles
@@ -21,16 +24,18 @@ SUMMED_UP = ("EM", "F1")  # metrics whose range over several folders is printed
 INPUTS = {"records_sha256": "the records", "run_sha256": "the run"}  # digest -> of what
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command's flags."""
-    parser = subparsers.add_parser("metrics", description=f"{inspect.getdoc(metrics.SYSTEM)}\n")
-    results.add_folder_flags(parser, "evaluate")
-    parser.add_argument(
-        "--force", action="store_true", help="compute metrics again that exist already"
-    )
-    model_flags.add_limit_flag(parser, "records; the metrics' names end in _N")
-    messages.add_quiet(parser)
-    parser.set_defaults(run=run)
+@dataclasses.dataclass(kw_only=True)
+class Flags(messages.Quiet):
+    """The flags of `metrics` after those of folders."""
+
+    force: bool = flag(False, help="compute metrics again that exist already")
+    limit: int | None = limit_flag("records; the metrics' names end in _N")
+
+
+def command() -> Command:
+    """Declare the command."""
+    options = [*results.folder_options("evaluate"), *options_of(Flags)]
+    return Command("metrics", f"{inspect.getdoc(metrics.SYSTEM)}\n", options, run)
 
 
 def run(args: argparse.Namespace) -> int:

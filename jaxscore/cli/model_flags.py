@@ -1,19 +1,19 @@
-"""Flags of every command that runs a model, and the scorer that they describe."""
+"""The model of a run: its flags, and the scorer that they describe."""
 
 import argparse
 import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from jaxscore.cli import distributed_flags, settings_flags
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.flags import Option, flag, options_of, options_of_settings, whole_number
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
 from jaxscore.errors import InputError, format_bytes
-from jaxscore.io import run_files
+from jaxscore.io import processes, run_files
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
@@ -22,7 +22,7 @@ from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.shell.settings import MODEL_GROUP, ScoringSettings
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.text import tokenizer_files
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -38,209 +38,317 @@ UNUSED: dict[str, Any] = {  # flags without effect if another program computes, 
     "batch_tokens": None,
     "journal": None,
 }
+PROCESSES = ("distributed", "coordinator", "num_processes", "process_id", "join_timeout")
 MOST_BATCH_TOKENS = 1 << 22
 CONFIG = "config.json"
-
-
-def add_model_flags(
-    parser: argparse.ArgumentParser,
-    *,
-    model_required: bool = True,
-    model_field: str = "",
-    audited: bool = True,
-    items: bool = True,
-    settings: type = ScoringSettings,
-) -> None:
-    """Declare --model and the flags of how the model runs.
-
-    Args:
-        model_field: of the items, which names the model if --model does not; empty if it has to.
-        audited: whether the command has numbers for --audit-noise.
-        items: whether the command scores the items of a file; otherwise flags of such a run are
-            left out.
-        settings: of the command's system; settings of the model's section are declared here.
-    """
-    group = parser.add_argument_group(MODEL_GROUP)
-    if model_required:
-        default = f" (default: the first `{model_field}`)" if model_field else ""
-        group.add_argument(
-            "--model",
-            *(["--model-name"] if model_field else []),
-            required=not model_field,
-            metavar="NAME",
-            help=f"a local Hugging Face folder, a hub id, or `demo`, the embedded model{default}",
-        )
-        advanced(group, "--revision", help="branch, tag or commit of a hub id")
-        add_lora_flag(group)
-    group.add_argument(
-        "--device",
-        choices=DEVICES,
-        help="default: the best one present; one that is absent is an error",
-    )
-    group.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="auto",
-        help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
-        "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
-    )
-    group.add_argument(
-        "--batch-tokens",
-        type=_batch_tokens,
-        metavar="N|auto",
-        help=f"tokens per batch, padding included (default: {BATCH_TOKENS} on the CPU, auto on "
-        "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
-        "the device's memory takes. A batch that does not fit is halved",
-    )
-    if items:
-        omitted = () if audited else ("audit_noise",)
-        settings_flags.add(group, settings, MODEL_GROUP, omitted)
-        _add_journal_flag(group)
-    group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
-    _add_advanced_flags(group)
-    if items:
-        distributed_flags.add(parser)
-
-
-def _add_journal_flag(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--journal",
-        metavar="PATH|off",
-        help="file of finished work, with which the same command continues after an "
-        "interruption (default: in .jaxscore beside the output); off: keep nothing",
-    )
-
-
-def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
-    advanced(
-        group,
-        "--quantize",
-        choices=QUANTIZED,
-        help="int8: store the layers' weights as 8-bit integers, half the memory of bfloat16; "
-        "--dtype is then that of the products; single tokens move by a nat. stored: keep them in "
-        "the blocks of a GGUF file or a quantized checkpoint; scores do not move",
-    )
-    advanced(
-        group,
-        "--model-impl",
-        choices=IMPLEMENTATIONS,
-        default="auto",
-        help="native: our decoder, which shares text between requests; transformers: their Flax "
-        "class, one request per row (extra flax-classes); auto: native",
-    )
-    advanced(
-        group,
-        "--mesh",
-        type=_mesh,
-        default=AUTO,
-        metavar="auto|data=N,model=M|fsdp=N,model=M",
-        help="devices that share the rows of a batch, and devices that share each layer; with fsdp "
-        "in place of data, these also share the storage of weights (default auto: all devices, the "
-        "fastest that fits by an estimate)",
-    )
-    advanced(
-        group,
-        "--reproducible",
-        action="store_true",
-        help="compute each request by itself, so that the bits of its scores depend on nothing "
-        "else in the run; slower, several times if texts share beginnings; --batch-tokens has no "
-        "effect",
-    )
-    add_accept_flag(group)
-    advanced(
-        group,
-        "--trust-remote-code",
-        action="store_true",
-        help="let the checkpoint's tokenizer bring its own code",
-    )
-
-
-def add_reference_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare --reference, the second model of a pair, and the flags of how it is loaded."""
-    group = parser.add_argument_group("reference")
-    group.add_argument(
-        "--reference",
-        required=True,
-        metavar="NAME",
-        help="the second model, as --model; it has the same tokenizer, and may be the same model "
-        "with other settings",
-    )
-    group.add_argument(
-        "--reference-dtype", choices=DTYPES, help="of its weights (default: that of --dtype)"
-    )
-    group.add_argument(
-        "--reference-quantize", choices=QUANTIZED, help="as --quantize (default: none)"
-    )
-    group.add_argument(
-        "--reference-lora", type=Path, metavar="DIR", help="as --lora (default: none)"
-    )
-    advanced(
-        group,
-        "--reference-revision",
-        metavar="R",
-        help="branch, tag or commit of a hub id (default: none)",
-    )
-    add_accept_flag(group, "--reference-accept-config", "as --accept-config (default: none)")
-    advanced(
-        group,
-        "--reference-model-impl",
-        choices=IMPLEMENTATIONS,
-        help="as --model-impl (default: that of --model-impl)",
-    )
-
-
-def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: str) -> None:
-    """Declare --limit and the published spellings of it."""
-    parser.add_argument(
-        "--limit", *spellings, type=positive, metavar="N", help=f"only the first N {what}"
-    )
-
-
-def add_lora_flag(parser: argparse._ActionsContainer) -> None:
-    """Declare --lora."""
-    advanced(
-        parser,
-        "--lora",
-        type=Path,
-        metavar="DIR",
-        help="a LoRA adapter as PEFT saves it, merged into the weights as they are read",
-    )
-
-
 ACCEPT = (
     "a key of config.json that is not handled, and that you know to change no number; it is left "
     "out, and the manifest records it"
 )
+REVISION = "branch, tag or commit of a hub id"
+LORA = "a LoRA adapter as PEFT saves it, merged into the weights as they are read"
 
+# Not annotations themselves: `Literal` of a tuple is no type for mypy.
+Device = Literal[DEVICES]  # type: ignore[valid-type]
+Dtype = Literal[DTYPES]  # type: ignore[valid-type]
+Quantize = Literal[QUANTIZED]  # type: ignore[valid-type]
+Implementation = Literal[IMPLEMENTATIONS]  # type: ignore[valid-type]
 
-def add_accept_flag(
-    parser: argparse._ActionsContainer, flag: str = "--accept-config", help: str = ACCEPT
-) -> None:
-    """Declare --accept-config, which may come several times and take several keys."""
-    advanced(parser, flag, nargs="+", action="extend", default=[], metavar="KEY", help=help)
+model_flag = functools.partial(flag, group=MODEL_GROUP)
+advanced = functools.partial(flag, group=MODEL_GROUP, is_advanced=True)
+PROCESSES_TITLE = "several processes"
+PROCESSES_ABOUT = "the same command in each, on the same files; the first one writes"
+in_processes = functools.partial(flag, None, group=PROCESSES_TITLE, is_advanced=True)
 
 
 def _batch_tokens(text: str) -> int | str:
     if text == AUTO:
         return text
-    value = settings_flags.whole_number(text)
+    value = whole_number(text)
     if value < SHORTEST_ROW:
-        raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+        raise ValueError(f"{value} is below the shortest row of {SHORTEST_ROW}")
     if value > MOST_BATCH_TOKENS:
-        raise argparse.ArgumentTypeError(f"{value} is above {MOST_BATCH_TOKENS}")
+        raise ValueError(f"{value} is above {MOST_BATCH_TOKENS}")
     return value
 
 
 def _mesh(text: str) -> str:
     if text != AUTO:
-        try:
-            MeshShape.parse(text)
-        except ValueError as problem:
-            raise argparse.ArgumentTypeError(str(problem)) from None
+        MeshShape.parse(text)
     return text
 
 
-positive = functools.partial(settings_flags.whole_number, least=1)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """The flags of every command that runs a model."""
+
+    model: str = model_flag(
+        metavar="NAME",
+        help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+    )
+    revision: str | None = advanced(None, help=REVISION)
+    lora: Path | None = advanced(None, metavar="DIR", help=LORA)
+    device: Device | None = model_flag(
+        None, help="default: the best one present; one that is absent is an error"
+    )
+    dtype: Dtype = model_flag(
+        "auto",
+        help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
+        "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
+    )
+    batch_tokens: int | str | None = model_flag(
+        None,
+        read=_batch_tokens,
+        metavar="N|auto",
+        help=f"tokens per batch, padding included (default: {BATCH_TOKENS} on the CPU, auto on "
+        "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
+        "the device's memory takes. A batch that does not fit is halved",
+    )
+    journal: str | None = model_flag(
+        None,
+        metavar="PATH|off",
+        help="file of finished work, with which the same command continues after an "
+        "interruption (default: in .jaxscore next to the output); off: keep nothing",
+    )
+    quiet: bool = model_flag(False, help="no progress and no warnings on stderr")
+    quantize: Quantize | None = advanced(
+        None,
+        help="int8: store the layers' weights as 8-bit integers, half the memory of bfloat16; "
+        "--dtype is then that of the products; single tokens move by a nat. stored: keep them in "
+        "the blocks of a GGUF file or a quantized checkpoint; scores do not move",
+    )
+    model_impl: Implementation = advanced(
+        "auto",
+        help="native: our decoder, which shares text between requests; transformers: their Flax "
+        "class, one request per row (extra flax-classes); auto: native",
+    )
+    mesh: str = advanced(
+        AUTO,
+        read=_mesh,
+        metavar="auto|data=N,model=M|fsdp=N,model=M",
+        help="devices that share the rows of a batch, and devices that share each layer; with fsdp "
+        "in place of data, these also share the storage of weights (default auto: all devices, the "
+        "fastest that fits by an estimate)",
+    )
+    reproducible: bool = advanced(
+        False,
+        help="compute each request by itself, so that the bits of its scores depend on nothing "
+        "else in the run; slower, several times if texts share beginnings; --batch-tokens has no "
+        "effect",
+    )
+    accept_config: list[str] = advanced([], metavar="KEY", help=ACCEPT)
+    trust_remote_code: bool = advanced(
+        False, help="let the checkpoint's tokenizer bring its own code"
+    )
+    cache_dir: Path | None = None  # only probsem has the flag
+    distributed: bool = flag(
+        False,
+        group="several processes",
+        is_advanced=True,
+        help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
+        "needed. The first process hashes the checkpoint; the others compare sizes, headers and "
+        "samples with it, which does not show damage between the samples",
+    )
+    coordinator: str | None = in_processes(
+        metavar="HOST:PORT", help="elsewhere: a free port of the first process"
+    )
+    num_processes: int | None = in_processes(metavar="N", help="elsewhere: how many processes")
+    process_id: int | None = in_processes(metavar="K", help="elsewhere: of this process, from 0")
+    join_timeout: int | None = in_processes(
+        metavar="SECONDS", help=f"within which all processes join (default {processes.JOIN})"
+    )
+
+    @classmethod
+    def of(cls, args: Any, **changes: Any) -> Self:
+        """The spec that the flags of a command describe; flags that it lacks have defaults."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{k: v for k, v in vars(args).items() if k in names} | changes)
+
+    @property
+    def folder(self) -> Path:
+        """The folder or GGUF file, checked without importing JAX.
+
+        Raises:
+            InputError: no such folder or hub id, no config.json, or a refused model type.
+        """
+        folder = resolve(
+            self.model,
+            self.revision,
+            with_code=self.trust_remote_code,
+            cache_dir=self.cache_dir,
+        )
+        model_types.check(read_config(folder), str(config_path(folder)))
+        return folder
+
+    def check(self) -> Path:
+        """Check all models that the flags name; return the folder of the first."""
+        return self.folder
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `Scorer.from_pretrained`."""
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "implementation": self.model_impl,
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code,
+            "cache_dir": self.cache_dir,
+            "lora": self.lora,
+            "quantize": self.quantize,
+            "mesh": self.mesh,
+            "reproducible": self.reproducible,
+            "accept_config": self.accept_config,
+            "batch_tokens": self.batch_tokens,
+            "progress": not self.quiet,
+        }
+
+    def load(self, journal: Path | None, *, generates: bool) -> "Scorer":
+        """Load the model."""
+        from jaxscore.scorer import Scorer
+
+        return Scorer.from_pretrained(
+            self.model, **self.options(), journal=journal, generates=generates
+        )
+
+    def journal_path(
+        self, output: Path | None, written: Sequence[Path], source: Any
+    ) -> Path | None:
+        """The journal of an output, or None if there is none.
+
+        Args:
+            output: the file or folder next to which the journal is by default.
+            written: other files of this run, which the journal may not replace.
+            source: the input of the run, if it has one.
+        """
+        if output is None and self.journal not in (None, "off"):
+            remark(self, f"--journal {self.journal}: this command keeps no journal")
+        if self.journal == "off" or output is None:
+            return None
+        if self.journal is None and is_stream(output):
+            return None
+        from jaxscore.journal.files import check_path, default_path
+
+        path = default_path(output) if self.journal is None else local_path(self.journal)
+        files = [output, *written]
+        check_path(path, *files, *map(run_files.manifest_path, files), source)
+        return path
+
+    def adapters(self) -> dict[str, Path | None]:
+        """Flag -> the adapter that it names."""
+        return {"--lora": self.lora}
+
+    def warn_unused(self, names: Sequence[str], why: str) -> None:
+        """Warn about flags that differ from their default and have no effect here."""
+        names = [name for name in names if getattr(self, name) != UNUSED[name]]
+        if names:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+            remark(self, f"{flags}: no effect, {why}")
+
+    def check_endpoint(self) -> None:
+        """Refuse flags that no endpoint supports, and warn about those without effect.
+
+        Raises:
+            InputError: naming the flag.
+        """
+        if self.lora or self.quantize:
+            raise InputError(
+                "--lora and --quantize: an endpoint has weights of its own; take a local model"
+            )
+        if self.reproducible:
+            raise InputError("--reproducible: an endpoint does not promise it; take a local model")
+        if self.distributed:
+            raise InputError("--distributed: one process asks an endpoint; leave it out")
+        self.warn_unused([*UNUSED], "the endpoint computes")
+        for name in ("revision", "trust_remote_code"):
+            if getattr(self, name):
+                remark(self, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
+
+
+of_reference = functools.partial(flag, group="reference")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairSpec(ModelSpec):
+    """The flags of a command that compares two models."""
+
+    reference: str = of_reference(
+        metavar="NAME",
+        help="the second model, as --model; it has the same tokenizer, and may be the same model "
+        "with other settings",
+    )
+    reference_dtype: Dtype | None = of_reference(
+        None, help="of its weights (default: that of --dtype)"
+    )
+    reference_quantize: Quantize | None = of_reference(None, help="as --quantize (default: none)")
+    reference_lora: Path | None = of_reference(
+        None, metavar="DIR", help="as --lora (default: none)"
+    )
+    reference_revision: str | None = of_reference(
+        None, metavar="R", is_advanced=True, help=f"{REVISION} (default: none)"
+    )
+    reference_accept_config: list[str] = of_reference(
+        [], metavar="KEY", is_advanced=True, help="as --accept-config (default: none)"
+    )
+    reference_model_impl: Implementation | None = of_reference(
+        None, is_advanced=True, help="as --model-impl (default: that of --model-impl)"
+    )
+
+    def check(self) -> Path:
+        """See `ModelSpec.check`."""
+        second = dataclasses.replace(self, model=self.reference, revision=self.reference_revision)
+        _ = super().folder, second.folder
+        return self.folder
+
+    def load(self, journal: Path | None, *, generates: bool) -> "Scorer":
+        """Load both models."""
+        from jaxscore.model_pair import DivergenceScorer
+
+        names = ("dtype", "revision", "lora", "quantize", "accept_config")
+        return DivergenceScorer.from_pretrained(
+            self.model,
+            reference=self.reference,
+            reference_implementation=self.reference_model_impl,
+            **{f"reference_{name}": getattr(self, f"reference_{name}") for name in names},
+            **self.options(),
+            journal=journal,
+        )
+
+    def adapters(self) -> dict[str, Path | None]:
+        """See `ModelSpec.adapters`."""
+        return {**super().adapters(), "--reference-lora": self.reference_lora}
+
+
+def model_options(
+    omitted: Collection[str],
+    settings: type | None,
+    omitted_settings: Collection[str] = (),
+    spec: type = ModelSpec,
+    model_field: str = "",
+) -> list[Option]:
+    """The flags of a model, and the settings of a system in their section.
+
+    Args:
+        model_field: of the items, which names the model without --model; empty if it is required.
+    """
+    options = options_of(spec, omitted)
+    if model_field:
+        [model, *options] = options
+        help = f"{model.help} (default: the first `{model_field}`)"
+        names = ("--model", "--model-name")
+        options.insert(0, dataclasses.replace(model, names=names, is_required=False, help=help))
+    if settings is not None:
+        place = [option.dest for option in options].index("batch_tokens") + 1
+        options[place:place] = [
+            option
+            for option in options_of_settings(settings, omitted_settings)
+            if option.group == MODEL_GROUP
+        ]
+    return options
+
+
+def spec_of(args: Any, **changes: Any) -> ModelSpec:
+    """The spec of a command's flags, of a pair if they name a reference."""
+    return (PairSpec if hasattr(args, "reference") else ModelSpec).of(args, **changes)
 
 
 def load_scorer(
@@ -256,8 +364,7 @@ def load_scorer(
     flags.
 
     Args:
-        output: file or folder beside which the journal lies by default; None for no journal.
-        written: other files of this run, which the journal may not replace.
+        output, written: see `ModelSpec.journal_path`.
         generates: see `Scorer.from_pretrained`.
 
     Raises:
@@ -265,89 +372,61 @@ def load_scorer(
     """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
+    spec = spec_of(args, model=model)
+    journal = functools.partial(spec.journal_path, output, written, getattr(args, "input", None))
     if (part := getattr(args, "part", None)) is not None and part.scorer is not None:
         if part.model == model:
-            return _with_journal_of(args, part.scorer, output, written)
+            args.loaded = _with_journal(part.scorer, journal())
+            return args.loaded
         part.scorer.close()
         part.scorer = None  # its memory is free before the other model is loaded
-    folder = check_model(args, model, getattr(args, "revision", None))
-    if hasattr(args, "reference"):
-        check_model(args, args.reference, args.reference_revision)
-    remark_lora(args)
-    place = _journal(args, output, written)
+    folder = spec.check()
+    remark_lora(spec)
     tokenizer = None if part is None else tokenizer_files.digest(folder)
-    scorer = _loader(args, generates=generates)(
-        model,
-        device=args.device,
-        dtype=args.dtype,
-        implementation=args.model_impl,
-        revision=getattr(args, "revision", None),
-        trust_remote_code=args.trust_remote_code,
-        cache_dir=getattr(args, "cache_dir", None),
-        lora=getattr(args, "lora", None),
-        quantize=args.quantize,
-        mesh=args.mesh,
-        reproducible=args.reproducible,
-        accept_config=getattr(args, "accept_config", ()),
-        batch_tokens=args.batch_tokens,
-        progress=not args.quiet,
-        journal=place,
-    )
-    args.loaded = scorer
+    args.loaded = scorer = spec.load(journal(), generates=generates)
     if part is not None:
         part.scorer, part.model, part.tokenizer = scorer, model, tokenizer
     stages.freeze_existing()
-    _remark_loaded(args, scorer)
+    remark_loaded(spec, scorer)
     return scorer
 
 
-def _remark_loaded(args: argparse.Namespace, scorer: "Scorer") -> None:
+def _with_journal(scorer: "Scorer", path: Path | None) -> "Scorer":
+    """The scorer of another output, with the journal and the counts of this one."""
+    from jaxscore.journal import Journal
+
+    scorer.close()
+    scorer.journal = None if path is None else Journal(path, scorer.about)
+    scorer.begin_output()
+    return scorer
+
+
+def remark_loaded(spec: Any, scorer: "Scorer") -> None:
     """Describe on stderr how the loaded models compute."""
     from jaxscore.engine.devices import limit_bytes  # deferred: imports JAX
 
     for loaded_model in scorer.models:
-        remark_model(args, loaded_model)
-    remark_faster_dtype(args, scorer.model)
+        remark_model(spec, loaded_model)
+    remark_faster_dtype(spec, scorer.model)
     for replaced in dict.fromkeys(loaded.replaced_kernels for loaded in scorer.models):
         if replaced is not None:
-            remark(args, f"GPU kernels replaced: {replaced}")
+            remark(spec, f"GPU kernels replaced: {replaced}")
     on_accelerator = scorer.model.platform != "cpu"
     if on_accelerator and (limit := limit_bytes()) is not None:
-        remark(args, f"memory of each device that programs may use: {format_bytes(limit)}")
-    by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
-    if by_memory and not args.reproducible:
-        remark(args, f"--batch-tokens auto: {scorer.batch_tokens}")
+        remark(spec, f"memory of each device that programs may use: {format_bytes(limit)}")
+    by_memory = spec.batch_tokens == AUTO or (spec.batch_tokens is None and on_accelerator)
+    if by_memory and not spec.reproducible:
+        remark(spec, f"--batch-tokens auto: {scorer.batch_tokens}")
 
 
-def _with_journal_of(
-    args: argparse.Namespace, scorer: "Scorer", output: Path | None, written: Sequence[Path]
-) -> "Scorer":
-    """The scorer of another output, with the journal and the counts of this one."""
-    from jaxscore.journal import Journal
+def remark_lora(spec: ModelSpec) -> None:
+    """Name the model that an adapter has as its base; names vary, so people judge that."""
+    for name, folder in spec.adapters().items():
+        if folder is not None:
+            from jaxscore.models.weights import lora
 
-    place = _journal(args, output, written)
-    scorer.close()
-    scorer.journal = None if place is None else Journal(place, scorer.about)
-    scorer.begin_output()
-    args.loaded = scorer
-    return scorer
-
-
-def _loader(args: argparse.Namespace, *, generates: bool) -> "Callable[..., Scorer]":
-    """Function that loads the model, or both models with --reference."""
-    if not hasattr(args, "reference"):
-        from jaxscore.scorer import Scorer
-
-        return functools.partial(Scorer.from_pretrained, generates=generates)
-    from jaxscore.model_pair import DivergenceScorer
-
-    names = ("dtype", "revision", "lora", "quantize", "accept_config")
-    return functools.partial(
-        DivergenceScorer.from_pretrained,
-        reference=args.reference,
-        reference_implementation=args.reference_model_impl,
-        **{f"reference_{name}": getattr(args, f"reference_{name}") for name in names},
-    )
+            base = lora.read(folder).base_model or "a model that it does not name"
+            remark(spec, f"{name} {folder}: an adapter of {base}")
 
 
 def config_source(model: str) -> Path:
@@ -367,44 +446,6 @@ def config_source(model: str) -> Path:
         f"--model {model}: neither a folder, a {CONFIG} nor a GGUF file; give one (a hub id would "
         f"fetch the weights too, and only {CONFIG} is needed)"
     )
-
-
-def check_model(args: argparse.Namespace, model: str, revision: str | None) -> Path:
-    """The folder or GGUF file of a model, checked without importing JAX.
-
-    Raises:
-        InputError: no such folder or hub id, no config.json, or a refused model type.
-    """
-    folder = resolve(
-        model,
-        revision,
-        with_code=getattr(args, "trust_remote_code", False),
-        cache_dir=getattr(args, "cache_dir", None),
-    )
-    model_types.check(read_config(folder), str(config_path(folder)))
-    return folder
-
-
-def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:
-    flag = getattr(args, "journal", None)
-    if output is None and flag not in (None, "off"):
-        remark(args, f"--journal {flag}: this command keeps no journal")
-    if flag == "off" or output is None or (flag is None and is_stream(output)):
-        return None
-    from jaxscore.journal.files import check_path, default_path
-
-    path = default_path(output) if flag is None else local_path(flag)
-    files = [output, *written]
-    check_path(path, *files, *map(run_files.manifest_path, files), getattr(args, "input", None))
-    return path
-
-
-def warn_unused_flags(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """Remark on flags that differ from their default and have no effect here."""
-    given = [name for name in names if getattr(args, name) != UNUSED[name]]
-    if given:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        remark(args, f"{flags}: no effect, {why}")
 
 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
@@ -448,13 +489,3 @@ def bfloat16_share(cpuinfo: Path) -> str | None:
     except OSError:  # not Linux
         return None
     return next((share for flag, share in BFLOAT16_SHARES.items() if flag in flags), None)
-
-
-def remark_lora(args: argparse.Namespace) -> None:
-    """Remark which model an adapter names as its base; names vary, so people judge that."""
-    for flag in ("lora", "reference_lora"):
-        if (folder := getattr(args, flag, None)) is not None:
-            from jaxscore.models.weights import lora
-
-            base = lora.read(folder).base_model or "a model that it does not name"
-            remark(args, f"--{flag.replace('_', '-')} {folder}: an adapter of {base}")

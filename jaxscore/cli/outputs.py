@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.flags import flag
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, streams
@@ -108,16 +109,19 @@ def report_paths(output: Path) -> tuple[Path, Path]:
     return output.with_name(f"{stem}.md"), output.with_name(f"{stem}.json")
 
 
-def add_page_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare --html and --no-html."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--html",
-        type=Path,
+@dataclasses.dataclass(kw_only=True)
+class PageFlags:
+    """The flags of a command that writes a page."""
+
+    html: Path | None = flag(
+        None,
         metavar="PATH",
+        excludes="html",
         help="the page for a browser (default: named as the report, with .html)",
     )
-    advanced(group, "--no-html", action="store_true", help="write no page for a browser")
+    no_html: bool = flag(
+        False, excludes="html", is_advanced=True, help="write no page for a browser"
+    )
 
 
 def page_paths(args: argparse.Namespace, report: Path, *inputs: Path | None) -> list[Path]:

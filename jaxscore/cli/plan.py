@@ -1,18 +1,20 @@
 """`jaxscore plan`: reports memory and work of a model on given devices, without its weights."""
 
 import argparse
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxscore.cli import messages, model_flags, outputs
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
+from jaxscore.engine import BATCH_TOKENS, GPU_TARGETS, set_variables
 from jaxscore.errors import format_bytes, format_three_digits
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
-from jaxscore.models.model_types import DTYPES, QUANTIZED
 from jaxscore.report.markdown import aligned
 from jaxscore.report.sections import yes_no
 
@@ -59,93 +61,78 @@ exit code: 0 reported, whether it fits or not, 2 unusable input.
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("plan", description=DESCRIPTION)
-    parser.add_argument(
-        "--model",
-        required=True,
+shape = functools.partial(flag, excludes="shapes", is_advanced=True)
+compiler = functools.partial(flag, None, excludes="compilers")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `plan`."""
+
+    model: str = flag(
         metavar="PATH",
         help="a local Hugging Face folder, its config.json, or `demo`, the embedded model",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="auto",
+    dtype: model_flags.Dtype = flag(
+        "auto",
         help="of the matrices; auto: as the config says that they are stored, bfloat16 for float16",
     )
-    parser.add_argument(
-        "--quantize",
-        choices=QUANTIZED,
-        help="the layers' weights as 8-bit integers, or as a quantized file stores them",
+    quantize: model_flags.Quantize | None = flag(
+        None, help="the layers' weights as 8-bit integers, or as a quantized file stores them"
     )
-    model_flags.add_accept_flag(parser)
-    parser.add_argument(
-        "--mesh",
+    accept_config: list[str] = flag([], metavar="KEY", is_advanced=True, help=model_flags.ACCEPT)
+    mesh: str | None = flag(
+        None,
         metavar="data=N,model=M|fsdp=N,model=M|auto",
         help="rows over data; heads, MLP, experts and vocabulary over model; with fsdp in place of "
         "data each weight also over fsdp; auto: the fastest "
         "that fits --device-memory on --devices, by an estimate, with the model a power of two "
         "(default data=1,model=1; auto with --topology)",
     )
-    parser.add_argument(
-        "--devices", type=model_flags.positive, metavar="N", help="how many devices there are"
-    )
-    parser.add_argument(
-        "--device-memory",
+    devices: int | None = flag(None, least=1, metavar="N", help="how many devices there are")
+    device_memory: str | None = flag(
+        None,
         metavar="SIZE",
         help="of each device, such as 16GB or 80GiB; default: as --topology or --gpu-target has it",
     )
-    advanced(
-        parser,
-        "--batch-tokens",
-        type=model_flags.positive,
-        default=BATCH_TOKENS,
+    batch_tokens: int = flag(
+        BATCH_TOKENS,
+        least=1,
         metavar="N",
+        is_advanced=True,
         help=f"tokens per batch, padding included, for each share of data (default {BATCH_TOKENS}; "
         "on accelerators `score` takes up to 32,768 by default)",
     )
-    _add_programs(parser)
-    parser.add_argument(
-        "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON; - is stdout"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(run=run)
-
-
-def _add_programs(parser: argparse.ArgumentParser) -> None:
-    """Which shapes are compiled, and for which devices."""
-    shapes = parser.add_mutually_exclusive_group()
-    advanced(
-        shapes,
-        "--row-lengths",
-        nargs="+",
-        action="extend",
-        type=model_flags.positive,
+    row_lengths: list[int] | None = shape(
+        None,
+        least=1,
         metavar="N",
         help="rows to compile whole batches of (default: the shortest, the longest of which a "
         "batch holds one, and one between)",
     )
-    advanced(
-        shapes,
-        "--all-shapes",
-        action="store_true",
-        help="every shape that the packer uses, up to the model's positions; takes minutes",
+    all_shapes: bool = shape(
+        False, help="every shape that the packer uses, up to the model's positions; takes minutes"
     )
-    compilers = parser.add_mutually_exclusive_group()
-    compilers.add_argument(
-        "--device", choices=DEVICES, help="what to compile for; default: the best one present"
+    device: model_flags.Device | None = compiler(
+        help="what to compile for; default: the best one present"
     )
-    compilers.add_argument(
-        "--topology",
+    topology: str | None = compiler(
         metavar="KIND:AxB",
         help="TPUs that are not here: v5e:2x2, v5p:2x2x1, v6e:2x2, or another that libtpu knows; "
         "needs the extra tpu-compiler",
     )
-    compilers.add_argument(
-        "--gpu-target",
-        choices=GPU_TARGETS,
-        help="a GPU that is not here: memory and collectives; needs JAX's CUDA plugin",
+    gpu_target: Literal[tuple(GPU_TARGETS)] | None = compiler(  # type: ignore[valid-type]
+        help="a GPU that is not here: memory and collectives; needs JAX's CUDA plugin"
     )
+    output: Path | None = flag(
+        None, "--json", metavar="FILE", help="the same facts as JSON; - is stdout"
+    )
+    quiet: bool = flag(False, help="no progress on stderr")
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("plan", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`jaxscore probsem`: files of a suite, and of its results, named as the published ones."""
 
 import argparse
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -21,16 +22,17 @@ from jaxscore.cli import (
     shards,
     system_command,
 )
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
-from jaxscore.io.config_file import TAKES_ONE
 from jaxscore.io.json_output import json_parts
 from jaxscore.io.records import csv_line
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
 from jaxscore.systems.probsem.suite import load, suite_files
@@ -39,42 +41,59 @@ LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(SYSTEM.name, description=f"{inspect.getdoc(SYSTEM)}\n")
-    parser.add_argument("--prompt", metavar="NAME", help="of the prompt's file")
-    parser.add_argument("--test", metavar="NAME", help="of the test suite's file")
-    for name in ("input", "output"):
-        parser.add_argument(
-            f"--{name}-dir", type=Path, metavar="DIR", help=f"with --prompt: default {name}s"
-        )
-    source = parser.add_argument(
-        "--input",
-        type=Path,
-        nargs="+",
-        action="extend",
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `probsem` before its settings."""
+
+    prompt: str | None = flag(None, metavar="NAME", help="of the prompt's file")
+    test: str | None = flag(None, metavar="NAME", help="of the test suite's file")
+    input_dir: Path | None = flag(None, metavar="DIR", help="with --prompt: default inputs")
+    output_dir: Path | None = flag(None, metavar="DIR", help="with --prompt: default outputs")
+    input: list[Path] | None = flag(
+        None,
+        takes_address=True,
         metavar="FILE",
         help="with --prompt as --input-dir; otherwise files <prompt>_<test>.json, patterns, "
         "folders, addresses such as s3://bucket/file",
     )
-    setattr(source, TAKES_ONE, True)
-    parser.add_argument(
-        "--output",
-        type=Path,
+    output: Path | None = flag(
+        None,
+        takes_address=True,
         metavar="FILE",
         help="with --prompt as --output-dir; otherwise NAME.json, one array of contexts, or "
         "FOLDER/ with a slash for several files",
     )
-    model_flags.add_limit_flag(parser, SYSTEM.what)
-    settings_flags.add(parser, SYSTEM.settings)
-    settings_flags.add_groups(parser, SYSTEM.settings)
-    outputs.add_page_flags(parser)
-    advanced(
-        parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
+    limit: int | None = limit_flag(SYSTEM.what)
+
+
+@dataclasses.dataclass(kw_only=True)
+class MoreFlags(outputs.PageFlags, system_command.ApiFlags):
+    """The flags of `probsem` after its settings."""
+
+    cache_dir: Path | None = flag(
+        None, metavar="DIR", is_advanced=True, help="where a hub id is downloaded to"
     )
-    system_command.add_api_base(parser)
-    model_flags.add_model_flags(parser, settings=SYSTEM.settings)
-    shards.add_flags(parser, functools.partial(execute.run, SYSTEM))
-    parser.set_defaults(run=run, is_array=True, column=())
+
+
+def command() -> Command:
+    """Declare the command."""
+    settings = options_of_settings(SYSTEM.settings)
+    options = [
+        *options_of(Flags),
+        *(option for option in settings if option.group != MODEL_GROUP),
+        *options_of(MoreFlags),
+        *model_flags.model_options((), SYSTEM.settings),
+        *options_of(shards.ShardFlags),
+    ]
+    return shards.command(
+        SYSTEM.name,
+        f"{inspect.getdoc(SYSTEM)}\n",
+        options,
+        run,
+        functools.partial(execute.run, SYSTEM),
+        is_array=True,
+        column=(),
+    )
 
 
 def run(args: argparse.Namespace) -> int:

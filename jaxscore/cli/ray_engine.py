@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, cast
 from urllib.parse import urlsplit
 
-from jaxscore.cli import listing, messages, shards
+from jaxscore.cli import app, messages, shards
 from jaxscore.cli.shard_files import Shard, listings
 from jaxscore.cli.shards import Outcome, Part, State
 from jaxscore.device.mesh_shape import MeshShape
@@ -347,7 +347,7 @@ class Actor:
         if self._args is None:
             os.chdir(self._folder)  # relative paths mean what they mean to the command
             name, *flags = self._words
-            self._args = listing.parser(name).parse_args(flags)
+            self._args = app.values(app.command(name), flags)
             self._args.quiet = True  # bars of several actors would mix
             if self._kind != "CPU" and getattr(self._args, "device", "") is None:
                 self._args.device = self._kind.lower()  # otherwise JAX may take the CPU in silence

@@ -1,10 +1,13 @@
 """`jaxscore report`: the report and the page of a finished output, made again."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from jaxscore.cli import execute, merge, messages, outputs
+from jaxscore.cli.app import Command
 from jaxscore.cli.finished_outputs import Finished, verified
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
@@ -25,13 +28,16 @@ exit code: 0 written, 1 some items have failed, 2 unusable output
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the flags of `report`."""
-    parser = subparsers.add_parser("report", description=DESCRIPTION)
-    parser.add_argument("file", type=Path, metavar="OUT", help="output of a finished run")
-    outputs.add_page_flags(parser)
-    messages.add_quiet(parser)
-    parser.set_defaults(run=run)
+@dataclasses.dataclass(kw_only=True)
+class Flags(outputs.PageFlags, messages.Quiet):
+    """The flags of `report`."""
+
+    file: Path = flag(is_positional=True, metavar="OUT", help="output of a finished run")
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("report", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,10 +1,14 @@
 """`jaxscore results`: one table of all RAG experiments; flags of folders, as `judge` has them."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
-from jaxscore.cli import messages, model_flags, outputs
+from jaxscore.cli import messages, outputs
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import Option, flag, limit_flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
@@ -14,37 +18,34 @@ from jaxscore.systems.rag import experiment_folder, results_table
 DEFAULT_SPLIT = "dev"
 
 
-def add_folder_flags(parser: argparse.ArgumentParser, verb: str) -> None:
-    """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
-    add_experiments_flag(parser, f"{verb} each folder in it")
-    parser.add_argument("--folder", "--input", type=Path, help=f"{verb} this one instead")
-    add_split_flag(parser)
-
-
-def add_experiments_flag(parser: argparse.ArgumentParser, purpose: str, *spellings: str) -> None:
-    """--experiments-folder, beside other spellings of it."""
-    parser.add_argument(
-        "--experiments-folder",
-        *spellings,
-        type=Path,
-        default=Path("experiments"),
-        metavar="FOLDER",
-        help=f"{purpose} (default: experiments/)",
-    )
-
-
-def add_split_flag(parser: argparse.ArgumentParser) -> None:
-    """--split."""
-    parser.add_argument(
-        "--split", type=_split, default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}"
+def experiments_flag(purpose: str, *names: str) -> Any:
+    """Declare --experiments-folder, with other spellings of it."""
+    return flag(
+        Path("experiments"), *names, metavar="FOLDER", help=f"{purpose} (default: experiments/)"
     )
 
 
 def _split(text: str) -> str:
-    """argparse type: a part of a file name."""
     if "/" in text or "\\" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} has a slash, expected a part of a file name")
+        raise ValueError(f"{text!r} has a slash, expected a part of a file name")
     return text
+
+
+def split_flag() -> Any:
+    """Declare --split."""
+    return flag(DEFAULT_SPLIT, read=_split, help=f"default: {DEFAULT_SPLIT}")
+
+
+def folder_options(verb: str) -> list[Option]:
+    """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class Flags:
+        experiments_folder: Path = experiments_flag(f"{verb} each folder in it")
+        folder: Path | None = flag(None, "--input", help=f"{verb} this one instead")
+        split: str = split_flag()
+
+    return options_of(Flags)
 
 
 def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[str, str]]:
@@ -93,32 +94,29 @@ exit code: 0 all read, 1 some files could not be read (the others are kept),
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the command's flags."""
-    parser = subparsers.add_parser("results", description=DESCRIPTION)
-    add_experiments_flag(parser, "where the experiments are", "--input")
-    parser.add_argument(
-        "--output-dir",
+@dataclasses.dataclass(kw_only=True)
+class Flags(messages.Quiet):
+    """The flags of `results`."""
+
+    experiments_folder: Path = experiments_flag("where the experiments are", "--input")
+    output_dir: Path = flag(
+        Path("results"),
         "--output",
-        type=Path,
-        default=Path("results"),
         metavar="FOLDER|FILE.csv",
         help="where to write the csv; a name that ends in .csv is the file itself (default: "
         "results/)",
     )
-    add_split_flag(parser)
-    model_flags.add_limit_flag(parser, "folders, by their names")
-    parser.add_argument(
-        "--format",
-        choices=tuple(results_table.FORMATS),
-        default="all",
-        help="which columns (default: all)",
+    split: str = split_flag()
+    limit: int | None = limit_flag("folders, by their names")
+    format: Literal[tuple(results_table.FORMATS)] = flag(  # type: ignore[valid-type]
+        "all", help="which columns (default: all)"
     )
-    parser.add_argument(
-        "--sort", default="Generator", metavar="COLUMN", help="order of rows (default: Generator)"
-    )
-    messages.add_quiet(parser)
-    parser.set_defaults(run=run)
+    sort: str = flag("Generator", metavar="COLUMN", help="order of rows (default: Generator)")
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("results", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import flag, options_of
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
 from jaxscore.shell.settings import SettingField, fields_of
@@ -42,14 +44,21 @@ exit code: 0 printed, 2 no such system.
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register the subcommand."""
-    parser = subparsers.add_parser("schema", description=DESCRIPTION)
-    parser.add_argument("system", metavar="SYSTEM", choices=tuple(SYSTEMS), help=", ".join(SYSTEMS))
-    parser.add_argument(
-        "part", metavar="PART", nargs="?", choices=PARTS, help=f"one of {', '.join(PARTS)}"
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `schema`."""
+
+    system: Literal[tuple(SYSTEMS)] = flag(  # type: ignore[valid-type]
+        is_positional=True, metavar="SYSTEM", help=", ".join(SYSTEMS)
     )
-    parser.set_defaults(run=run)
+    part: Literal["item", "settings", "record"] | None = flag(
+        None, is_positional=True, metavar="PART", help="one of item, settings, record"
+    )
+
+
+def command() -> Command:
+    """Declare the command."""
+    return Command("schema", DESCRIPTION, options_of(Flags), run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-PARTS = ("item", "settings", "record")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = {
     "description": "null if it is not known, a text if it is infinite",
@@ -81,7 +89,7 @@ def schema_of(system: System, part: str | None = None) -> dict[str, Any]:
     """The schema of one part of a declaration, with all parts as `$defs`.
 
     Args:
-        part: one of `PARTS`; None is a schema with the definitions alone.
+        part: `item`, `settings` or `record`; None is a schema with the definitions alone.
     """
     return {
         "$schema": DIALECT,

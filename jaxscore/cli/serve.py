@@ -1,6 +1,7 @@
 """`jaxscore serve`: serves one model over HTTP with OpenAI's interface."""
 
 import argparse
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -8,7 +9,8 @@ import re
 from pathlib import Path
 
 from jaxscore.cli import model_flags
-from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import ONE, flag, options_of
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, install_extra, parse_bytes
 from jaxscore.io.json_input import MOST_SETTINGS, read_text
@@ -50,115 +52,123 @@ exit code: 0 ended by a signal, 2 port in use, no such model, unusable flags.
 """
 
 
-def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("serve", description=DESCRIPTION)
-    group = parser.add_argument_group("server")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="name or address to listen at (default 127.0.0.1)"
-    )
-    group.add_argument(
-        "--port",
-        type=_port,
-        default=8000,
-        help="0 is any free one (default 8000)",
-    )
-    group.add_argument(
-        "--served-model-name",
-        type=_names,
-        action="extend",
-        default=[],
+def _whole_number(most: int, what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= most):
+        raise ValueError(f"{text!r} is not {what} from 0 to {most}")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r} has an empty name")
+    return names
+
+
+_port = functools.partial(_whole_number, 65535, "a port")
+_logprobs = functools.partial(_whole_number, 20, "a whole number")
+
+
+def _seconds(text: str, above_zero: bool = False) -> float:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a time such as 5ms, 30s or 10min")
+    seconds = float(match[1]) * UNITS[match[2]]
+    if above_zero and not seconds:
+        raise ValueError(f"{text!r} is not above 0")
+    return seconds
+
+
+_positive_seconds = functools.partial(_seconds, above_zero=True)
+
+
+_size = functools.partial(parse_bytes, unit_required=False)
+server = functools.partial(flag, group="server")
+advanced = functools.partial(flag, group="server", is_advanced=True)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Flags:
+    """The flags of `serve` before those of the model."""
+
+    host: str = server("127.0.0.1", help="name or address to listen at (default 127.0.0.1)")
+    port: int = server(8000, read=_port, help="0 is any free one (default 8000)")
+    served_model_name: list[str] = server(
+        [],
+        read=_names,
+        words=ONE,
         metavar="NAME[,NAME]",
         help="what clients call the model (default: the folder's name, or the hub id)",
     )
-    group.add_argument(
-        "--chat-template",
-        type=Path,
+    chat_template: Path | None = server(
+        None,
         metavar="FILE",
         help="a Jinja template in place of the tokenizer's; it writes all special tokens of a "
         "chat, no BOS is added",
     )
-    _add_limits(group)
-    _add_access(group)
-    model_flags.add_model_flags(parser, items=False)
-    parser.set_defaults(run=run)
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    advanced(
-        group,
-        "--gather",
-        type=_seconds,
-        default=0.005,
+    gather: float = advanced(
+        0.005,
+        read=_seconds,
         metavar="TIME",
         help="how long the first request of an idle server waits for others (default 5ms)",
     )
-    advanced(
-        group,
-        "--window-tokens",
-        type=model_flags.positive,
+    window_tokens: int | None = advanced(
+        None,
+        least=1,
         metavar="N",
         help="most distinct tokens that are planned together; fewer if the device needs more than "
         "0.1 s for them (default: 8 times the tokens per batch)",
     )
-    advanced(
-        group,
-        "--max-body",
-        type=_size,
-        default=32_000_000,
+    max_body: int = advanced(
+        32_000_000,
+        read=_size,
         metavar="SIZE",
         help="largest body of a request, in bytes or like 32MB (the default)",
     )
-    advanced(
-        group,
-        "--max-queue-tokens",
-        type=model_flags.positive,
-        default=10_000_000,
+    max_queue_tokens: int = advanced(
+        10_000_000,
+        least=1,
         metavar="N",
         help="most tokens that wait together; more get status 429 (default 10,000,000)",
     )
-    advanced(
-        group,
-        "--max-logprobs",
-        type=_logprobs,
-        default=20,
+    max_logprobs: int = advanced(
+        20,
+        read=_logprobs,
         metavar="N",
         help="most probable tokens per position, at most 20 (the default)",
     )
-    advanced(
-        group,
-        "--request-timeout",
-        type=_positive_seconds,
-        default=600.0,
+    request_timeout: float = advanced(
+        600.0,
+        read=_positive_seconds,
         metavar="TIME",
         help="longest time of a request in queue and work; then status 503 (default 600s)",
     )
-    advanced(
-        group,
-        "--receive-timeout",
-        type=_positive_seconds,
-        default=30.0,
+    receive_timeout: float = advanced(
+        30.0,
+        read=_positive_seconds,
         metavar="TIME",
         help="longest time for a request to arrive, and for a client to read nothing of a finished "
         "answer; then the connection is closed (default 30s)",
     )
-
-
-def _add_access(group: argparse._ArgumentGroup) -> None:
-    advanced(
-        group,
-        "--allowed-hosts",
-        type=_names,
-        action="extend",
-        default=[],
+    allowed_hosts: list[str] = advanced(
+        [],
+        read=_names,
+        words=ONE,
         metavar="NAME[,NAME]",
         help="further names accepted in the Host header",
     )
-    advanced(
-        group,
-        "--cors",
+    cors: str | None = advanced(
+        None,
         metavar="ORIGIN",
         help="web pages of this origin may read answers, such as http://localhost:3000",
     )
+
+
+def command() -> Command:
+    """Declare the command."""
+    omitted = ("journal", *model_flags.PROCESSES)
+    options = [*options_of(Flags), *model_flags.model_options(omitted, None)]
+    return Command("serve", DESCRIPTION, options, run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -168,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
             f"{', '.join(missing)}: not installed, and the server needs it; "
             f"{install_extra('serve')}"
         )
-    model_flags.check_model(args, args.model, args.revision)
+    model_flags.ModelSpec.of(args).check()
     from jaxscore.server import Settings, lifecycle  # deferred: imports JAX
     from jaxscore.server.service import Service
 
@@ -229,40 +239,3 @@ def _name(model: str) -> str:
     """Last part of a folder's path; a hub id stays."""
     path = Path(model)
     return path.resolve().name if path.exists() else model
-
-
-def _whole_number(most: int, what: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= most):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from 0 to {most}")
-    return int(text)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name")
-    return names
-
-
-_port = functools.partial(_whole_number, 65535, "a port")
-_logprobs = functools.partial(_whole_number, 20, "a whole number")
-
-
-def _seconds(text: str, above_zero: bool = False) -> float:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 5ms, 30s or 10min")
-    seconds = float(match[1]) * UNITS[match[2]]
-    if above_zero and not seconds:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return seconds
-
-
-_positive_seconds = functools.partial(_seconds, above_zero=True)
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_bytes(text, unit_required=False)
-    except InputError as problem:
-        raise argparse.ArgumentTypeError(str(problem)) from None

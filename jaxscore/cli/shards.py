@@ -8,16 +8,19 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import gc
 import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from jaxscore.cli import messages, model_flags, outputs
-from jaxscore.cli.help_pages import REMOTE
+from jaxscore.cli import messages, outputs
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import Option, flag
+from jaxscore.cli.model_flags import PROCESSES_ABOUT, PROCESSES_TITLE
 from jaxscore.cli.shard_files import (
     BESIDE,
     Shard,
@@ -39,7 +42,7 @@ from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
-Command = Callable[[argparse.Namespace], int]
+RunCommand = Callable[[argparse.Namespace], int]
 DESCRIPTION = """\
 --output FOLDER/ with a slash, also s3://bucket/FOLDER/: one output per input,
 with its manifest. The same command skips finished ones, and exits with 1 if
@@ -99,49 +102,62 @@ class Outcome(NamedTuple):
     problem: str | None = None
 
 
-def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Declare the flags of many files, and let --input and --output be addresses.
-
-    Args:
-        command: runs on one file.
-    """
-    group = parser.add_argument_group("many files", DESCRIPTION)
-    group.add_argument(
-        "--shard",
-        type=_shard,
-        metavar="K/N",
-        help="score every Nth input from the Kth on, K from 0; of N workers each has its K "
-        "(default: that of a Slurm array or an indexed Kubernetes Job, otherwise 0/1)",
-    )
-    group.add_argument(
-        "--force",
-        action="store_true",
-        help="score finished shards again, also those that other flags, another model or another "
-        "input made",
-    )
-    group.add_argument(
-        "--engine",
-        choices=("ray",),
-        help="ray: a pool of Ray Data scores the files, on the cluster of RAY_ADDRESS, otherwise "
-        "on one that this command starts (extra ray)",
-    )
-    group.add_argument(
-        "--actors",
-        type=model_flags.positive,
-        metavar="N",
-        help="with --engine ray: models that are loaded (default: one per accelerator, or one per "
-        "--mesh; without accelerators one per node)",
-    )
-    parser.set_defaults(run_file=command, **{REMOTE: ("input", "output")})
-
-
 def _shard(text: str) -> tuple[int, int]:
     number, slash, count = text.partition("/")
     if slash and number.isdecimal() and count.isdecimal() and int(number) < int(count):
         return int(number), int(count)
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is no shard, expected K/N with K from 0 to N - 1, such as 0/4"
+    raise ValueError(f"{text!r} is no shard, expected K/N with K from 0 to N - 1, such as 0/4")
+
+
+FILES = "many files"  # title of a section of the help
+shard_flag = functools.partial(flag, group=FILES)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ShardFlags:
+    """The flags of a command that runs on many files."""
+
+    shard: str | None = shard_flag(
+        None,
+        read=_shard,
+        metavar="K/N",
+        help="score every Nth input from the Kth on, K from 0; of N workers each has its K "
+        "(default: that of a Slurm array or an indexed Kubernetes Job, otherwise 0/1)",
     )
+    force: bool = shard_flag(
+        False,
+        help="score finished shards again, also those that other flags, another model or another "
+        "input made",
+    )
+    engine: Literal["ray"] | None = shard_flag(
+        None,
+        help="ray: a pool of Ray Data scores the files, on the cluster of RAY_ADDRESS, otherwise "
+        "on one that this command starts (extra ray)",
+    )
+    actors: int | None = shard_flag(
+        None,
+        least=1,
+        metavar="N",
+        help="with --engine ray: models that are loaded (default: one per accelerator, or one per "
+        "--mesh; without accelerators one per node)",
+    )
+
+
+def command(
+    name: str,
+    help: str,
+    options: Sequence[Option],
+    run: RunCommand,
+    run_file: RunCommand,
+    **attributes: Any,
+) -> Command:
+    """Declare a command that runs on one file, or on many.
+
+    Args:
+        run_file: runs on one file.
+    """
+    about = {FILES: DESCRIPTION, PROCESSES_TITLE: PROCESSES_ABOUT}
+    return Command(name, help, options, run, {"run_file": run_file, **attributes}, about)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,13 +172,13 @@ def run(args: argparse.Namespace) -> int:
             "which give one output each; give --output FOLDER/ with a slash, then "
             "jaxscore merge FOLDER/"
         )
-    for flag, value in (
+    for name, value in (
         ("shard", args.shard and "{}/{}".format(*args.shard)),
         ("engine", args.engine),
     ):
         if value not in (None, "0/1"):
             raise InputError(
-                f"--{flag} {value}: shards are files of a folder; give --output FOLDER/ with a "
+                f"--{name} {value}: shards are files of a folder; give --output FOLDER/ with a "
                 "slash"
             )
     _check_file(args, given[0])

@@ -1,25 +1,38 @@
 """The command of a system that scores the items of a file: flags, run, files, closing block."""
 
 import argparse
+import dataclasses
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxscore.cli import messages, model_flags, outputs, settings_flags, shards
-from jaxscore.cli.help_pages import ADVANCED
-from jaxscore.cli.messages import remark
-from jaxscore.errors import InputError
+from jaxscore.cli import messages, outputs, settings_flags, shards
+from jaxscore.cli.app import Command
+from jaxscore.cli.flags import (
+    Option,
+    column_flag,
+    flag,
+    limit_flag,
+    options_of,
+    options_of_settings,
+)
+from jaxscore.cli.model_flags import ModelSpec, PairSpec, model_options
+from jaxscore.io import records as record_files
 from jaxscore.shell.prompts import PromptSettings
+from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.shell.system import System
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
 
 
-def add_api_base(parser: argparse._ActionsContainer) -> None:
-    """--api-base."""
-    parser.add_argument(
-        "--api-base",
+@dataclasses.dataclass(kw_only=True)
+class ApiFlags:
+    """The flag of a command whose model may be an endpoint."""
+
+    api_base: str | None = flag(
+        None,
         metavar="URL",
         help="use this OpenAI-compatible server: its /completions with echo and logprobs; the "
         "model is then the name that it has there",
@@ -43,61 +56,70 @@ def api_endpoint(
     from jaxscore.endpoints.completions import CompletionsEndpoint  # imports an HTTP client
 
     settings.check_model(CompletionsEndpoint.CAPABILITIES)
-    if args.lora or args.quantize:
-        raise InputError(
-            "--lora and --quantize: an endpoint has weights of its own; take a local model"
-        )
-    if args.reproducible:
-        raise InputError("--reproducible: an endpoint does not promise it; take a local model")
-    if args.distributed:
-        raise InputError("--distributed: one process asks an endpoint; leave it out")
-    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the endpoint computes")
-    for name in ("revision", "trust_remote_code"):
-        if getattr(args, name):
-            remark(args, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
+    ModelSpec.of(args).check_endpoint()
     return CompletionsEndpoint(args.model, url, progress=not args.quiet)
 
 
 PAIR = "compares_models"  # capability of a model pair
 
 
-def add(system: System, subparsers: Any) -> None:
-    """Declare the command's flags."""
+def file_options(system: System, ending: str | None) -> list[Option]:
+    """The flags of input and output.
+
+    Args:
+        ending: how the default name of the output ends; None if --output is required.
+    """
+    forms = f"results: {record_files.FORMS}" if system.layout is None else "JSON of results"
+    if ending is not None:
+        forms = f"JSON (default: next to the input, its name with {ending})"
+
+    @dataclasses.dataclass(kw_only=True)
+    class Flags:
+        input: list[Path] = flag(
+            dataclasses.MISSING,
+            *(() if ending is None else ("--input-file",)),
+            takes_address=True,
+            metavar="FILE",
+            help=f"{system.what}: {settings_flags.FORMS}; also several files, patterns, folders, "
+            "addresses such as s3://bucket/file, or -",
+        )
+        column: list[str] = column_flag(system.item_fields)
+        output: Path = flag(
+            dataclasses.MISSING if ending is None else None,
+            *(() if ending is None else ("--output-file",)),
+            takes_address=True,
+            metavar="FILE",
+            help=f"{forms}; - is stdout",
+        )
+        limit: int | None = limit_flag(system.what, *system.aliases.get("limit", ()))
+
+    return options_of(Flags)
+
+
+def command_of(system: System) -> Command:
+    """Declare the command of a system."""
     from jaxscore.cli import execute
 
-    help = inspect.getdoc(system)
-    parser = subparsers.add_parser(system.name, description=f"{help}\n")
-    layout = system.layout
-    if layout is not None and layout.ending:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields, "--input-file")
-        settings_flags.add_array_output(parser, layout.ending)
-    else:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields)
-        settings_flags.add_output(parser, "results", is_array=layout is not None)
-    model_flags.add_limit_flag(parser, system.what, *system.aliases.get("limit", ()))
-    settings_flags.add(parser, system.settings)
-    settings_flags.add_groups(parser, system.settings)
-    if type(system).report is not System.report:
-        outputs.add_page_flags(parser)
-    if issubclass(system.settings, PromptSettings):
-        add_api_base(parser)
-    needs = system.needs(None)
-    if PAIR in needs:
-        model_flags.add_reference_flags(parser)
+    layout, needs = system.layout, system.needs(None)
+    ending = (layout and layout.ending) or None
+    settings = options_of_settings(system.settings)
+    options = [
+        *file_options(system, ending),
+        *(option for option in settings if option.group == "options"),
+        *(option for option in settings if option.group not in ("options", MODEL_GROUP)),
+        *(options_of(outputs.PageFlags) if type(system).report is not System.report else ()),
+        *(options_of(ApiFlags) if issubclass(system.settings, PromptSettings) else ()),
+    ]
     if needs:
-        model_flags.add_model_flags(
-            parser, settings=system.settings, model_field=system.model_field
-        )
+        spec = PairSpec if PAIR in needs else ModelSpec
+        options += model_options((), system.settings, spec=spec, model_field=system.model_field)
     else:
-        messages.add_quiet(parser)
-    if system.published_flags is not None:
-        setattr(system.published_flags.add(parser), ADVANCED, True)
-    shards.add_flags(parser, functools.partial(execute.run, system))
-    parser.set_defaults(run=functools.partial(_run_all, system), is_array=layout is not None)
-
-
-def _run_all(system: System, args: argparse.Namespace) -> int:
-    """Run the command on its file, or on its shards."""
-    if system.published_flags is not None:
-        system.published_flags.check(args)
-    return shards.run(args)
+        options += options_of(messages.Quiet)
+    return shards.command(
+        system.name,
+        f"{inspect.getdoc(system)}\n",
+        [*options, *options_of(shards.ShardFlags)],
+        shards.run,
+        functools.partial(execute.run, system),
+        is_array=layout is not None,
+    )

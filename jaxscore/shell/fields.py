@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -154,18 +154,6 @@ class Compared:
     record: type | None = None
     list_in: str = ""
     file: str = ""
-
-
-class PublishedFlags(NamedTuple):
-    """Flags of a published script that are not settings.
-
-    Attributes:
-        add: declares a flag of an argparse parser, and returns its action.
-        check: refuses arguments that contradict each other.
-    """
-
-    add: Callable[[Any], Any]
-    check: Callable[[Any], None]
 
 
 def per_token_fields(record: type) -> frozenset[str]:

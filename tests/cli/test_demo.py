@@ -1,12 +1,13 @@
 """`demo`: each system shows on the embedded model what it is for."""
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import demo, help_pages, model_flags
+from jaxscore.cli import app, demo, model_flags
 from jaxscore.cli.main import parse
 from jaxscore.errors import InputError
 
@@ -74,20 +75,18 @@ def test_a_command_it_prints_can_be_tried_again(shown, run, tmp_path):
 
 
 def test_a_command_it_prints_has_the_flags_that_results_depend_on(capsys, monkeypatch):
-    def parser(name):
-        made = help_pages.Parser(prog=f"jaxscore {name}")
-        made.add_argument("--input")
-        made.add_argument("--seed", type=int, default=0)
-        made.add_argument("--dtype", default="auto")
-        made.add_argument("--quantize")
-        made.add_argument("--reproducible", action="store_true")
-        made.set_defaults(run=lambda args: ran.append(args) or 1, command=name)
-        return made
+    score = app.command("score")
+
+    def command(name):
+        names = ("input", "seed", "dtype", "quantize", "reproducible")
+        options = [o for o in score.options if o.dest in names]
+        options = [dataclasses.replace(o, is_required=False) for o in options]
+        return app.Command(name, "", options, lambda args: ran.append(args) or 1)
 
     ran = []
     args = parse(["demo", "--seed", "3", "--device", "cpu", "--quantize", "int8"])
     args.reproducible = True
-    monkeypatch.setattr(demo.listing, "parser", parser)
+    monkeypatch.setattr(demo.app, "command", command)
     commands = demo._Commands(args, None)
     commands.run("some-task", "--input", "a b")
     want = "jaxscore some-task --input 'a b' --quantize int8 --reproducible --seed 3\n"

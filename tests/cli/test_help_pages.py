@@ -1,28 +1,30 @@
 """Help pages: 80 columns, common flags and all flags, and printed without JAX."""
 
-import argparse
+import dataclasses
 import re
 import subprocess
 import sys
 
 import pytest
 
-from jaxscore.cli import help_pages, listing
+from jaxscore.cli import app, help_pages, listing
 from jaxscore.cli import main as cli
+from jaxscore.cli.flags import flag, options_of
+from jaxscore.cli.help_pages import page as page_of
 
 LIGHT = """
 import sys
-from jaxscore.cli import listing
-listing.parser(sys.argv[1]).page(everything=True)
+from jaxscore.cli import app, help_pages
+help_pages.page(app.command(sys.argv[1]), everything=True)
 print(*sorted({"jax", "flax", "transformers", "pandas"} & set(sys.modules)))
 """
 
 
 @pytest.mark.parametrize("name", listing.NAMES)
 def test_pages_are_of_80_columns(name):
-    parser = listing.parser(name)
+    command = app.command(name)
     for everything in (False, True):
-        page = parser.page(everything=everything)
+        page = page_of(command, everything=everything)
         assert page.startswith(f"usage: jaxscore {name}")
         assert [line for line in page.splitlines() if len(line) > help_pages.WIDTH] == []
 
@@ -44,20 +46,20 @@ def listed(page):
 
 @pytest.mark.parametrize("name", listing.NAMES)
 def test_all_flags_include_the_common_ones(name):
-    parser = listing.parser(name)
-    common, everything = parser.page(everything=False), parser.page(everything=True)
-    flags = [one for one in parser._option_string_actions if one.startswith("--")]
-    assert all(flag in everything for flag in flags)
-    few = {flag for flag in flags if hasattr(parser._option_string_actions[flag], "advanced")}
-    assert "--help-all" in few
+    command = app.command(name)
+    common, everything = (page_of(command, everything=flag) for flag in (False, True))
+    assert all(flag in everything for flag in command.by_name)
+    few = {flag for flag, option in command.by_name.items() if option.is_advanced}
+    few |= {"--help-all", *listing.REFUSED.get(name, ())}
+    n_hidden = 1 + len(listing.REFUSED.get(name, ())) + sum(o.is_advanced for o in command.options)
     assert not listed(common) & few
     assert listed(common) < listed(everything)
-    assert f"{len(few)} more flags: jaxscore {name} --help-all" in common
+    assert f"{n_hidden} more flags: jaxscore {name} --help-all" in common
 
 
 @pytest.mark.parametrize("name", ["score", "paths"])
 def test_a_page_shows_input_output_and_common_flags(name):
-    page = listing.parser(name).page(everything=False)
+    page = page_of(app.command(name), everything=False)
     fields = {
         "score": '"id" "context" "continuation" token_ids tokens logprob[] entropy[] '
         "self_certainty[] greedy[] sum_logprob mean_logprob perplexity mean_entropy "
@@ -70,7 +72,7 @@ def test_a_page_shows_input_output_and_common_flags(name):
     assert "exit code: 0" in page
     assert "--output FOLDER/ with a slash" in page
     assert "several processes" not in page
-    assert "several processes" in listing.parser(name).page(everything=True)
+    assert "several processes" in page_of(app.command(name), everything=True)
 
 
 def test_the_list_of_commands(run):
@@ -103,14 +105,17 @@ def test_both_pages_of_a_command(run):
 
 
 def test_what_argparse_takes_for_no_flag_is_none_here():
-    parser = help_pages.Parser(prog="x")
-    parser.add_argument("-n", type=int)
-    parser.add_argument("--texts", nargs="*")
-    parser.add_argument("rest", nargs="*")
-    args = parser.parse_args(["-n4", "--texts", "-1", "--answer in words", "-a b=c", "--", "--no"])
-    assert args == argparse.Namespace(
-        n=4, texts=["-1", "--answer in words", "-a b=c"], rest=["--no"]
-    )
+    @dataclasses.dataclass
+    class Flags:
+        n: int = flag(None, "-n", dest="n")
+        texts: list[str] = flag([])
+        rest: list[str] = flag([], is_positional=True)
+
+    command = app.Command("x", "", options_of(Flags), lambda args: 0)
+    words = ["-n4", "--texts", "-1", "--answer in words", "-a b=c", "--", "--no"]
+    args = app.values(command, words)
+    assert args.n == 4
+    assert (args.texts, args.rest) == (["-1", "--answer in words", "-a b=c"], ["--no"])
 
 
 @pytest.mark.parametrize(

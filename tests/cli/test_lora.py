@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jaxscore.cli import listing
+from jaxscore.cli import app
 from tests.cli import adapters
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -26,7 +26,7 @@ def adapter(tmp_path):
     "score paths probsem chronologic judge self-certainty usc-generate convert".split(),
 )
 def test_every_command_with_a_model_takes_an_adapter(command):
-    flags = listing.parser(command)._option_string_actions
+    flags = app.command(command).by_name
     assert flags["--lora"].dest == "lora"
 
 

@@ -1,6 +1,7 @@
 """Flags that many commands have."""
 
 import argparse
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,11 @@ from jaxscore.cli.main import parse
 
 
 def test_flags_of_no_effect_are_told(capsys):
-    args = argparse.Namespace(**model_flags.UNUSED, quiet=False)
-    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
+    spec = model_flags.ModelSpec(model="m")
+    spec.warn_unused([*model_flags.UNUSED], "the server computes")
     assert capsys.readouterr().err == ""
-    args.mesh, args.batch_tokens = "data=2", 64
-    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
+    spec = dataclasses.replace(spec, mesh="data=2", batch_tokens=64)
+    spec.warn_unused([*model_flags.UNUSED], "the server computes")
     assert capsys.readouterr().err == "--mesh, --batch-tokens: no effect, the server computes\n"
 
 
@@ -71,5 +72,5 @@ def test_kernels_that_are_replaced_are_one_remark(capsys):
         ("attention by 'blocked' (why)", "GPU kernels replaced: attention by 'blocked' (why)\n"),
     ):
         model.replaced_kernels = replaced
-        model_flags._remark_loaded(args, scorer)
+        model_flags.remark_loaded(args, scorer)
         assert capsys.readouterr().err == lines

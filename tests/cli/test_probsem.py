@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import model_flags
+from jaxscore.cli import app, model_flags
 from jaxscore.cli import probsem as command
-from jaxscore.cli.listing import parser
 from jaxscore.shell import evaluate
 from jaxscore.shell.audits import Effect
 from tests.cli.conftest import QWEN, strict
@@ -312,7 +311,7 @@ def test_every_flag_that_changes_the_numbers_is_in_the_name():
     words = ["probsem", "--prompt", "p", "--test", "t", "--model", "m"]
 
     def variant(*more):
-        return command.variant(parser("probsem").parse_args([*words[1:], *more]))
+        return command.variant(app.values(app.command("probsem"), [*words[1:], *more]))
 
     assert variant() == variant("--seed", "3", "--audit-noise", "4", "--mesh", "data=1") == []
     assert variant("--dtype", "bfloat16", "--quantize", "int8") == ["bfloat16", "int8"]

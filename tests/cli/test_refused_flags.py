@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import listing
+from jaxscore.cli import app, help_pages, listing
 from jaxscore.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
@@ -41,11 +41,12 @@ def test_a_configuration_file_is_refused_too(run, tmp_path, name, flag):
     path.write_text(f"{text}\n{flag[2:]}: 7\n", encoding="utf-8")
     code, out, err = run("--config", path)
     assert (code, out) == (2, "")
-    assert f"{path}: {flag}: refused: {listing.REFUSED[name][flag]}" in err
+    line = len(text.splitlines()) + 2
+    assert f"{path}:{line}: {flag}: refused: {listing.REFUSED[name][flag]}" in err
 
 
 def test_the_reasons_are_on_the_full_page_alone():
     for name, flag in REFUSED:
-        parser = listing.parser(name)
-        assert "refused:" not in parser.page(everything=False)
-        assert f"{flag} [X]" in parser.page(everything=True)
+        command = app.command(name)
+        assert "refused:" not in help_pages.page(command, everything=False)
+        assert f"{flag} [X]" in help_pages.page(command, everything=True)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.cli import listing
-from jaxscore.io import config_file, yaml_input
+from jaxscore.cli import app
+from jaxscore.cli.config import Config
+from jaxscore.io import yaml_input
 from jaxscore.systems.rag import evaluator_file, experiment_folder
 from tests.hostile.inputs import FILES, HOSTILE, contents, outcome, put, refused
 
@@ -23,7 +24,8 @@ FLAGS = b"command: paths\nmodel: demo\ninput: in.jsonl\nsystem-prompts: [a, b]\n
 
 
 def read_flags(path):
-    return config_file.expand_config(["--config", str(path)], listing.NAMES, listing.parser)
+    config = Config.read(path)
+    return app.values(app.command(config.command(None)), ["--output", "o"], config)
 
 
 READERS = {

@@ -11,7 +11,7 @@ import pytest
 
 from jaxscore.adapters import model as making
 from jaxscore.adapters.arguments import read_arguments
-from jaxscore.cli import listing
+from jaxscore.cli import app, listing
 from jaxscore.cli.main import main
 from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.errors import InputError
@@ -65,9 +65,9 @@ def test_a_colon_alone_makes_no_address(name):
 def paths(name):
     """A command's flags and places that hold paths."""
     return [
-        action.option_strings[0] if action.option_strings else action.dest
-        for action in listing.parser(name)._actions
-        if action.type is Path
+        option.names[0] if option.names else option.dest
+        for option in app.command(name).options
+        if option.kind is Path
     ]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jaxscore import InputError, evaluate
-from jaxscore.cli import listing, settings_flags
+from jaxscore.cli import app, settings_flags
 from jaxscore.systems.chronologic import Settings
 from jaxscore.systems.paths import DEFAULT_SYSTEM_PROMPT as SYSTEM
 
@@ -111,7 +111,7 @@ def test_separators_that_cannot_be_used(system, settings, message):
 
 def test_chronologic_has_the_flag():
     words = ["m", "q.jsonl", "--answer-separator", ""]
-    args = listing.parser("chronologic").parse_args(words)
+    args = app.values(app.command("chronologic"), words)
     assert settings_flags.values(args, Settings)["answer_separator"] == ""
 
 
