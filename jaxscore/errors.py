@@ -58,10 +58,14 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         ValueError: the value is not among the choices; the message names them.
     """
     if value not in choices:
-        similar = near(value, [choice for choice in choices if isinstance(choice, str)])
-        hint = "" if similar is None else f"; is it {similar!r}?"
-        listed = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} is {value!r}, expected one of {listed}{hint}")
+        raise ValueError(f"{name} is {describe_choice(value, choices)}")
+
+
+def describe_choice(value: object, choices: Sequence[object]) -> str:
+    """Return a message about a value that is not among its choices."""
+    similar = near(value, [choice for choice in choices if isinstance(choice, str)])
+    hint = "" if similar is None else f"; is it {similar!r}?"
+    return f"{value!r}, expected one of {', '.join(map(repr, choices))}{hint}"
 
 
 def near(word: object, words: Iterable[str]) -> str | None:

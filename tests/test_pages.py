@@ -119,7 +119,7 @@ def filled(words, command):
     out, flag = [], None
     for word in words:
         option = command.get(flag)
-        number = option is not None and (option.kind in (int, float) or option.read)
+        number = option is not None and (option.type.base in (int, float) or option.read)
         out.append("1" if number and PLACEHOLDER.fullmatch(word) else word)
         flag = word if word.startswith("-") else None
     return out

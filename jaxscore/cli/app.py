@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from jaxscore.cli import help_pages, listing
-from jaxscore.cli.flags import ANY, MAYBE, ONE, SOME, SWITCH, Option
 from jaxscore.cli.listing import NAMES, PASSED_ON, REFUSED
 from jaxscore.errors import InputError, is_valid_unicode, near
+from jaxscore.shell.flags import ANY, MAYBE, ONE, SOME, SWITCH, Flag
 from jaxscore.version import VERSION
 
 ACTIONS: dict[str, dict[str, Any]] = {  # what argparse makes of a flag: the list of its words
@@ -42,19 +42,27 @@ class Command:
 
     name: str
     help: str
-    options: Sequence[Option]
+    options: Sequence[Flag]
     run: Callable[[Any], int]
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     about: Mapping[str, str] = dataclasses.field(default_factory=dict)
     expand: Callable[[Words], None] = lambda words: None
 
     @functools.cached_property
-    def by_name(self) -> dict[str, Option]:
+    def by_name(self) -> dict[str, Flag]:
         """Spelling -> flag."""
         return {name: option for option in self.options for name in option.names}
 
+    def changed(self, dest: str, **changes: Any) -> "Command":
+        """Return the command with another declaration of a flag."""
+        options = [
+            dataclasses.replace(option, **changes) if option.dest == dest else option
+            for option in self.options
+        ]
+        return dataclasses.replace(self, options=options)
+
     @property
-    def positional(self) -> list[Option]:
+    def positional(self) -> list[Flag]:
         """Flags whose words may be given by their place."""
         return [option for option in self.options if option.is_positional]
 
@@ -172,15 +180,13 @@ def values(command: Command, words: Sequence[str], config: Any = None) -> argpar
     args = argparse.Namespace(command=command.name, run=command.run, **command.attributes)
     for option in command.options:
         if option.dest not in assigned:
-            vars(args).setdefault(option.dest, option.default)  # of two flags of one field
+            vars(args).setdefault(option.dest, option.absent)  # of two flags of one field
             continue
         line = where.get(option.dest, "")
         try:
-            value = option.value(assigned[option.dest])
+            setattr(args, option.dest, option.argument(assigned[option.dest]))
         except (InputError, ValueError) as problem:
             raise InputError(f"{line}argument {option.title}: {problem}") from None
-        option.check_place(value)
-        setattr(args, option.dest, value)
     if missing := [o.title for o in command.options if o.is_required and o.dest not in assigned]:
         raise InputError(f"the following arguments are required: {', '.join(missing)}")
     return args
@@ -235,7 +241,7 @@ def _place(command: Command, assigned: Words, rest: list[str]) -> None:
         InputError: a word is left over.
     """
     for option in command.positional:
-        n = len(rest) if option.is_list and not option.names else 1
+        n = len(rest) if option.type.is_list and not option.names else 1
         if rest and assigned.setdefault(option.dest, rest[:n]) == rest[:n]:  # or twice
             rest = rest[n:]
     if not rest:

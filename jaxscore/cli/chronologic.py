@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import datetime
-import inspect
 from pathlib import Path
 
 from jaxscore.cli import (
@@ -16,7 +15,6 @@ from jaxscore.cli import (
     system_command,
 )
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import column_flag, flag, limit_flag, options_of, options_of_settings
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files, streams
@@ -24,9 +22,9 @@ from jaxscore.io.json_output import json_parts
 from jaxscore.io.local_path import Folder
 from jaxscore.io.run_files import RunFile
 from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.items import read_file
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.chronologic import SYSTEM
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
@@ -56,11 +54,11 @@ class Places:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Flags(system_command.ApiFlags):
+class Flags(system_command.ApiFlags, outputs.PageFlags):
     """The flags of `chronologic` after its settings."""
 
-    limit: int | None = limit_flag(SYSTEM.what)
-    column: list[str] = column_flag(SYSTEM.item_fields)
+    limit: int | None = flag(None, least=1, metavar="N", help=f"only the first N {SYSTEM.what}")
+    column: list[str] = settings_flags.column_flag(SYSTEM.item_fields)
     output_dir: Path | None = flag(
         None,
         metavar="DIR",
@@ -78,19 +76,12 @@ class Flags(system_command.ApiFlags):
 
 def command() -> Command:
     """Declare the command."""
-    settings = options_of_settings(SYSTEM.settings)
     options = [
         *options_of(Places),
-        *(option for option in settings if option.group == "options"),
+        *model_flags.model_options(SYSTEM.settings, omitted=("model",)),
         *options_of(Flags),
-        *(option for option in settings if option.group not in ("options", MODEL_GROUP)),
-        *options_of(outputs.PageFlags),
-        *model_flags.model_options(("model",), SYSTEM.settings),
-        *options_of(shards.ShardFlags),
     ]
-    return shards.command(
-        SYSTEM.name, f"{inspect.getdoc(SYSTEM)}\n", options, run, _run_file, is_array=True
-    )
+    return shards.command(SYSTEM, options, run, _run_file)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,10 +8,10 @@ from typing import Any
 
 from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.run_files import shorten_name
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run
 
@@ -37,14 +37,14 @@ class Flags:
         metavar="OUT",
         help="name of the files (default: A-vs-B, next to A); - is stdout, for the JSON alone",
     )
-    limit: int | None = limit_flag("pairs")
+    limit: int | None = flag(None, least=1, metavar="N", help="only the first N pairs")
 
 
 def command() -> Command:
     """Declare the command."""
     options = [
         *options_of(Flags),
-        *options_of_settings(Settings),
+        *options_of(Settings),
         *options_of(outputs.PageFlags),
         *options_of(messages.Quiet),
     ]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from jaxscore.cli.flags import ANY, MAYBE, ONE, SWITCH, Option
 from jaxscore.cli.listing import NAMES, REFUSED
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.local_path import local_path
 from jaxscore.io.yaml_input import read_node
+from jaxscore.shell.flags import ANY, MAYBE, ONE, SWITCH, Flag
 
 if TYPE_CHECKING:
     from jaxscore.cli.app import Command, Words
@@ -116,7 +116,7 @@ class Config:
         excluded = {o.excludes for o in command.options if o.excludes and o.dest in assigned}
         lines: dict[str, str] = {}
         keys: dict[str, str] = {}
-        groups: dict[str, Option] = {}  # of flags that exclude each other -> the first that is set
+        groups: dict[str, Flag] = {}  # of flags that exclude each other -> the first that is set
         for key, (value, where) in self._entries.items():
             if why := REFUSED.get(command.name, {}).get(f"--{key}"):
                 raise InputError(f"{where}: --{key}: refused: {why}")
@@ -156,7 +156,7 @@ def _value(node: yaml.Node, title: str) -> str | list[str] | bool | None:
     return node.value
 
 
-def _words(option: Option, key: str, value: Any, where: str) -> list[str] | None:
+def _words(option: Flag, key: str, value: Any, where: str) -> list[str] | None:
     """The words that a value stands for; None for a flag that is left out."""
     expected, value_type = {
         SWITCH: ("true or false", bool),

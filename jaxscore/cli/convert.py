@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from jaxscore.cli import messages, model_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io import streams
 from jaxscore.models.model_types import Dtype
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.version import VERSION
 
 if TYPE_CHECKING:  # importing it imports JAX

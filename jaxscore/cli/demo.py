@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.cli import app, messages, model_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.cli.model_flags import model_options
 from jaxscore.errors import InputError
 from jaxscore.io import streams
 from jaxscore.report.markdown import LEFT, aligned
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.settings import ScoringSettings
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -65,9 +65,10 @@ def command() -> Command:
     """Declare the command."""
     options = [
         *options_of(Flags),
-        *model_options(("model", "revision", "lora"), ScoringSettings, ("audit_noise",)),
+        *model_options(ScoringSettings, omitted=("model", "revision", "lora", "audit_noise")),
     ]
-    return Command("demo", DESCRIPTION, options, run)
+    about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
+    return Command("demo", DESCRIPTION, options, run, about=about)
 
 
 def run(args: argparse.Namespace) -> int:

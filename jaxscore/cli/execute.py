@@ -37,6 +37,7 @@ from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
 ABOUT = "about"  # field of a manifest: `Report.about`
+GENERATOR = "generator"  # field of generated items with the name of the model
 
 
 class Setup:
@@ -207,16 +208,16 @@ def _model_name(system: System, args: argparse.Namespace, items: Items) -> str |
     Raises:
         InputError: it names none.
     """
-    if not system.needs(None) or args.model is not None or not system.model_field:
+    if not system.needs(None) or args.model is not None:
         return getattr(args, "model", None)
     try:
-        name, n_others = items.named_model(system.model_field)
+        name, n_others = items.named_model(GENERATOR)
     except InputError as problem:
         raise InputError(f"{args.input}: {problem}") from None
     if n_others:
         messages.remark(
             args,
-            f"{n_others} items name another {system.model_field}; all are scored with {name}",
+            f"{n_others} items name another {GENERATOR}; all are scored with {name}",
         )
     return name
 

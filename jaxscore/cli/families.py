@@ -9,11 +9,11 @@ from typing import Any
 
 from jaxscore.cli import messages, model_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.cli.help_pages import WIDTH
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.report.markdown import LEFT, aligned
+from jaxscore.shell.flags import flag, options_of
 
 DESCRIPTION = """\
 List the model types that are covered, or say whether one checkpoint would load

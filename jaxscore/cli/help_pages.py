@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from jaxscore.cli.flags import ANY, MAYBE, ONE, SOME, SWITCH, Option
 from jaxscore.cli.listing import REFUSED
+from jaxscore.shell.flags import ANY, MAYBE, ONE, SOME, SWITCH, Flag
 
 if TYPE_CHECKING:
     from jaxscore.cli.app import Command
@@ -14,8 +14,8 @@ WIDTH = 80  # columns
 INDENT = 24  # columns before the text about a flag
 HELP = ("-h", "--help", "--help-all")
 HELP_OPTIONS = (
-    Option(names=HELP[:2], dest="help", words=SWITCH, help="this page"),
-    Option(names=HELP[2:], dest="help", words=SWITCH, help="this page, with all flags",
+    Flag(names=HELP[:2], dest="help", words=SWITCH, help="this page"),
+    Flag(names=HELP[2:], dest="help", words=SWITCH, help="this page, with all flags",
            is_advanced=True),
 )  # fmt: skip
 
@@ -23,7 +23,7 @@ HELP_OPTIONS = (
 def page(command: "Command", *, everything: bool) -> str:
     """Usage, description and flags; without `everything` the common flags."""
     refused = [
-        Option(names=(name,), dest="", words=MAYBE, metavar="X", help=f"refused: {why}",
+        Flag(names=(name,), dest="", words=MAYBE, metavar="X", help=f"refused: {why}",
                is_advanced=True)
         for name, why in REFUSED.get(command.name, {}).items()
     ]  # fmt: skip
@@ -59,13 +59,12 @@ def _usage(prog: str, command: "Command") -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False)
 
 
-def _values(option: Option) -> str:
+def _values(option: Flag) -> str:
     """The placeholders after a flag."""
     if option.words == SWITCH:
         return ""
-    names = option.metavar or option.dest.upper()
-    if option.choices:
-        names = f"{{{','.join(map(str, option.choices))}}}"
+    choices = f"{{{','.join(map(str, option.type.choices))}}}"
+    names = option.metavar or (choices if option.type.choices else option.dest.upper())
     first, last = names if isinstance(names, tuple) else (names, names)
     return {
         ONE: first,
@@ -75,7 +74,7 @@ def _values(option: Option) -> str:
     }[option.words or ONE]
 
 
-def _entry(option: Option) -> Iterator[str]:
+def _entry(option: Flag) -> Iterator[str]:
     values = _values(option)
     if not option.names:
         label = f"  {option.metavar}"

@@ -7,11 +7,11 @@ from typing import Literal
 
 from jaxscore.cli import messages
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError, format_bytes, one_line
 from jaxscore.journal import files
 from jaxscore.journal.files import JournaledModel
 from jaxscore.report.markdown import aligned
+from jaxscore.shell.flags import flag, options_of
 
 DESCRIPTION = """\
 Show what a journal holds, or drop the rows of models that are no longer needed.

@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.cli import model_flags, outputs, results, settings_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import (
-    ANY,
-    MAYBE,
-    ONE,
-    flag,
-    options_of,
-    options_of_settings,
-    whole_number,
-)
 from jaxscore.cli.judge_run import JudgeRun
 from jaxscore.cli.messages import remark
 from jaxscore.endpoints import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights.folder import resolve
-from jaxscore.shell.settings import MODEL_GROUP
+from jaxscore.shell.flags import ANY, MAYBE, Flag, ValueType, flag, options_of
 from jaxscore.systems import rag
 from jaxscore.systems.rag import bem, experiment_folder, judge
 
@@ -37,7 +28,7 @@ MANIFEST = ".md.run"  # a metric of this ending has a report of the name of anot
 
 def _sample(text: str) -> int | None:
     """Read --sample; -1 is all, as in the published script."""
-    return None if text == "-1" else whole_number(text, 1)
+    return None if text == "-1" else ValueType(int, least=1).convert(text)
 
 
 def _name(text: str) -> str:
@@ -58,9 +49,17 @@ class Judges:
         metavar=("MODEL", "SHORT"),
         help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
         f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
-    )
-    model: list[str] | None = judge_flag(
-        "--model", dest="llm", words=ONE, metavar="NAME", help="the same as --llm NAME"
+        also=(
+            Flag(
+                names=("--model",),
+                dest="llm",
+                type=ValueType(is_list=True),
+                read=_name,
+                excludes="judge",
+                metavar="NAME",
+                help="the same as --llm NAME",
+            ),
+        ),
     )
     llm_ollama: list[str] | None = judge_flag(
         metavar=("MODEL", "SHORT"),
@@ -113,13 +112,11 @@ class Flags(outputs.PageFlags):
 
 def command() -> Command:
     """Declare the command."""
-    settings = options_of_settings(judge.Settings)
     options = [
         *results.folder_options("judge"),
         *options_of(Judges),
-        *(option for option in settings if option.group != MODEL_GROUP),
+        *model_flags.model_options(judge.Settings, omitted=("model", "revision", "lora")),
         *options_of(Flags),
-        *model_flags.model_options(("model", "revision", "lora"), judge.Settings),
     ]
     about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
     return Command("judge", f"{inspect.getdoc(judge.SYSTEM)}\n", options, run, about=about)

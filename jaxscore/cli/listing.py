@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli.flags import SWITCH
 from jaxscore.errors import InputError, check_choice
+from jaxscore.shell.flags import SWITCH
 
 GROUPS = {
     "start here": {
@@ -190,12 +190,12 @@ def completion(shell: str) -> str:
     for name in NAMES:
         parser = commands.add_parser(name, help=helps[name])
         for option in app.command(name).options:
-            about: Any = {"choices": option.choices or None}
+            about: Any = {"choices": option.type.choices or None}
             if option.words == SWITCH:
                 about = {"action": "store_true"}
             names = option.names or (option.dest,)
             action = parser.add_argument(*names, help=option.help.replace("%", "%%"), **about)
-            if option.kind is Path:
+            if option.type.base is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return str(shtab.complete(whole, shell))
 

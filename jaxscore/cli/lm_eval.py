@@ -8,13 +8,13 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from jaxscore.cli.flags import SWITCH, options_of
 from jaxscore.cli.model_flags import PROCESSES, ModelSpec
 from jaxscore.errors import InputError, install_extra
 from jaxscore.io import processes
 from jaxscore.io.local_path import check_local
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.models.weights.folder import resolve
+from jaxscore.shell.flags import SWITCH, options_of
 
 PLACES = ("--output_path", "-o", "--use_cache", "-c", "--include_path", "--config", "-C")
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
@@ -32,7 +32,9 @@ def words(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("jaxscore lm-eval", add_help=False, allow_abbrev=False)
     for option in options_of(ModelSpec):
         if option.dest in PROCESSES:
-            about = {"action": "store_true"} if option.words == SWITCH else {"type": option.kind}
+            about = (
+                {"action": "store_true"} if option.words == SWITCH else {"type": option.type.base}
+            )
             parser.add_argument(*option.names, **about)
     args, rest = parser.parse_known_args(argv)
     args.run, args.arguments, args.device, args.quiet = run, rest, None, False

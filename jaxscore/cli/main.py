@@ -10,12 +10,12 @@ from pathlib import Path
 
 from jaxscore.cli import distributed_flags
 from jaxscore.cli.app import parse
-from jaxscore.cli.flags import OUTPUTS
 from jaxscore.cli.messages import JOURNAL_LOST
 from jaxscore.engine import set_gpu_memory, stages
 from jaxscore.errors import INTERRUPTED, InputError
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.remote import displayed
+from jaxscore.shell.flags import OUTPUTS
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours

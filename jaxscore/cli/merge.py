@@ -21,7 +21,6 @@ from jaxscore.cli.finished_outputs import (
     parse_line,
     verified,
 )
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.cli.made import MADE, mismatch
 from jaxscore.cli.shard_files import (
     LISTING,
@@ -45,6 +44,7 @@ from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
 from jaxscore.shell.system import Record, System

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.analysis.margins import Decisions
-from jaxscore.cli.flags import flag
 from jaxscore.errors import one_line
 from jaxscore.io import processes
 from jaxscore.io.remote import displayed
 from jaxscore.io.streams import NOWHERE
+from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
 from jaxscore.shell.rounding_audit import Noise
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from jaxscore.cli import messages, outputs, results
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, limit_flag, options_of
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.manifest import read_manifest
 from jaxscore.shell.evaluate import evaluate
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.rag import experiment_folder, metrics, retrieval_runs
 from jaxscore.systems.rag.experiment_folder import Experiment
 
@@ -29,7 +29,9 @@ class Flags(messages.Quiet):
     """The flags of `metrics` after those of folders."""
 
     force: bool = flag(False, help="compute metrics again that exist already")
-    limit: int | None = limit_flag("records; the metrics' names end in _N")
+    limit: int | None = flag(
+        None, least=1, metavar="N", help="only the first N records; the metrics' names end in _N"
+    )
 
 
 def command() -> Command:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from jaxscore.cli.flags import Option, flag, options_of, options_of_settings, whole_number
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
@@ -22,6 +21,7 @@ from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.row_batches import SHORTEST_ROW
+from jaxscore.shell.flags import Flag, ValueType, flag, options_of
 from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.text import tokenizer_files
 
@@ -64,9 +64,7 @@ in_processes = functools.partial(flag, None, group=PROCESSES_TITLE, is_advanced=
 def _batch_tokens(text: str) -> int | str:
     if text == AUTO:
         return text
-    value = whole_number(text)
-    if value < SHORTEST_ROW:
-        raise ValueError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+    value: int = ValueType(int, least=SHORTEST_ROW).convert(text)
     if value > MOST_BATCH_TOKENS:
         raise ValueError(f"{value} is above {MOST_BATCH_TOKENS}")
     return value
@@ -319,31 +317,15 @@ class PairSpec(ModelSpec):
 
 
 def model_options(
-    omitted: Collection[str],
-    settings: type | None,
-    omitted_settings: Collection[str] = (),
-    spec: type = ModelSpec,
-    model_field: str = "",
-) -> list[Option]:
-    """The flags of a model, and the settings of a system in their section.
-
-    Args:
-        model_field: of the items, which names the model without --model; empty if it is required.
-    """
+    settings: type, spec: type = ModelSpec, omitted: Collection[str] = ()
+) -> list[Flag]:
+    """The flags of a system's settings and of its model, without those of some fields."""
     options = options_of(spec, omitted)
-    if model_field:
-        [model, *options] = options
-        help = f"{model.help} (default: the first `{model_field}`)"
-        names = ("--model", "--model-name")
-        options.insert(0, dataclasses.replace(model, names=names, is_required=False, help=help))
-    if settings is not None:
-        place = [option.dest for option in options].index("batch_tokens") + 1
-        options[place:place] = [
-            option
-            for option in options_of_settings(settings, omitted_settings)
-            if option.group == MODEL_GROUP
-        ]
-    return options
+    k = [option.dest for option in options].index("batch_tokens") + 1
+    chosen = options_of(settings, omitted)
+    of_model = [option for option in chosen if option.group == MODEL_GROUP]
+    others = [option for option in chosen if option.group != MODEL_GROUP]
+    return [*others, *options[:k], *of_model, *options[k:]]
 
 
 def spec_of(args: Any, **changes: Any) -> ModelSpec:

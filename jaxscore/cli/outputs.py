@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from jaxscore.cli.flags import flag
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, streams
@@ -18,6 +17,7 @@ from jaxscore.io.manifest import OUTPUTS, output_facts
 from jaxscore.io.remote import displayed
 from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
+from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
 
 if TYPE_CHECKING:  # importing it imports JAX

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import BATCH_TOKENS, GPU_TARGETS, set_variables
 from jaxscore.errors import format_bytes, format_three_digits
@@ -17,6 +16,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.report.markdown import aligned
 from jaxscore.report.sections import yes_no
+from jaxscore.shell.flags import flag, options_of
 
 DESCRIPTION = """\
 Say what a model takes, without its weights: parameters, bytes per device under

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import functools
 import hashlib
-import inspect
 import itertools
 import math
 import re
@@ -23,16 +22,15 @@ from jaxscore.cli import (
     system_command,
 )
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, limit_flag, options_of, options_of_settings
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_parts
 from jaxscore.io.records import csv_line
 from jaxscore.shell.evaluate import run_system
+from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
 from jaxscore.systems.probsem.suite import load, suite_files
@@ -63,7 +61,7 @@ class Flags:
         help="with --prompt as --output-dir; otherwise NAME.json, one array of contexts, or "
         "FOLDER/ with a slash for several files",
     )
-    limit: int | None = limit_flag(SYSTEM.what)
+    limit: int | None = flag(None, least=1, metavar="N", help=f"only the first N {SYSTEM.what}")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -77,23 +75,13 @@ class MoreFlags(outputs.PageFlags, system_command.ApiFlags):
 
 def command() -> Command:
     """Declare the command."""
-    settings = options_of_settings(SYSTEM.settings)
     options = [
         *options_of(Flags),
-        *(option for option in settings if option.group != MODEL_GROUP),
+        *model_flags.model_options(SYSTEM.settings),
         *options_of(MoreFlags),
-        *model_flags.model_options((), SYSTEM.settings),
-        *options_of(shards.ShardFlags),
     ]
-    return shards.command(
-        SYSTEM.name,
-        f"{inspect.getdoc(SYSTEM)}\n",
-        options,
-        run,
-        functools.partial(execute.run, SYSTEM),
-        is_array=True,
-        column=(),
-    )
+    run_file = functools.partial(execute.run, SYSTEM)
+    return shards.command(SYSTEM, options, run, run_file, column=(), forms=(".json",))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,12 +7,12 @@ from pathlib import Path
 from jaxscore.cli import execute, merge, messages, outputs
 from jaxscore.cli.app import Command
 from jaxscore.cli.finished_outputs import Finished, verified
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.manifest import OUTPUTS, read_manifest
 from jaxscore.io.run_files import manifest_path
+from jaxscore.shell.flags import flag, options_of
 
 DESCRIPTION = """\
 Write the report and the page of a finished output again.

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from jaxscore.cli import messages, outputs
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import Option, flag, limit_flag, options_of
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
+from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.systems.rag import experiment_folder, results_table
 
 DEFAULT_SPLIT = "dev"
@@ -36,7 +36,7 @@ def split_flag() -> Any:
     return flag(DEFAULT_SPLIT, read=_split, help=f"default: {DEFAULT_SPLIT}")
 
 
-def folder_options(verb: str) -> list[Option]:
+def folder_options(verb: str) -> list[Flag]:
     """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
 
     @dataclasses.dataclass(kw_only=True)
@@ -107,7 +107,9 @@ class Flags(messages.Quiet):
         "results/)",
     )
     split: str = split_flag()
-    limit: int | None = limit_flag("folders, by their names")
+    limit: int | None = flag(
+        None, least=1, metavar="N", help="only the first N folders, by their names"
+    )
     format: Literal[tuple(results_table.FORMATS)] = flag(  # type: ignore[valid-type]
         "all", help="which columns (default: all)"
     )

@@ -18,10 +18,9 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
-from jaxscore.shell.settings import SettingField, fields_of
+from jaxscore.shell.flags import Flag, flag, flags_of, options_of
 from jaxscore.shell.system import System
 from jaxscore.systems import SYSTEMS, declaration
 
@@ -114,30 +113,32 @@ def _item(system: System) -> dict[str, Any]:
 
 
 def _settings(settings: type) -> dict[str, Any]:
-    required = [field.name for field in fields_of(settings) if field.is_required]
+    required = [each.field for each in flags_of(settings) if each.is_required]
     return {
         **_described(settings),
         "type": "object",
-        "properties": {field.name: _setting(field) for field in fields_of(settings)},
+        "properties": {each.field: _setting(each) for each in flags_of(settings)},
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
 
-def _setting(field: SettingField) -> dict[str, Any]:
-    value: dict[str, Any] = {"enum": [*field.choices]} if field.choices else _type(field.kind)
-    if field.flag.least is not None:
-        value["minimum"] = field.flag.least
-    if field.is_list:
+def _setting(setting: Flag) -> dict[str, Any]:
+    value_type, default = setting.type, setting.default
+    value: dict[str, Any] = _type(value_type.base)
+    if value_type.choices:
+        value = {"enum": [*value_type.choices]}
+    if value_type.least is not None:
+        value["minimum"] = value_type.least
+    if value_type.is_list:
         value = {"type": "array", "items": value}
-    if field.is_optional:
+    if value_type.is_optional:
         value = _any_of([value, {"type": "null"}])
-    if field.is_required:
-        return {"description": field.flag.help, **value}
-    default = [*field.default] if isinstance(field.default, tuple) else field.default
-    off = "false: " if field.default is True else ""  # the flag turns it off, and the help says so
-    help_text = {"description": f"{off}{field.flag.help}"} if field.flag.help else {}
-    return {**help_text, **value, "default": default}
+    if setting.is_required:
+        return {"description": setting.help, **value}
+    off = "false: " if default is True else ""  # the flag turns it off, and the help says so
+    help_text = {"description": f"{off}{setting.help}"} if setting.help else {}
+    return {**help_text, **value, "default": [*default] if isinstance(default, tuple) else default}
 
 
 def _record(system: System) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import ONE, flag, options_of
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError, install_extra, parse_bytes
 from jaxscore.io.json_input import MOST_SETTINGS, read_text
+from jaxscore.shell.flags import ONE, flag, options_of
 
 KEY = "JAXSCORE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "prometheus_client", "pydantic")  # of the extra `serve`
@@ -167,7 +167,7 @@ class Flags:
 def command() -> Command:
     """Declare the command."""
     omitted = ("journal", *model_flags.PROCESSES)
-    options = [*options_of(Flags), *model_flags.model_options(omitted, None)]
+    options = [*options_of(Flags), *options_of(model_flags.ModelSpec, omitted)]
     return Command("serve", DESCRIPTION, options, run)
 
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli.flags import flag_name
 from jaxscore.errors import InputError, near
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.streams import form_of
-from jaxscore.shell.settings import FileFlag, SettingField, fields_of
+from jaxscore.shell.flags import flag, flags_of
 
 
 def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
@@ -19,54 +18,39 @@ def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
         InputError: a file cannot be read, or two flags give one value.
     """
     out: dict[str, Any] = {}
-    for field in fields_of(settings):
-        if field.flag.choice_flags:
-            for value, (name, _) in field.flag.choice_flags.items():
-                if getattr(args, _dest(name)):
-                    out[field.name] = value
-        elif field.flag.is_flag and hasattr(args, _dest(flag_name(field))):
-            value = getattr(args, _dest(flag_name(field)))
-            out[field.name] = value != field.default if field.kind is bool else value
-        file = field.flag.file
-        if file is not None and (path := getattr(args, _dest(file.name))) is not None:
-            out[field.name] = _with_file(field, out.get(field.name), file, path)
-        if field.is_list and not out.get(field.name):
-            out.pop(field.name, None)  # no flag of it is given: the default holds
+    for setting in flags_of(settings):
+        for option in (setting, *setting.also):
+            value = getattr(args, option.dest, None) if option.names else None
+            if value is None or value is False or value == []:
+                continue
+            if setting.field in out and not setting.type.is_list:
+                raise InputError(
+                    f"{setting.names[0]} and {option.names[0]}: both give the "
+                    f"{setting.field.replace('_', ' ')}; give one of them"
+                )
+            value = value if option.load is None else option.load(value)
+            out[setting.field] = (
+                [*out.get(setting.field, ()), *value] if setting.type.is_list else value
+            )
     return out
-
-
-def _with_file(field: SettingField, value: Any, file: FileFlag, path: Path) -> Any:
-    """The value of a setting from its file."""
-    if field.is_list:
-        return [*(value or ()), *file.read(path)]
-    if value is not None:
-        raise InputError(
-            f"--{flag_name(field)} and --{file.name}: both give the "
-            f"{field.name.replace('_', ' ')}; give one of them"
-        )
-    return file.read(path)
 
 
 def input_files(args: argparse.Namespace, settings: type) -> dict[str, Path]:
     """The files that `values` reads, by the names of their flags."""
-    files = [field.flag.file for field in fields_of(settings) if field.flag.file is not None]
-    paths = {_dest(file.name): getattr(args, _dest(file.name)) for file in files}
+    options = [option for setting in flags_of(settings) for option in setting.also]
+    paths = {each.dest: getattr(args, each.dest) for each in options if each.type.base is Path}
     return {name: path for name, path in paths.items() if path is not None}
 
 
 def about_files(args: argparse.Namespace, settings: type, files_read: InputFiles) -> dict[str, Any]:
     """Return name and digest of the files whose settings have no other flag."""
-    out: dict[str, Any] = {}
-    for field in fields_of(settings):
-        if not field.flag.is_flag and (file := field.flag.file) is not None:
-            name = _dest(file.name)
-            if (path := getattr(args, name)) is not None:
-                out |= {name: str(path), f"{name}_sha256": files_read.digest(path)}
-    return out
-
-
-def _dest(name: str) -> str:
-    return name.replace("-", "_")
+    others = {each.dest for of in flags_of(settings) if not of.names for each in of.also}
+    return {
+        key: value
+        for name, path in input_files(args, settings).items()
+        if name in others
+        for key, value in ((name, str(path)), (f"{name}_sha256", files_read.digest(path)))
+    }
 
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
@@ -83,6 +67,12 @@ def array_path(args: argparse.Namespace, ending: str) -> Path:
     if form_of(path) in TABLES:
         raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
     return path
+
+
+def column_flag(fields: Sequence[str]) -> Any:
+    """Declare --column for the fields that the command reads."""
+    names = ", ".join(fields)
+    return flag([], metavar="FIELD=NAME", help=f"names of the input for the fields {names}")
 
 
 def parse_columns(given: Sequence[str], fields: Sequence[str]) -> dict[str, str]:

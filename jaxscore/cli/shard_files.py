@@ -58,7 +58,7 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
     found: Found = {}
     system = declaration(args.command)
     for path in given:
-        for name, file in _files(path, args.output, system.forms).items():
+        for name, file in _files(path, args.output, getattr(args, "forms", FORMS)).items():
             if name in found:
                 raise InputError(
                     f"--input {remote.displayed(path)}: two inputs have the name {name}, and one "
@@ -68,7 +68,7 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
     names: dict[str, str] = {}  # of outputs -> of their inputs
     for name in sorted(found):
         source, identity = found[name]
-        output = _output(args, name, source)
+        output = _output(system, args, name, source)
         other = names.setdefault(_place(output), name)
         if other != name:
             raise InputError(
@@ -98,10 +98,10 @@ def _sibling(path: Path, name: str) -> Path:
     return remote.stage(f"{address.partition('?')[0].rpartition('/')[0]}/{name}")
 
 
-def _output(args: argparse.Namespace, name: str, source: Path) -> Path:
+def _output(system: System, args: argparse.Namespace, name: str, source: Path) -> Path:
     """The output of a shard: the input's name, in a form that records have."""
     kind = form_of(source)
-    if args.is_array:
+    if system.layout is not None:
         name = f"{name.removesuffix(compression_of(source))}"
         name = name if kind == ".json" else f"{name}.json"
     elif source.is_dir() or kind not in (".jsonl", ".ndjson", *TABLES):

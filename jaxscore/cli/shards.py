@@ -10,6 +10,7 @@ import ctypes
 import dataclasses
 import functools
 import gc
+import inspect
 import io
 import json
 import os
@@ -19,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 
 from jaxscore.cli import messages, outputs
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import Option, flag
 from jaxscore.cli.model_flags import PROCESSES_ABOUT, PROCESSES_TITLE
 from jaxscore.cli.shard_files import (
     BESIDE,
@@ -39,6 +39,7 @@ from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
@@ -144,20 +145,18 @@ class ShardFlags:
 
 
 def command(
-    name: str,
-    help: str,
-    options: Sequence[Option],
-    run: RunCommand,
-    run_file: RunCommand,
-    **attributes: Any,
+    system: System, options: Sequence[Flag], run: RunCommand, run_file: RunCommand, **more: Any
 ) -> Command:
-    """Declare a command that runs on one file, or on many.
+    """Declare the command of a system, which runs on one file or on many.
 
     Args:
         run_file: runs on one file.
+        more: further attributes of the arguments.
     """
+    options = [*options, *options_of(ShardFlags)]
     about = {FILES: DESCRIPTION, PROCESSES_TITLE: PROCESSES_ABOUT}
-    return Command(name, help, options, run, {"run_file": run_file, **attributes}, about)
+    attributes = {"run_file": run_file, **more}
+    return Command(system.name, f"{inspect.getdoc(system)}\n", options, run, attributes, about)
 
 
 def run(args: argparse.Namespace) -> int:

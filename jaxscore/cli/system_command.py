@@ -3,24 +3,15 @@
 import argparse
 import dataclasses
 import functools
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxscore.cli import messages, outputs, settings_flags, shards
 from jaxscore.cli.app import Command
-from jaxscore.cli.flags import (
-    Option,
-    column_flag,
-    flag,
-    limit_flag,
-    options_of,
-    options_of_settings,
-)
 from jaxscore.cli.model_flags import ModelSpec, PairSpec, model_options
 from jaxscore.io import records as record_files
+from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.prompts import PromptSettings
-from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.shell.system import System
 
 if TYPE_CHECKING:
@@ -63,35 +54,33 @@ def api_endpoint(
 PAIR = "compares_models"  # capability of a model pair
 
 
-def file_options(system: System, ending: str | None) -> list[Option]:
-    """The flags of input and output.
-
-    Args:
-        ending: how the default name of the output ends; None if --output is required.
-    """
-    forms = f"results: {record_files.FORMS}" if system.layout is None else "JSON of results"
-    if ending is not None:
-        forms = f"JSON (default: next to the input, its name with {ending})"
+def file_options(system: System) -> list[Flag]:
+    """The flags of input and output."""
+    layout = system.layout
+    is_named = layout is not None and bool(layout.ending)  # otherwise --output is required
+    forms = f"results: {record_files.FORMS}" if layout is None else "JSON of results"
+    if layout is not None and is_named:
+        forms = f"JSON (default: next to the input, its name with {layout.ending})"
 
     @dataclasses.dataclass(kw_only=True)
     class Flags:
         input: list[Path] = flag(
             dataclasses.MISSING,
-            *(() if ending is None else ("--input-file",)),
+            *("--input-file",) * is_named,
             takes_address=True,
             metavar="FILE",
             help=f"{system.what}: {settings_flags.FORMS}; also several files, patterns, folders, "
             "addresses such as s3://bucket/file, or -",
         )
-        column: list[str] = column_flag(system.item_fields)
-        output: Path = flag(
-            dataclasses.MISSING if ending is None else None,
-            *(() if ending is None else ("--output-file",)),
+        column: list[str] = settings_flags.column_flag(system.item_fields)
+        output: Path | None = flag(
+            None if is_named else dataclasses.MISSING,
+            *("--output-file",) * is_named,
             takes_address=True,
             metavar="FILE",
             help=f"{forms}; - is stdout",
         )
-        limit: int | None = limit_flag(system.what, *system.aliases.get("limit", ()))
+        limit: int | None = flag(None, least=1, metavar="N", help=f"only the first N {system.what}")
 
     return options_of(Flags)
 
@@ -100,26 +89,13 @@ def command_of(system: System) -> Command:
     """Declare the command of a system."""
     from jaxscore.cli import execute
 
-    layout, needs = system.layout, system.needs(None)
-    ending = (layout and layout.ending) or None
-    settings = options_of_settings(system.settings)
+    needs = system.needs(None)
+    spec = PairSpec if PAIR in needs else ModelSpec
     options = [
-        *file_options(system, ending),
-        *(option for option in settings if option.group == "options"),
-        *(option for option in settings if option.group not in ("options", MODEL_GROUP)),
+        *file_options(system),
+        *(model_options(system.settings, spec) if needs else options_of(system.settings)),
         *(options_of(outputs.PageFlags) if type(system).report is not System.report else ()),
         *(options_of(ApiFlags) if issubclass(system.settings, PromptSettings) else ()),
+        *(() if needs else options_of(messages.Quiet)),
     ]
-    if needs:
-        spec = PairSpec if PAIR in needs else ModelSpec
-        options += model_options((), system.settings, spec=spec, model_field=system.model_field)
-    else:
-        options += options_of(messages.Quiet)
-    return shards.command(
-        system.name,
-        f"{inspect.getdoc(system)}\n",
-        [*options, *options_of(shards.ShardFlags)],
-        shards.run,
-        functools.partial(execute.run, system),
-        is_array=layout is not None,
-    )
+    return shards.command(system, options, shards.run, functools.partial(execute.run, system))

@@ -4,12 +4,12 @@ import dataclasses
 import re
 
 from jaxscore.cli.app import Command, Words
-from jaxscore.cli.flags import Option
 from jaxscore.cli.system_command import command_of
 from jaxscore.errors import InputError
+from jaxscore.shell.flags import Flag
 from jaxscore.systems import declaration
 
-DATA_NAME = Option(
+DATA_NAME = Flag(
     names=("-d", "--data-name"),
     dest="published",
     is_advanced=True,

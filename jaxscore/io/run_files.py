@@ -30,7 +30,7 @@ NO_FLAGS = {
     "scorer",
     "part",
     "remote",
-    "is_array",
+    "forms",
     "fingerprints",
 }  # attributes of argparse's result beside flags
 

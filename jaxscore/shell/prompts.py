@@ -22,7 +22,8 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import Row
 from jaxscore.io.json_input import MOST_SETTINGS, read_jsonl, read_text
 from jaxscore.lm import LM, Capabilities, require_local
-from jaxscore.shell.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
+from jaxscore.shell.flags import HALF_PAIR, file_flag, flag
+from jaxscore.shell.settings import ScoringSettings
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import Boundary
 
@@ -154,38 +155,42 @@ class PromptSettings(ScoringSettings):
         fewshot: examples as the system's items are, each with its right answer.
     """
 
-    apply_chat_template: bool = setting(
+    apply_chat_template: bool = flag(
         False,
         help="make each prompt a conversation by the tokenizer's chat template; the continuation "
         "is scored as the start of the assistant's turn. Special tokens are the template's alone: "
         "no BOS is added",
         group=GROUP,
     )
-    system_prompt: str | None = setting(
+    system_prompt: str | None = flag(
         None,
         name="system",
         metavar="TEXT",
         help="system prompt before each prompt",
         group=GROUP,
-        file=FileFlag(
-            name="system-file",
-            read=read_system_prompt,
-            help="the same from a text file, without newlines at its end",
-            advanced=True,
+        also=(
+            file_flag(
+                "--system-file",
+                read_system_prompt,
+                "the same from a text file, without newlines at its end",
+                is_advanced=True,
+            ),
         ),
     )
-    fewshot: tuple[Any, ...] = setting(
+    fewshot: tuple[Any, ...] = flag(
         (),
         is_flag=False,
         group=GROUP,
-        file=FileFlag(
-            name="fewshot",
-            read=read_example_rows,
-            help="JSONL of examples before each prompt: lines of the input's form, shown with "
-            "their right answer; an item that is an example does not see it",
+        also=(
+            file_flag(
+                "--fewshot",
+                read_example_rows,
+                "JSONL of examples before each prompt: lines of the input's form, shown with "
+                "their right answer; an item that is an example does not see it",
+            ),
         ),
     )
-    num_fewshot: int | None = setting(
+    num_fewshot: int | None = flag(
         None,
         least=0,
         metavar="N",
@@ -344,7 +349,7 @@ class PromptSettings(ScoringSettings):
 class AnswerSettings(PromptSettings):
     """`PromptSettings` of a published system that scores answers after its own prompt."""
 
-    answer_separator: str | None = setting(
+    answer_separator: str | None = flag(
         None,
         metavar="TEXT",
         help="text between a prompt and its answer, in examples too, scored with the answer "

@@ -34,7 +34,6 @@ Record = dict[str, Any]
 T = typing.TypeVar("T")
 SHOWN = 60  # characters of an id in a message
 PAGE = "_page"  # field of a record that the page displays, and that no file has
-FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")
 FILES = frozenset({"markdown", "json", "page"})
 
 
@@ -106,12 +105,8 @@ class System:
         result: the number that the system is about, a field of a record or of a part, for audits.
         result_title: its name in audits.
         layout: layout of an output that is one JSON array; None if the output's name decides.
-        forms: endings of the files that are taken from a folder.
-        aliases: flag without its hyphens -> further spellings, as published.
         source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
             `describe`, as an `LM` has.
-        model_field: field of the items that names the model if --model does not; empty if --model
-            is required.
         compared: ways in which `compare` pairs two runs; empty if they are not compared.
     """
 
@@ -126,10 +121,7 @@ class System:
     result: ClassVar[str] = ""
     result_title: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
-    forms: ClassVar[tuple[str, ...]] = FORMS
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     source: ClassVar[type] = type(None)
-    model_field: ClassVar[str] = ""
     compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import named
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
-from jaxscore.shell.settings import MODEL_GROUP, Settings, setting
+from jaxscore.shell.settings import MODEL_GROUP, Settings
 from jaxscore.shell.system import Record, System
 from jaxscore.systems.drawn_tokens import OUTPUTS, PROMPT_TOKEN_IDS, TOKEN_IDS, ids_of_text
 from jaxscore.text.chat_template import Message
@@ -25,16 +26,16 @@ SEEDS = 1 << 32
 class GenerationSettings(Settings):
     """Settings of a system that generates text."""
 
-    temperature: float = setting(0.0)
-    max_new_tokens: int = setting(
+    temperature: float = flag(0.0)
+    max_new_tokens: int = flag(
         1024, least=1, metavar="N", help="a text ends there at the latest (default 1024)"
     )
-    top_p: float = setting(
+    top_p: float = flag(
         1.0,
         metavar="P",
         help="draw from the most probable tokens of this much probability (default 1: all)",
     )
-    seed: int = setting(0, group=MODEL_GROUP, help="of the draws (default 0)")
+    seed: int = flag(0, group=MODEL_GROUP, help="of the draws (default 0)")
 
     def __post_init__(self) -> None:
         """Check all values; see `Settings`."""

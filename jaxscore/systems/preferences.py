@@ -25,9 +25,9 @@ from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.shell.fields import Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry
 from jaxscore.shell.settings import Settings as BaseSettings
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.text import chat_template
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
@@ -158,7 +158,7 @@ def _without_nulls(part: str | list[Any]) -> str | list[Any]:
 class Settings(BaseSettings):
     """Settings of `preferences`."""
 
-    max_length: int = setting(
+    max_length: int = flag(
         1024,
         least=0,
         metavar="N",

@@ -16,8 +16,8 @@ from typing import Any, TypedDict
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS
 from jaxscore.io.json_input import json_kind
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry, Items
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, name_of
 from jaxscore.text import chat_template
@@ -40,27 +40,27 @@ class Item(TypedDict, total=False):
 class Settings(GenerationSettings):
     """Settings of `sample`."""
 
-    n: int = setting(least=1, metavar="N", help="samples of each prompt")
-    temperature: float = setting(
+    n: int = flag(least=1, metavar="N", help="samples of each prompt")
+    temperature: float = flag(
         0.7,
         metavar="T",
         help="the logits are divided by it (default 0.7); 0 is greedy, with -n 1 alone",
     )
-    top_k: int = setting(
+    top_k: int = flag(
         0,
         least=0,
         metavar="K",
         help="draw from this many most probable tokens (default 0: all)",
     )
-    stop: tuple[str, ...] = setting(
+    stop: tuple[str, ...] = flag(
         (), metavar="TEXT", help="a sample ends before the first of these texts"
     )
-    apply_chat_template: bool = setting(
+    apply_chat_template: bool = flag(
         False,
         help="the model reads the prompts as the tokenizer's chat template writes them, without "
         "another BOS",
     )
-    system_prompt: str | None = setting(
+    system_prompt: str | None = flag(
         None,
         name="system",
         metavar="TEXT",

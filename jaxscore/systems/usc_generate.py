@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from jaxscore.errors import InputError
 from jaxscore.io.items import named, read_lenient_rows
 from jaxscore.io.json_input import json_kind
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry, Items
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
@@ -44,13 +44,14 @@ class Item(TypedDict, total=False):
 class Settings(GenerationSettings):
     """Settings of `usc-generate`."""
 
-    n: int = setting(
+    n: int = flag(
+        dataclasses.MISSING,
+        "--best-N",
         least=1,
-        aliases=("--best-N",),
         metavar="N",
         help="choose between the first N responses; an item with fewer has all of them displayed",
     )
-    temperature: float = setting(0.0, help="0 is greedy (default), above it draws")
+    temperature: float = flag(0.0, help="0 is greedy (default), above it draws")
 
 
 class Record(TypedDict, total=False):

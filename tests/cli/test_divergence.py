@@ -130,7 +130,7 @@ def test_a_bad_text_fails_alone(run, place):
         ('{"continuation": "\\ud800"}', INT8, "in.jsonl:1: "),
         ("[" * 500, INT8, "in.jsonl:1: "),
         ("", INT8, "in.jsonl"),
-        ({"continuation": "x"}, ("--reference-quantize", "int4"), "invalid choice"),
+        ({"continuation": "x"}, ("--reference-quantize", "int4"), "'int4', expected one of"),
         ({"continuation": "x"}, ("--reference-lora", "nowhere"), "nowhere"),
     ],
     ids="alike taken number missing half nested empty quantize lora".split(),

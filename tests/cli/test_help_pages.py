@@ -9,8 +9,8 @@ import pytest
 
 from jaxscore.cli import app, help_pages, listing
 from jaxscore.cli import main as cli
-from jaxscore.cli.flags import flag, options_of
 from jaxscore.cli.help_pages import page as page_of
+from jaxscore.shell.flags import flag, options_of
 
 LIGHT = """
 import sys

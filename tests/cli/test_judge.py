@@ -560,7 +560,7 @@ def test_a_published_file_gives_the_same_scores(run, experiments, tmp_path):
         (("--llm", "a", " "), "an empty name"),
         (("--gpt", "response"), "named 'response', which is a field"),
         (("--llm", "a", "--llm-prompt", "nope"), "no nope.yaml in configs/evaluator"),
-        (("--llm", "a", "--sample", "0"), "0 is not above 0"),
+        (("--llm", "a", "--sample", "0"), "0, expected a whole number of at least 1"),
         (("--llm", "a", "--split", "test"), "eval_test_out.json: No such file"),
         (("--llm", "./nowhere"), "no such folder"),
         (("--bem", "./nowhere"), "no such folder"),

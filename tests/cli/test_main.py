@@ -33,7 +33,7 @@ def test_a_list_flag_that_is_repeated_adds(name):
     """But for those whose words have places of their own, such as MODEL SHORT, and --input."""
     config = str(ROOT / f"configs/{name}.yaml")
     for option in app.command(name).options:
-        if not option.is_list or isinstance(option.metavar, tuple) or option.takes_address:
+        if not option.type.is_list or isinstance(option.metavar, tuple) or option.takes_address:
             continue
         flag, words = option.names[0], ["1", "2", "3"]
         if option.dest == "model":  # of judge, which is the same as --llm NAME
@@ -104,12 +104,21 @@ def test_the_version(capsys):
             ["score", *"--model m --input i --output o --nonesuch".split()],
             "--nonesuch: no such flag; jaxscore score --help-all lists all flags",
         ),
-        (["score", *"--model m --input i --output o --batch-tokens 63".split()], "below the short"),
-        (["score", *"--model m --input i --output o --batch-tokens x".split()], "'x' is not a who"),
-        (["score", *"--model m --input i --output o --dtype int8".split()], "choice: 'int8'"),
-        (["score", *"--model m --input i --output o --device abacus".split()], "choice: 'abacus'"),
+        (["score", *"--model m --input i --output o --batch-tokens 63".split()], "63, expected"),
+        (
+            ["score", *"--model m --input i --output o --batch-tokens x".split()],
+            "'x', expected",
+        ),
+        (["score", *"--model m --input i --output o --dtype int8".split()], "'int8', expected"),
+        (
+            ["score", *"--model m --input i --output o --device abacus".split()],
+            "'abacus'",
+        ),
         (["score", *"--model m --input i --output o --boundary middle".split()], "'middle'"),
-        (["paths", *"--model m --input i --output o --max-samples 0".split()], "0 is not above 0"),
+        (
+            ["paths", *"--model m --input i --output o --max-samples 0".split()],
+            "0, expected",
+        ),
     ],
 )
 def test_bad_usage(capsys, words, message):

@@ -148,8 +148,8 @@ def test_other_commands(run, place, local, command):
     ("more", "message"),
     [
         (("--num-fewshot", 1), "num_fewshot is 1, and fewshot holds 0 examples; give more"),
-        (("--num-fewshot", -1), "-1 is below 0"),
-        (("--num-fewshot", "x"), "'x' is not a whole number"),
+        (("--num-fewshot", -1), "-1, expected a whole number of at least 0"),
+        (("--num-fewshot", "x"), "'x', expected a whole number"),
         (("--system", "a", "--system-file", "b"), "both give the system prompt; give one of them"),
         (("--system-file", "missing.txt"), "missing.txt: No such file or directory"),
         (("--fewshot", "missing.jsonl"), "missing.jsonl: No such file or directory"),

@@ -31,7 +31,7 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "UTF-16": (with_input(["score", *GIVEN], "wide.jsonl"), "found UTF-16, expected UTF-8"),
     "output in a file": (["score", *GIVEN, "--output", "bad.jsonl/out"], "bad.jsonl is no folder"),
     "output is an input": (["score", *GIVEN, "--output", "in.jsonl"], "is an input of this run"),
-    "batch tokens": (["score", *GIVEN, "--batch-tokens", "-5"], "below the shortest row"),
+    "batch tokens": (["score", *GIVEN, "--batch-tokens", "-5"], "-5, expected a whole number"),
     "mesh": (["score", *GIVEN, "--mesh", "data=0"], "mesh 'data=0'"),
     "measure": (["score", *GIVEN, "--measures", "rnk"], "'rnk'"),
     "model folder": (["score", *GIVEN, "--model", "./none"], "model ./none: no such folder"),

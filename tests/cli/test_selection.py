@@ -222,8 +222,8 @@ def test_half_a_surrogate_pair(run, write):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("--best-N", "0"), "0 is not above 0"),
-        (("--best-N", "x"), "'x' is not a whole number"),
+        (("--best-N", "0"), "0, expected a whole number of at least 1"),
+        (("--best-N", "x"), "'x', expected a whole number"),
         (("--power", "nan"), "setting power is nan, expected a finite number"),
         (("--power", "inf"), "setting power is inf, expected a finite number"),
         (("--power", "x"), "invalid float value: 'x'"),

@@ -179,8 +179,8 @@ def test_an_interrupt_leaves_no_file(run, folder, asked, monkeypatch):
         (("--temperature", "inf"), "expected a finite number"),
         (("--top-p", "0"), "above 0 up to 1"),
         (("--truncate", "left"), "show fewer of them with -n"),
-        (("-n", "0"), "0 is not above 0"),
-        (("--max-new-tokens", "0"), "0 is not above 0"),
+        (("-n", "0"), "0, expected a whole number of at least 1"),
+        (("--max-new-tokens", "0"), "0, expected a whole number of at least 1"),
     ],
 )
 def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):

@@ -67,7 +67,7 @@ def paths(name):
     return [
         option.names[0] if option.names else option.dest
         for option in app.command(name).options
-        if option.kind is Path
+        if option.type.base is Path
     ]
 
 

@@ -120,7 +120,10 @@ def test_a_template_that_writes_a_blank_before_an_answer(scorers, monkeypatch):
             "apply_chat_template is 1.5, expected True or False",
         ),
         ({"system_prompt": 3}, "setting system_prompt is 3, expected a text"),
-        ({"system_prompt": "\ud83d"}, "setting system_prompt contains a lone surrogate"),
+        (
+            {"system_prompt": "\ud83d"},
+            "setting system_prompt is a text that contains a lone",
+        ),
         ({"fewshot": "abc"}, "setting fewshot is a string, expected a list of examples"),
         ({"fewshot": {"a": 1}}, "setting fewshot is of type dict, expected a list of examples"),
         ({"fewshot": None}, "setting fewshot is None, expected a list of examples"),

@@ -23,9 +23,10 @@ from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Aside, Summary, System, failed
 from jaxscore.systems.choose.report import report
 from jaxscore.types.requests import Request
@@ -114,12 +115,12 @@ def _index_of_text(value: str, options: Sequence[str]) -> int:
 class Settings(IntervalSettings):
     """Settings of `choose`."""
 
-    boundary: Literal["joint", "separate"] = setting(
+    boundary: Literal["joint", "separate"] = flag(
         "joint",
         help="joint: encode context and option as one text (default); separate: encode each and "
         "join the ids",
     )
-    pmi_context: str = setting(
+    pmi_context: str = flag(
         "Answer:",
         metavar="TEXT",
         help="the premise of acc_pmi, a text that asks for an answer without the question "

@@ -20,10 +20,11 @@ from jaxscore.io.json_output import where
 from jaxscore.lm import require_local
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared
+from jaxscore.shell.flags import SWITCH, Flag, flag
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Summary, System, failed
 from jaxscore.systems.chronologic import answer_scores, multiple_choice
 from jaxscore.systems.chronologic.answer_scores import AnswerRecord, Question, split
@@ -60,35 +61,40 @@ ADVICE = (
 NO_FRAME = "setting metadata: of no effect, none of {n} questions has a metadata_frame to leave out"
 
 
+def _mode_flag(name: str, mode: str, help: str) -> Flag:
+    return Flag(names=(name,), words=SWITCH, excludes="mode", load=lambda _: mode, help=help)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(AnswerSettings, IntervalSettings):
     """Settings of `chronologic`."""
 
     boundaries = BOUNDARIES
     advice = ADVICE
-    mode: Literal["sample", "full", "mcq"] = setting(
+    mode: Literal["sample", "full", "mcq"] = flag(
         "sample",
         help="sample: questions drawn by the seed; full: all; mcq: the model writes a letter",
-        choice_flags={
-            "full": ("full-eval", "score every question"),
-            "mcq": ("mcq", "multiple choice on every question"),
-        },
+        is_flag=False,
+        also=(
+            _mode_flag("--full-eval", "full", "score every question"),
+            _mode_flag("--mcq", "mcq", "multiple choice on every question"),
+        ),
     )
-    samples: int = setting(
+    samples: int = flag(
         5,
         least=1,
         metavar="N",
         help="questions drawn if neither --full-eval nor --mcq is given (default 5)",
     )
-    metadata: bool = setting(True, help="leave the metadata frame out of the prompts")
-    include_negation: bool = setting(False, help="--mcq: keep the options of type negation")
-    shuffle: bool = setting(True, help="--mcq: keep the options in the file's order", advanced=True)
-    calibrate: bool = setting(
+    metadata: bool = flag(True, help="leave the metadata frame out of the prompts")
+    include_negation: bool = flag(False, help="--mcq: keep the options of type negation")
+    shuffle: bool = flag(True, help="--mcq: keep the options in the file's order", is_advanced=True)
+    calibrate: bool = flag(
         False,
         help="fit a softmax temperature on half of the questions, drawn by the seed, and show "
         "what it does on the others",
     )
-    boundary: Literal["joint", "separate", "upstream"] = setting(
+    boundary: Literal["joint", "separate", "upstream"] = flag(
         "joint",
         help="where an answer starts. joint: encoded as one text with what is before it "
         "(default); separate: encoded apart; upstream: as many tokens are skipped as the "

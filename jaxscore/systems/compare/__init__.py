@@ -11,8 +11,8 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
 from jaxscore.report.document import Document, Source
 from jaxscore.shell import settings as base
+from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
-from jaxscore.shell.settings import setting
 from jaxscore.systems.compare import differences, open_run
 from jaxscore.systems.compare.columns import UNKNOWN, Matched, PairRecords, Run, match
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
@@ -64,28 +64,28 @@ NAMED = 5  # names of items in a remark
 class Settings(base.Settings):
     """Settings of `compare`."""
 
-    limit: int | None = setting(None, least=1, is_flag=False)
+    limit: int | None = flag(None, least=1, is_flag=False)
     """Only the first so many pairs are compared; the flag is that of every command."""
-    force: bool = setting(
+    force: bool = flag(
         False,
         help="compare runs that differ in a setting which decides what is counted, such as "
         "--boundary",
     )
-    seed: int = setting(0, help="of the intervals and of drawn tests (default 0)")
-    n_bootstrap: int = setting(
+    seed: int = flag(0, help="of the intervals and of drawn tests (default 0)")
+    n_bootstrap: int = flag(
         1000,
         least=1,
         metavar="N",
         help="draws for the 95% intervals (default 1000)",
-        advanced=True,
+        is_advanced=True,
     )
-    n_resamples: int = setting(
+    n_resamples: int = flag(
         9999,
         least=1,
         metavar="N",
         help="patterns of signs that a test draws where they are too many to enumerate; no p is "
         "below 1 / (N + 1) then (default 9999)",
-        advanced=True,
+        is_advanced=True,
     )
 
     def record(self) -> dict[str, Any]:

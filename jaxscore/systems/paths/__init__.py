@@ -24,11 +24,12 @@ from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.flags import file_flag, flag
 from jaxscore.shell.items import SHOWN, Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.records import View
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import FileFlag, IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import PAGE, Layout, Summary, System
 from jaxscore.systems.paths.report import report
 from jaxscore.types.requests import Request
@@ -89,19 +90,21 @@ class Settings(AnswerSettings, IntervalSettings):
         "as one text; take upstream to repeat numbers of the published script, which encodes the "
         "text again after each token"
     )
-    boundary: Literal["separate", "joint", "upstream"] = setting(
+    boundary: Literal["separate", "joint", "upstream"] = flag(
         "separate",
         help="separate: prompt and answer encoded apart (default); joint: as one text; "
         "upstream: encoded again after each token, as the published script does",
     )
-    system_prompts: tuple[str, ...] = setting(
+    system_prompts: tuple[str, ...] = flag(
         (DEFAULT_SYSTEM_PROMPT,),
         metavar="TEXT",
         help="evaluate under each and average (default: a helpful assistant)",
-        file=FileFlag(
-            name="system-prompts-file",
-            read=read_system_prompts,
-            help="one system prompt per line, added to --system-prompts; blank lines are skipped",
+        also=(
+            file_flag(
+                "--system-prompts-file",
+                read_system_prompts,
+                "one system prompt per line, added to --system-prompts; blank lines are skipped",
+            ),
         ),
     )
 

@@ -17,8 +17,9 @@ from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.systems.perplexity import window_bos
 from jaxscore.systems.perplexity.report import report
@@ -45,25 +46,25 @@ class Item:
 class Settings(IntervalSettings):
     """Settings of `perplexity`."""
 
-    max_length: int | None = setting(
+    max_length: int | None = flag(
         None,
         least=1,
         metavar="N",
         help="tokens that a window reads (default: the model's positions)",
     )
-    stride: int | None = setting(
+    stride: int | None = flag(
         None, least=1, metavar="N", help="tokens that a window scores (default: --max-length)"
     )
-    prefix_token_id: int | None = setting(
+    prefix_token_id: int | None = flag(
         None,
         least=0,
         metavar="ID",
         help="a token before each document in place of the tokenizer's BOS; "
         "lm-evaluation-harness takes the EOS where there is no BOS (default: the BOS that the "
         "tokenizer writes; without one the first token has no probability)",
-        advanced=True,
+        is_advanced=True,
     )
-    audit_noise: int = setting(0, least=0, is_flag=False)
+    audit_noise: int = flag(0, least=0, is_flag=False)
 
     def __post_init__(self) -> None:
         """Check all values; see `Settings`."""

@@ -18,10 +18,10 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
 from jaxscore.systems.probsem.suite import (
@@ -54,18 +54,18 @@ class Settings(AnswerSettings):
 
     boundaries = BOUNDARIES
     advice = ADVICE
-    normalize: bool = setting(
+    normalize: bool = flag(
         False,
-        aliases=("--norm",),
+        "--norm",
         help="mean log-probability of a query's tokens instead of their sum",
     )
-    temperature: float = setting(
+    temperature: float = flag(
         1.0,
-        aliases=("--temp",),
+        "--temp",
         metavar="T",
         help="divides the log-probabilities; above 1 the scores come closer together (default 1)",
     )
-    boundary: Literal["joint", "separate", "upstream"] = setting(
+    boundary: Literal["joint", "separate", "upstream"] = flag(
         "joint",
         help="where a query starts. joint: encoded as one text with what is before it, after the "
         "newline (default); separate: encoded apart; upstream: the last n tokens, n being what "
@@ -356,7 +356,6 @@ class ProbSem(System):
     id_field = "context"
     result, result_title = "passed", "accuracy"
     layout = Layout(is_ascii=False, repeats=False)
-    forms = (".json",)
     compared = (
         Compared(
             signature=("queries",),

@@ -18,7 +18,8 @@ import numpy as np
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.flags import flag
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary
 from jaxscore.systems import rag
 from jaxscore.systems.rag import Findings, Item
@@ -35,7 +36,7 @@ EQUIVALENT = 1  # the class
 class Settings(IntervalSettings):
     """Settings of `bem`; `metric` is what the score is called."""
 
-    metric: str = setting("BEM", is_flag=False)
+    metric: str = flag("BEM", is_flag=False)
 
     def __post_init__(self) -> None:
         """Check all values; see `IntervalSettings`."""

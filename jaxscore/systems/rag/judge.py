@@ -11,8 +11,9 @@ from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary
 from jaxscore.systems import rag
 from jaxscore.systems.rag import (
@@ -49,25 +50,25 @@ class Settings(IntervalSettings):
         metric: what the score is called.
     """
 
-    evaluator: Evaluator | Path | str = setting(
+    evaluator: Evaluator | Path | str = flag(
         "default_qa",
         name="llm-prompt",
         metavar="NAME",
         help="evaluator file: a path, or a name in configs/evaluator, config/evaluator or this "
         "package, which has default_qa (default) and default_multi_qa",
     )
-    label_score: Literal["first", "sequence"] | None = setting(
+    label_score: Literal["first", "sequence"] | None = flag(
         None,
         help="what a label's probability is: its first token's (default), or the whole label's, "
         "for labels that share their first token",
     )
-    opponent: Any = setting(
+    opponent: Any = flag(
         None,
         is_flag=False,
         help="records of the same questions; the judge then says which response is better",
     )
-    both_orders: bool = setting(False, help="judge twice, each response first once")
-    metric: str = setting("LLMeval", is_flag=False)
+    both_orders: bool = flag(False, help="judge twice, each response first once")
+    metric: str = flag("LLMeval", is_flag=False)
 
     def __post_init__(self) -> None:
         """Check all values and read the evaluator file; see `IntervalSettings`."""

@@ -8,8 +8,8 @@ from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
 from jaxscore.shell.fields import Compared, Decision
+from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary
 from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of, record_name
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
@@ -24,9 +24,9 @@ HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
 class Settings(BaseSettings):
     """Settings of `metrics`."""
 
-    names: tuple[str, ...] = setting(METRICS, is_flag=False)
-    seed: int = setting(0, is_flag=False)
-    n_bootstrap: int = setting(1000, least=1, is_flag=False)
+    names: tuple[str, ...] = flag(METRICS, is_flag=False)
+    seed: int = flag(0, is_flag=False)
+    n_bootstrap: int = flag(1000, least=1, is_flag=False)
 
     def __post_init__(self) -> None:
         """Check all values; see `Settings`."""

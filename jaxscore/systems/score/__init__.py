@@ -13,10 +13,11 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import Compared, Metric, PerToken
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry
 from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import TextSettings, setting
+from jaxscore.shell.settings import TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import WorstRequests, report
@@ -52,7 +53,7 @@ class Item:
 class Settings(TextSettings, PromptSettings, MeasureSettings):
     """Settings of `score`, see also `MeasureSettings` and `PromptSettings`."""
 
-    audit_boundary: bool = setting(True, is_flag=False)
+    audit_boundary: bool = flag(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
 from jaxscore.shell.fields import Metric, PerToken, per_token_fields
-from jaxscore.shell.settings import Settings, check_list, check_setting, setting
+from jaxscore.shell.flags import ONE, flag
+from jaxscore.shell.settings import Settings
 from jaxscore.text.decoder import TokenBytes, split_words
 from jaxscore.types.results import ScoredRequest
 
@@ -126,45 +127,50 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureSettings(Settings):
     """Settings of what is added to a text's usual numbers."""
 
-    measures: tuple[str, ...] = setting(
+    measures: tuple[Literal[tuple(MEASURES)], ...] = flag(  # type: ignore[valid-type]
         (),
-        separator=",",
+        words=ONE,
+        read=_names,
         metavar="NAME,NAME",
         group=GROUP,
         help=f"fields to add, of {', '.join(MEASURES)}",
     )
-    min_k: float = setting(
+    min_k: float = flag(
         0.2,
         metavar="SHARE",
         group=GROUP,
-        advanced=True,
+        is_advanced=True,
         help="of a text's tokens that min_k and min_k_pp take (default 0.2)",
     )
-    top_k: int = setting(
+    top_k: int = flag(
         5,
         least=1,
         metavar="K",
         group=GROUP,
-        advanced=True,
+        is_advanced=True,
         help="tokens of each place that top_k lists (default 5)",
     )
-    unit: Literal["token", "word"] = setting(
+    unit: Literal["token", "word"] = flag(
         "token", group=GROUP, help="word: add `words` and `word_surprisal`"
     )
-    log_base: Literal["2", "e", "10"] = setting(
+    log_base: Literal["2", "e", "10"] = flag(
         "2",
         group=GROUP,
-        advanced=True,
+        is_advanced=True,
         help="of word surprisal: 2 is bits (default); all other numbers are nats",
     )
-    leading_blank: Literal["count", "skip"] = setting(
+    leading_blank: Literal["count", "skip"] = flag(
         "count",
         group=GROUP,
-        advanced=True,
+        is_advanced=True,
         help="count: tokens of spaces alone before a word belong to it (default); skip: "
         "they belong to no word. A warning reports what it changes",
     )
@@ -172,12 +178,9 @@ class MeasureSettings(Settings):
     def __post_init__(self) -> None:
         """Check all values, and make a tuple of the names; see `Settings`."""
         super().__post_init__()
-        names = check_list("measures", self.measures)
-        for name in names:
-            check_setting("measures", name, tuple(MEASURES))
+        names = self.measures
         if len(set(names)) < len(names):
             raise InputError(f"setting measures is {list(names)}, expected each name once")
-        object.__setattr__(self, "measures", names)
         if not 0 < self.min_k <= 1:
             raise InputError(f"setting min_k is {self.min_k}, expected above 0 and at most 1")
         readers = {

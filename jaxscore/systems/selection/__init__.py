@@ -12,7 +12,8 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.fields import Compared, Decision, Metric
-from jaxscore.shell.settings import Settings, setting
+from jaxscore.shell.flags import flag
+from jaxscore.shell.settings import Settings
 from jaxscore.systems.selection.answers import AUTO, RULE_HELP
 from jaxscore.systems.selection.ranking import NO_ANSWER
 
@@ -130,7 +131,7 @@ def oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -
 class GradedSettings(Settings):
     """Settings of a system whose choices can be graded."""
 
-    gold: str | None = setting(
+    gold: str | None = flag(
         None,
         metavar="FIELD",
         expected="the name of a field",
@@ -138,14 +139,14 @@ class GradedSettings(Settings):
         "false for each response: report how often the choice is right, and the first sample, a "
         "majority vote and an oracle",
     )
-    n_bootstrap: int = setting(
+    n_bootstrap: int = flag(
         1000,
         least=1,
         metavar="N",
         help="with --gold: draws for the 95% intervals of differences (default 1000)",
-        advanced=True,
+        is_advanced=True,
     )
-    seed: int = setting(0, help="with --gold: of those draws (default 0)", advanced=True)
+    seed: int = flag(0, help="with --gold: of those draws (default 0)", is_advanced=True)
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them; settings of grading if something is graded."""
@@ -160,7 +161,7 @@ class GradedSettings(Settings):
 class AnswerSettings(GradedSettings):
     """Settings of a system that reads the answers of responses."""
 
-    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = setting(
+    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = flag(
         AUTO, help=RULE_HELP
     )
 
@@ -172,7 +173,7 @@ class AnswerSettings(GradedSettings):
 
 def first_n(default: int) -> Any:
     """Declare the setting `best_n`."""
-    return setting(
+    return flag(
         default,
         name="best-N",
         least=1,

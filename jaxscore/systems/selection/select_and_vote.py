@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar
 
 from jaxscore.errors import InputError
 from jaxscore.shell.fields import Metric
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Items
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
@@ -127,14 +127,14 @@ class VoteSettings(AnswerSettings):
     """Settings of `vote`; N is 64 and the power 0.5 as in the published script."""
 
     best_n: int = first_n(64)
-    power: float = setting(0.5, metavar="P", help="of the ranks' votes (default 0.5)")
-    time_limit: float = setting(
+    power: float = flag(0.5, metavar="P", help="of the ranks' votes (default 0.5)")
+    time_limit: float = flag(
         TIME_LIMIT,
         metavar="SECONDS",
         help=f"for SymPy to read or compare two answers (default {TIME_LIMIT:g}); after "
         f"{MOST_TIMEOUTS} that took longer, or {MOST_LIMITS} times that limit in all, the rest of "
         "an item's answers compare as text",
-        advanced=True,
+        is_advanced=True,
     )
 
     def __post_init__(self) -> None:

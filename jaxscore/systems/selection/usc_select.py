@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from jaxscore.errors import InputError
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Items
-from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import without_ids
@@ -36,7 +36,7 @@ NONE_NAMED, OUT_OF_RANGE, NO_ANSWER = "none_named", "out_of_range", "no_answer"
 class Settings(AnswerSettings):
     """Settings of `usc-select`."""
 
-    dataset_type: Literal["open", "close"] = setting(
+    dataset_type: Literal["open", "close"] = flag(
         "open",
         help="close: the answers are extractable, so one without is not kept (default open)",
     )

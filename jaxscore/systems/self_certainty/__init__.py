@@ -26,10 +26,11 @@ from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Decision, Metric, NoiseFloor, Place
+from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
-from jaxscore.shell.settings import IntervalSettings, setting
+from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import FILES, Layout, Summary, System
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
@@ -80,40 +81,40 @@ class Item(TypedDict, total=False):
 class Settings(IntervalSettings):
     """Settings of `self-certainty`."""
 
-    input_field: str = setting(
+    input_field: str = flag(
         "model_input",
-        aliases=("--input-field-name",),
+        "--input-field-name",
         metavar="NAME",
         expected="the name of a field",
         help="default: model_input",
     )
-    output_field: str = setting(
+    output_field: str = flag(
         "output",
-        aliases=("--output-field-name",),
+        "--output-field-name",
         metavar="NAME",
         expected="the name of a field",
         help="default: output",
     )
-    gold: str | None = setting(
+    gold: str | None = flag(
         None,
         metavar="FIELD",
         expected="the name of a field",
         help="field of the items with the right answer, a list of acceptable ones, or true or "
         "false for each output: tell how well four confidences find the right outputs",
     )
-    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = setting(
+    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = flag(
         AUTO, help=RULE_HELP
     )
-    alignment: Literal["formula", "upstream"] = setting(
+    alignment: Literal["formula", "upstream"] = flag(
         "formula",
         help="formula: the prediction of each token, made before it (default); upstream: the one "
         "made after it, as the published script counts",
     )
-    batch_size: int | None = setting(
+    batch_size: int | None = flag(
         None,
         least=1,
         metavar="N",
-        advanced=True,
+        is_advanced=True,
         help="no effect, accepted since the published script has it; see --batch-tokens",
     )
 
@@ -381,7 +382,6 @@ class SelfCertainty(System):
     name = "self-certainty"
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
-    model_field = "generator"
     has_ids = False  # the records are made here, whole
     read = staticmethod(read_lenient_rows)
     compared = (
