@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from jaxscore.cli import help_pages, listing
-from jaxscore.cli.listing import NAMES, PASSED_ON, REFUSED
+from jaxscore.cli.listing import PASSED_ON, REFUSED
 from jaxscore.errors import InputError, is_valid_unicode, near
 from jaxscore.shell.flags import ANY, MAYBE, ONE, SOME, SWITCH, Flag
 from jaxscore.version import VERSION
@@ -36,7 +36,6 @@ class Command:
         options: its flags, in the order of the page.
         run: runs the command; the values of all flags are attributes of its argument.
         attributes: further attributes of that argument.
-        about: title of a section of the page -> text below it.
         expand: replaces the words of a flag by those of the flags that it stands for.
     """
 
@@ -45,7 +44,6 @@ class Command:
     options: Sequence[Flag]
     run: Callable[[Any], int]
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    about: Mapping[str, str] = dataclasses.field(default_factory=dict)
     expand: Callable[[Words], None] = lambda words: None
 
     @functools.cached_property
@@ -71,7 +69,7 @@ def command(name: str) -> Command:
     """Import a command."""
     module = f"jaxscore.cli.{name.replace('-', '_')}"
     if importlib.util.find_spec(module) is not None:
-        declared: Command = importlib.import_module(module).command()
+        declared: Command = importlib.import_module(module).COMMAND
         return declared
     from jaxscore.cli.system_command import command_of
     from jaxscore.systems import declaration
@@ -125,8 +123,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         sys.exit(0)
     if name.startswith("-"):
         _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
-    if name not in NAMES:
-        like = near(name, [*NAMES, *PASSED_ON])
+    if name not in listing.NAMES:
+        like = near(name, [*listing.NAMES, *PASSED_ON])
         hint = f"is it {like}?" if like else "jaxscore --help lists them"
         _refuse(f"{name}: no such command; {hint}")
     try:
@@ -154,7 +152,7 @@ def _split_config(words: list[str]) -> tuple[list[str], Any]:
 
     path, rest = Config.find(words)
     config = Config.read(path)
-    name = rest.pop(0) if rest and rest[0] in NAMES else None
+    name = rest.pop(0) if rest and rest[0] in listing.NAMES else None
     return [config.command(name), *rest], config
 
 

@@ -14,7 +14,6 @@ from jaxscore.cli import (
     shards,
     system_command,
 )
-from jaxscore.cli.app import Command
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.io import remote, run_files, streams
@@ -72,16 +71,6 @@ class Flags(system_command.ApiFlags, outputs.PageFlags):
         "one for each input; any other name is that of --output-dir",
     )
     vllm: bool = flag(False, help=f"use the server at {DEFAULT_URL} instead of a local model")
-
-
-def command() -> Command:
-    """Declare the command."""
-    options = [
-        *options_of(Places),
-        *model_flags.model_options(SYSTEM.settings, omitted=("model",)),
-        *options_of(Flags),
-    ]
-    return shards.command(SYSTEM, options, run, _run_file)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -165,3 +154,15 @@ def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) ->
     if args.html is None and not args.no_html:
         parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
     return run_files.write_new_files(folder, parts)
+
+
+COMMAND = shards.command(
+    SYSTEM,
+    [
+        *options_of(Places),
+        *model_flags.model_options(SYSTEM.settings, omitted=("model",)),
+        *options_of(Flags),
+    ],
+    run,
+    _run_file,
+)

@@ -40,17 +40,6 @@ class Flags:
     limit: int | None = flag(None, least=1, metavar="N", help="only the first N pairs")
 
 
-def command() -> Command:
-    """Declare the command."""
-    options = [
-        *options_of(Flags),
-        *options_of(Settings),
-        *options_of(outputs.PageFlags),
-        *options_of(messages.Quiet),
-    ]
-    return Command("compare", HELP, options, run)
-
-
 def run(args: argparse.Namespace) -> int:
     output = args.output or args.a.with_name(_name(args.a, args.b))
     inputs = [args.a, args.b, *map(find_manifest, (args.a, args.b))]
@@ -114,3 +103,16 @@ def summary_lines(found: ComparedRuns) -> list[str]:
         noise = f" ({NOISE[one['audited']].format(one['n_within'])})" if n_flips else ""
         lines.append(f"flips, {one['title']}: {n_flips} of {one['n']} pairs{noise}")
     return lines
+
+
+COMMAND = Command(
+    "compare",
+    HELP,
+    [
+        *options_of(Flags),
+        *options_of(Settings),
+        *options_of(outputs.PageFlags),
+        *options_of(messages.Quiet),
+    ],
+    run,
+)

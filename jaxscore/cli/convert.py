@@ -73,11 +73,6 @@ class Flags(messages.Quiet):
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("convert", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     spec = model_flags.ModelSpec.of(args)
     folder = spec.check()
@@ -159,3 +154,6 @@ def _lossless(folder: Path, lora: Path | None) -> Dtype:
     arrays = Checkpoint.open(folder).tensors.stored.values()
     kinds = {array.dtype.name for array in arrays if array.dtype in FLOATS}
     return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"
+
+
+COMMAND = Command("convert", DESCRIPTION, options_of(Flags), run)

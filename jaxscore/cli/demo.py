@@ -61,16 +61,6 @@ class Flags:
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    options = [
-        *options_of(Flags),
-        *model_options(ScoringSettings, omitted=("model", "revision", "lora", "audit_noise")),
-    ]
-    about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
-    return Command("demo", DESCRIPTION, options, run, about=about)
-
-
 def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
     streams.refuse_stream(folder, "--output-dir")
@@ -256,3 +246,14 @@ def _read(path: Path) -> Any:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
+
+
+COMMAND = Command(
+    "demo",
+    DESCRIPTION,
+    [
+        *options_of(Flags),
+        *model_options(ScoringSettings, omitted=("model", "revision", "lora", "audit_noise")),
+    ],
+    run,
+)

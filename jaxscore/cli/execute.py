@@ -177,13 +177,19 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     """--output, or the default name next to the input.
 
     A default name says --limit, so that it replaces no result of all items.
+
+    Raises:
+        InputError: the name ends like a table's.
     """
     if system.layout is None:
         return args.output
     ending = system.ending(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
-    return settings_flags.array_path(args, ending)
+    path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
+    if form_of(path) in (".jsonl", *TABLE_FORMS):
+        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
+    return path
 
 
 def report_files(

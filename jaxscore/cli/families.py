@@ -62,11 +62,6 @@ class Flags:
     accept_config: list[str] = flag([], metavar="KEY", is_advanced=True, help=model_flags.ACCEPT)
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("families", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     source = None if args.model is None else model_flags.config_source(args.model)
     from jaxscore.engine.devices import use_device  # here: it imports JAX
@@ -146,3 +141,6 @@ def _inspect(args: argparse.Namespace, source: Path) -> int:
 def _format_value(value: Any) -> str:
     text = json.dumps(to_json_value(value), ensure_ascii=False)
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 2]} …"
+
+
+COMMAND = Command("families", DESCRIPTION, options_of(Flags), run)

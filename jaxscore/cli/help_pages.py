@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 WIDTH = 80  # columns
 INDENT = 24  # columns before the text about a flag
+SEVERAL_PROCESSES, MANY_FILES = "several processes", "many files"
+SECTIONS = {  # title of a section -> text below it
+    SEVERAL_PROCESSES: "the same command in each, on the same files; the first one writes\n",
+    MANY_FILES: """\
+--output FOLDER/ with a slash, also s3://bucket/FOLDER/: one output per input,
+with its manifest. The same command skips finished ones, and exits with 1 if
+some inputs are unusable. `jaxscore merge FOLDER/` makes one file of them.
+""",
+}
 HELP = ("-h", "--help", "--help-all")
 HELP_OPTIONS = (
     Flag(names=HELP[:2], dest="help", words=SWITCH, help="this page"),
@@ -36,8 +45,8 @@ def page(command: "Command", *, everything: bool) -> str:
     )
     for title in sorted(groups, key=lambda title: title != "positional arguments"):
         lines = [f"{title}:"]
-        if about := command.about.get(title):
-            lines.append(textwrap.indent(about.strip("\n"), "  ") + "\n")
+        if text := SECTIONS.get(title):
+            lines.append(textwrap.indent(text, "  "))
         for option in shown:
             if title == (option.group if option.names else "positional arguments"):
                 lines += _entry(option)

@@ -51,11 +51,6 @@ class Flags:
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("journal", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     if (args.path is None) == (args.input is None):
         found = "missing" if args.path is None else f"{args.path} by its place already"
@@ -106,3 +101,6 @@ def _cells(number: int, model: JournaledModel) -> tuple[str, ...]:
     )
     sizes = (str(model.n_sequences), str(model.n_texts), format_bytes(model.n_bytes))
     return (str(number), *sizes, model.used, facts)
+
+
+COMMAND = Command("journal", DESCRIPTION, options_of(Flags), run)

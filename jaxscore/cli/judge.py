@@ -110,18 +110,6 @@ class Flags(outputs.PageFlags):
     lora: Path | None = flag(None, metavar="DIR", is_advanced=True, help=model_flags.LORA)
 
 
-def command() -> Command:
-    """Declare the command."""
-    options = [
-        *results.folder_options("judge"),
-        *options_of(Judges),
-        *model_flags.model_options(judge.Settings, omitted=("model", "revision", "lora")),
-        *options_of(Flags),
-    ]
-    about = {model_flags.PROCESSES_TITLE: model_flags.PROCESSES_ABOUT}
-    return Command("judge", f"{inspect.getdoc(judge.SYSTEM)}\n", options, run, about=about)
-
-
 def run(args: argparse.Namespace) -> int:
     """Judge each folder that lacks the metric."""
     _check(args)
@@ -206,7 +194,7 @@ def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
         model_flags.ModelSpec.of(args, model="").warn_unused(names, why)
     elif not is_local:
         model_flags.ModelSpec.of(args, model="").warn_unused(
-            [*model_flags.UNUSED], "the server computes"
+            model_flags.UNUSED, "the server computes"
         )
     prompt = None if args.llm_prompt == "default_qa" else args.llm_prompt
     reads = kind in judge.READS_PROBABILITIES
@@ -293,3 +281,16 @@ def _other_source(args: argparse.Namespace) -> Any:
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
     endpoint = ChatEndpoint if args.gpt is not None else OllamaEndpoint
     return endpoint(_model(args), str(_server(args)), limits=limits, progress=not args.quiet)
+
+
+COMMAND = Command(
+    "judge",
+    f"{inspect.getdoc(judge.SYSTEM)}\n",
+    [
+        *results.folder_options("judge"),
+        *options_of(Judges),
+        *model_flags.model_options(judge.Settings, omitted=("model", "revision", "lora")),
+        *options_of(Flags),
+    ],
+    run,
+)

@@ -81,11 +81,6 @@ class Flags(outputs.PageFlags, messages.Quiet):
     force: bool = flag(False, help="replace an output of another run in a store")
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("merge", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Read all shards, write them as one, and report what is missing."""
     listed = listed_shards(args.folder)
@@ -479,3 +474,6 @@ def _added_counts(shards: Sequence[Finished]) -> dict[str, int]:
     for shard in shards:
         counts.update(shard.manifest.get("counts") or {})
     return dict(counts)
+
+
+COMMAND = Command("merge", DESCRIPTION, options_of(Flags), run)

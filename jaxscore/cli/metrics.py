@@ -34,12 +34,6 @@ class Flags(messages.Quiet):
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    options = [*results.folder_options("evaluate"), *options_of(Flags)]
-    return Command("metrics", f"{inspect.getdoc(metrics.SYSTEM)}\n", options, run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Evaluate each folder."""
     found = _MetricsRun(args)
@@ -209,3 +203,11 @@ def _check_unchanged(path: Path, made_of: Mapping[str, str | None]) -> None:
             f"{path}: the metrics exist and were made of other inputs ({' and '.join(changed)} "
             "changed since); --force computes them again"
         )
+
+
+COMMAND = Command(
+    "metrics",
+    f"{inspect.getdoc(metrics.SYSTEM)}\n",
+    [*results.folder_options("evaluate"), *options_of(Flags)],
+    run,
+)

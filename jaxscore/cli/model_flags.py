@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from jaxscore.cli.help_pages import SEVERAL_PROCESSES
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
@@ -21,7 +22,7 @@ from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.models.weights.folder import config_path, resolve
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.shell.flags import Flag, ValueType, flag, options_of
+from jaxscore.shell.flags import Flag, ValueType, flag, flags_of, options_of
 from jaxscore.shell.settings import MODEL_GROUP
 from jaxscore.text import tokenizer_files
 
@@ -29,15 +30,8 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
     from jaxscore.scorer import Scorer
 
-UNUSED: dict[str, Any] = {  # flags without effect if another program computes, and their defaults
-    "device": None,
-    "dtype": "auto",
-    "model_impl": "auto",
-    "accept_config": [],
-    "mesh": AUTO,
-    "batch_tokens": None,
-    "journal": None,
-}
+# Flags without effect if another program computes.
+UNUSED = ("device", "dtype", "model_impl", "accept_config", "mesh", "batch_tokens", "journal")
 PROCESSES = ("distributed", "coordinator", "num_processes", "process_id", "join_timeout")
 MOST_BATCH_TOKENS = 1 << 22
 CONFIG = "config.json"
@@ -56,9 +50,7 @@ Implementation = Literal[IMPLEMENTATIONS]  # type: ignore[valid-type]
 
 model_flag = functools.partial(flag, group=MODEL_GROUP)
 advanced = functools.partial(flag, group=MODEL_GROUP, is_advanced=True)
-PROCESSES_TITLE = "several processes"
-PROCESSES_ABOUT = "the same command in each, on the same files; the first one writes"
-in_processes = functools.partial(flag, None, group=PROCESSES_TITLE, is_advanced=True)
+in_processes = functools.partial(flag, None, group=SEVERAL_PROCESSES, is_advanced=True)
 
 
 def _batch_tokens(text: str) -> int | str:
@@ -141,7 +133,7 @@ class ModelSpec:
     cache_dir: Path | None = None  # only probsem has the flag
     distributed: bool = flag(
         False,
-        group="several processes",
+        group=SEVERAL_PROCESSES,
         is_advanced=True,
         help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
         "needed. The first process hashes the checkpoint; the others compare sizes, headers and "
@@ -184,21 +176,12 @@ class ModelSpec:
 
     def options(self) -> dict[str, Any]:
         """Arguments of `Scorer.from_pretrained`."""
-        return {
-            "device": self.device,
-            "dtype": self.dtype,
-            "implementation": self.model_impl,
-            "revision": self.revision,
-            "trust_remote_code": self.trust_remote_code,
-            "cache_dir": self.cache_dir,
-            "lora": self.lora,
-            "quantize": self.quantize,
-            "mesh": self.mesh,
-            "reproducible": self.reproducible,
-            "accept_config": self.accept_config,
-            "batch_tokens": self.batch_tokens,
-            "progress": not self.quiet,
-        }
+        names = (
+            "device dtype revision trust_remote_code cache_dir lora quantize mesh reproducible "
+            "accept_config batch_tokens"
+        )
+        same = {name: getattr(self, name) for name in names.split()}
+        return {**same, "implementation": self.model_impl, "progress": not self.quiet}
 
     def load(self, journal: Path | None, *, generates: bool) -> "Scorer":
         """Load the model."""
@@ -237,10 +220,10 @@ class ModelSpec:
 
     def warn_unused(self, names: Sequence[str], why: str) -> None:
         """Warn about flags that differ from their default and have no effect here."""
-        names = [name for name in names if getattr(self, name) != UNUSED[name]]
-        if names:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
-            remark(self, f"{flags}: no effect, {why}")
+        options = {each.field: each for each in flags_of(ModelSpec)}
+        unused = [options[k].title for k in names if getattr(self, k) != options[k].default]
+        if unused:
+            remark(self, f"{', '.join(unused)}: no effect, {why}")
 
     def check_endpoint(self) -> None:
         """Refuse flags that no endpoint supports, and warn about those without effect.
@@ -256,10 +239,9 @@ class ModelSpec:
             raise InputError("--reproducible: an endpoint does not promise it; take a local model")
         if self.distributed:
             raise InputError("--distributed: one process asks an endpoint; leave it out")
-        self.warn_unused([*UNUSED], "the endpoint computes")
+        self.warn_unused(UNUSED, "the endpoint computes")
         for name in ("revision", "trust_remote_code"):
-            if getattr(self, name):
-                remark(self, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
+            self.warn_unused((name,), "the endpoint computes")
 
 
 of_reference = functools.partial(flag, group="reference")

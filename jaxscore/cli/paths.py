@@ -1,10 +1,6 @@
 """`jaxscore paths`: the command of the system, with the published spelling of --limit."""
 
-from jaxscore.cli.app import Command
 from jaxscore.cli.system_command import command_of
 from jaxscore.systems import declaration
 
-
-def command() -> Command:
-    """Declare the command."""
-    return command_of(declaration("paths")).changed("limit", names=("--limit", "--max-samples"))
+COMMAND = command_of(declaration("paths")).changed("limit", names=("--limit", "--max-samples"))

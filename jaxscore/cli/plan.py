@@ -130,11 +130,6 @@ class Flags:
     quiet: bool = flag(False, help="no progress on stderr")
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("plan", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     if args.topology is not None:
         set_variables("tpu")
@@ -359,3 +354,6 @@ def _flop_text(count: int) -> str:
     if not power:
         return str(count)
     return f"{format_three_digits(count / 1000**power)} {' kMGTP'[power]}"
+
+
+COMMAND = Command("plan", DESCRIPTION, options_of(Flags), run)

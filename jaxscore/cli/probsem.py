@@ -21,7 +21,6 @@ from jaxscore.cli import (
     shards,
     system_command,
 )
-from jaxscore.cli.app import Command
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
 from jaxscore.io import remote, run_files, streams
 from jaxscore.io.atomic import atomic
@@ -71,17 +70,6 @@ class MoreFlags(outputs.PageFlags, system_command.ApiFlags):
     cache_dir: Path | None = flag(
         None, metavar="DIR", is_advanced=True, help="where a hub id is downloaded to"
     )
-
-
-def command() -> Command:
-    """Declare the command."""
-    options = [
-        *options_of(Flags),
-        *model_flags.model_options(SYSTEM.settings),
-        *options_of(MoreFlags),
-    ]
-    run_file = functools.partial(execute.run, SYSTEM)
-    return shards.command(SYSTEM, options, run, run_file, column=(), forms=(".json",))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -262,3 +250,13 @@ def summary_text(accuracy: Estimate | None, n_without_answer: int = 0) -> str:
     if accuracy is not None and n_without_answer:
         lines.append(f"contexts that expect -1, in no accuracy: {n_without_answer}")
     return "\n".join([*lines, RULE])
+
+
+COMMAND = shards.command(
+    SYSTEM,
+    [*options_of(Flags), *model_flags.model_options(SYSTEM.settings), *options_of(MoreFlags)],
+    run,
+    functools.partial(execute.run, SYSTEM),
+    column=(),
+    forms=(".json",),
+)

@@ -35,11 +35,6 @@ class Flags(outputs.PageFlags, messages.Quiet):
     file: Path = flag(is_positional=True, metavar="OUT", help="output of a finished run")
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("report", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Make the report of a finished output again.
 
@@ -73,3 +68,6 @@ def run(args: argparse.Namespace) -> int:
     with atomic(manifest_path(args.file)) as file:
         file.write(json_text(facts))
     return messages.close(args, report, [args.file, *reports.paths, manifest_path(args.file)])
+
+
+COMMAND = Command("report", DESCRIPTION, options_of(Flags), run)

@@ -116,11 +116,6 @@ class Flags(messages.Quiet):
     sort: str = flag("Generator", metavar="COLUMN", help="order of rows (default: Generator)")
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("results", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Read all folders, write the csv and print the table."""
     rows, failures = results_table.load(
@@ -160,3 +155,6 @@ def _path(args: argparse.Namespace) -> Path:
     if args.limit is not None:
         name += f"_first{args.limit}"
     return output / f"{name}.csv"
+
+
+COMMAND = Command("results", DESCRIPTION, options_of(Flags), run)

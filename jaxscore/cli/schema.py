@@ -55,11 +55,6 @@ class Flags:
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    return Command("schema", DESCRIPTION, options_of(Flags), run)
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
     print(json_text(schema_of(declaration(args.system), args.part)), end="")
@@ -253,3 +248,6 @@ def _attributes(kind: type) -> dict[str, str]:
         for names, text in ATTRIBUTE.findall(inspect.cleandoc(section))
         for name in names.split(", ")
     }
+
+
+COMMAND = Command("schema", DESCRIPTION, options_of(Flags), run)

@@ -164,13 +164,6 @@ class Flags:
     )
 
 
-def command() -> Command:
-    """Declare the command."""
-    omitted = ("journal", *model_flags.PROCESSES)
-    options = [*options_of(Flags), *options_of(model_flags.ModelSpec, omitted)]
-    return Command("serve", DESCRIPTION, options, run)
-
-
 def run(args: argparse.Namespace) -> int:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -239,3 +232,14 @@ def _name(model: str) -> str:
     """Last part of a folder's path; a hub id stays."""
     path = Path(model)
     return path.resolve().name if path.exists() else model
+
+
+COMMAND = Command(
+    "serve",
+    DESCRIPTION,
+    [
+        *options_of(Flags),
+        *options_of(model_flags.ModelSpec, ("journal", *model_flags.PROCESSES)),
+    ],
+    run,
+)

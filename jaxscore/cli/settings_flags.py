@@ -7,7 +7,6 @@ from typing import Any
 
 from jaxscore.errors import InputError, near
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.streams import form_of
 from jaxscore.shell.flags import flag, flags_of
 
 
@@ -53,20 +52,7 @@ def about_files(args: argparse.Namespace, settings: type, files_read: InputFiles
     }
 
 
-TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
-
-
-def array_path(args: argparse.Namespace, ending: str) -> Path:
-    """--output, or the input's name with an ending, in the input's folder.
-
-    Raises:
-        InputError: the name ends like a table's.
-    """
-    path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
-    if form_of(path) in TABLES:
-        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
-    return path
 
 
 def column_flag(fields: Sequence[str]) -> Any:

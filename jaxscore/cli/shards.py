@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxscore.cli import messages, outputs
 from jaxscore.cli.app import Command
-from jaxscore.cli.model_flags import PROCESSES_ABOUT, PROCESSES_TITLE
+from jaxscore.cli.help_pages import MANY_FILES
 from jaxscore.cli.shard_files import (
     BESIDE,
     Shard,
@@ -44,11 +44,6 @@ from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
 RunCommand = Callable[[argparse.Namespace], int]
-DESCRIPTION = """\
---output FOLDER/ with a slash, also s3://bucket/FOLDER/: one output per input,
-with its manifest. The same command skips finished ones, and exits with 1 if
-some inputs are unusable. `jaxscore merge FOLDER/` makes one file of them.
-"""
 
 
 @dataclasses.dataclass
@@ -110,8 +105,7 @@ def _shard(text: str) -> tuple[int, int]:
     raise ValueError(f"{text!r} is no shard, expected K/N with K from 0 to N - 1, such as 0/4")
 
 
-FILES = "many files"  # title of a section of the help
-shard_flag = functools.partial(flag, group=FILES)
+shard_flag = functools.partial(flag, group=MANY_FILES)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -154,9 +148,8 @@ def command(
         more: further attributes of the arguments.
     """
     options = [*options, *options_of(ShardFlags)]
-    about = {FILES: DESCRIPTION, PROCESSES_TITLE: PROCESSES_ABOUT}
     attributes = {"run_file": run_file, **more}
-    return Command(system.name, f"{inspect.getdoc(system)}\n", options, run, attributes, about)
+    return Command(system.name, f"{inspect.getdoc(system)}\n", options, run, attributes)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from jaxscore.cli.app import Command, Words
+from jaxscore.cli.app import Words
 from jaxscore.cli.system_command import command_of
 from jaxscore.errors import InputError
 from jaxscore.shell.flags import Flag
@@ -16,12 +16,6 @@ DATA_NAME = Flag(
     metavar="usc-N-FILE",
     help="the same as -n N --input FILE, as the published script spells it",
 )
-
-
-def command() -> Command:
-    """Declare the command."""
-    command = command_of(declaration("usc-generate"))
-    return dataclasses.replace(command, options=[*command.options, DATA_NAME], expand=_expand)
 
 
 def _expand(words: Words) -> None:
@@ -46,3 +40,7 @@ def _expand(words: Words) -> None:
             "is given; give -d alone, or -n and --input"
         )
     words |= {"n": [n], "input": [path]}
+
+
+_COMMAND = command_of(declaration("usc-generate"))
+COMMAND = dataclasses.replace(_COMMAND, options=[*_COMMAND.options, DATA_NAME], expand=_expand)

@@ -107,7 +107,7 @@ def test_both_pages_of_a_command(run):
 def test_what_argparse_takes_for_no_flag_is_none_here():
     @dataclasses.dataclass
     class Flags:
-        n: int = flag(None, "-n", dest="n")
+        n: int = flag(None)
         texts: list[str] = flag([])
         rest: list[str] = flag([], is_positional=True)
 

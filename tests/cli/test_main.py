@@ -1,5 +1,6 @@
 """Flags, help and exit codes."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -145,7 +146,7 @@ def test_what_a_command_raises_becomes_a_code(capsys, monkeypatch, raised, code,
     def run(_):
         raise raised
 
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo, "COMMAND", dataclasses.replace(demo.COMMAND, run=run))
     assert cli.main(["demo"]) == code
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", message)
@@ -155,7 +156,7 @@ def test_an_error_of_ours_is_not_hidden(monkeypatch):
     def run(_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo, "COMMAND", dataclasses.replace(demo.COMMAND, run=run))
     with pytest.raises(ZeroDivisionError):
         cli.main(["demo"])
 

@@ -13,17 +13,18 @@ from jaxscore.cli.main import parse
 
 def test_flags_of_no_effect_are_told(capsys):
     spec = model_flags.ModelSpec(model="m")
-    spec.warn_unused([*model_flags.UNUSED], "the server computes")
+    spec.warn_unused(model_flags.UNUSED, "the server computes")
     assert capsys.readouterr().err == ""
     spec = dataclasses.replace(spec, mesh="data=2", batch_tokens=64)
-    spec.warn_unused([*model_flags.UNUSED], "the server computes")
+    spec.warn_unused(model_flags.UNUSED, "the server computes")
     assert capsys.readouterr().err == "--mesh, --batch-tokens: no effect, the server computes\n"
 
 
 def test_what_is_unused_is_what_nobody_has_given():
     words = ["chronologic", "m", "q.jsonl"]
     args = parse(words)
-    assert {name: getattr(args, name) for name in model_flags.UNUSED} == model_flags.UNUSED
+    spec = model_flags.ModelSpec.of(args)
+    assert spec == model_flags.ModelSpec(model="m")
 
 
 def test_the_published_spelling_of_the_limit():
