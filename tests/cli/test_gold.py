@@ -113,7 +113,7 @@ def test_gold_that_cannot_be_used_fails_alone(run, write, tmp_path):
     ("words", "part"),
     [
         (("--gold", "h"), 'in.json: no item has gold in field "h"; the first item has the fields'),
-        (("--gold", ""), "setting gold is '', expected the name of a field"),
+        (("--gold", ""), "argument --gold: '', expected the name of a field"),
         (("--gold", "g", "--n-bootstrap", "0"), "0, expected a whole number of at least 1"),
         (("--gold", "g", "--output", "in.json"), "in.json is an input of this run"),
     ],

@@ -114,7 +114,7 @@ def test_more_context_by_a_stride(run, place):
     ("more", "message"),
     [
         (("--truncate", "left"), "truncate: documents are read in windows, so none is too long"),
-        (("--prefix-token-id", "-1"), "argument --prefix-token-id: -1 is below 0"),
+        (("--prefix-token-id", "-1"), "argument --prefix-token-id: -1, expected a whole"),
         (("--column", "text=body"), "no column 'body', which should be 'text'; there are 'x'"),
         ((), "no document is usable; the first, "),
     ],

@@ -224,8 +224,8 @@ def test_a_long_name_fits():
     [
         (("--temperature", "0"), "temperature is 0.0, expected a number above 0"),
         (("--temp", "-1"), "temperature is -1.0, expected a number above 0"),
-        (("--temp", "nan"), "temperature is nan, expected a finite number"),
-        (("--temp", "inf"), "temperature is inf, expected a finite number"),
+        (("--temp", "nan"), "--temp: nan, expected a finite number"),
+        (("--temp", "inf"), "--temp: inf, expected a finite number"),
         (("--temp", "warm"), "'warm', expected a finite number"),
         (("--boundary", "exact"), "'exact', expected one of"),
         (("--test", "Z"), "towns_Z.json: no such file; for --test there are "),

@@ -177,7 +177,7 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
         ),
         (("--measures", "top_k", "--top-k", "99999"), "top_k is 99999, but the model has a vocab"),
         (("--measures", "min_k", "--min-k", "0"), "min_k is 0.0, expected above 0 and at most 1"),
-        (("--measures", "min_k", "--min-k", "nan"), "min_k is nan, expected a finite number"),
+        (("--measures", "min_k", "--min-k", "nan"), "--min-k: nan, expected a finite number"),
         (("--unit", "letter"), "'letter', expected one of"),
         (("--measures", "rank", "--min-k", "0.3"), "min_k is 0.3, and without min_k or min_k_pp"),
         (("--measures", "rank", "--top-k", "3"), "top_k is 3, and without top_k nothing reads it"),

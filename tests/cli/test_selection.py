@@ -224,9 +224,9 @@ def test_half_a_surrogate_pair(run, write):
     [
         (("--best-N", "0"), "0, expected a whole number of at least 1"),
         (("--best-N", "x"), "'x', expected a whole number"),
-        (("--power", "nan"), "setting power is nan, expected a finite number"),
-        (("--power", "inf"), "setting power is inf, expected a finite number"),
-        (("--power", "x"), "invalid float value: 'x'"),
+        (("--power", "nan"), "--power: nan, expected a finite number"),
+        (("--power", "inf"), "--power: inf, expected a finite number"),
+        (("--power", "x"), "'x', expected a finite number"),
         (("--power", "5000"), "setting power is 5000.0: the votes of 2 responses"),
         (("--time-limit", "0"), "0.0, expected seconds above 0"),
         (("--time-limit", "-1"), "-1.0, expected seconds above 0"),

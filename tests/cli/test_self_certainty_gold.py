@@ -104,7 +104,7 @@ def test_items_without_gold_and_with_gold_that_cannot_be_used(run, folder):
     ("words", "part"),
     [
         (("--gold", "h"), 'in.json: no item has gold in field "h"; the first item has the fields'),
-        (("--gold", ""), "setting gold is '', expected the name of a field"),
+        (("--gold", ""), "argument --gold: '', expected the name of a field"),
         (("--gold", "g", "--alignment", "upstream"), "take alignment formula"),
     ],
 )
