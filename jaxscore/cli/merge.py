@@ -140,7 +140,7 @@ def settings_of(shard: Finished, system: System) -> Any:
     """The settings of a run, from the flags in its manifest.
 
     Raises:
-        InputError: a flag is missing, or has a value that the command does not take.
+        InputError: a flag has a value that the command does not take.
     """
     # Files may be gone, and decide no number of the end of a run.
     files = ("fewshot", "num_fewshot", "system_file", "system_prompts_file")
@@ -150,7 +150,7 @@ def settings_of(shard: Finished, system: System) -> Any:
         return system.settings(
             **settings_flags.values(argparse.Namespace(**flags), system.settings)
         )
-    except (AttributeError, InputError) as problem:
+    except InputError as problem:
         raise InputError(
             f"{remote.displayed(manifest_path(shard.output))}: flags that {system.name} does not "
             f"take ({problem}); {REMEDY}"

@@ -28,9 +28,9 @@ def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
                     f"{setting.field.replace('_', ' ')}; give one of them"
                 )
             value = value if option.load is None else option.load(value)
-            out[setting.field] = (
-                [*out.get(setting.field, ()), *value] if setting.type.is_list else value
-            )
+            if setting.type.is_list:
+                value = [*out.get(setting.field, ()), *value]
+            out[setting.field] = value
     return out
 
 
@@ -43,13 +43,14 @@ def input_files(args: argparse.Namespace, settings: type) -> dict[str, Path]:
 
 def about_files(args: argparse.Namespace, settings: type, files_read: InputFiles) -> dict[str, Any]:
     """Return name and digest of the files whose settings have no other flag."""
-    others = {each.dest for of in flags_of(settings) if not of.names for each in of.also}
-    return {
-        key: value
-        for name, path in input_files(args, settings).items()
-        if name in others
-        for key, value in ((name, str(path)), (f"{name}_sha256", files_read.digest(path)))
+    out: dict[str, Any] = {}
+    names = {
+        each.dest for setting in flags_of(settings) if not setting.names for each in setting.also
     }
+    for name, path in input_files(args, settings).items():
+        if name in names:
+            out |= {name: str(path), f"{name}_sha256": files_read.digest(path)}
+    return out
 
 
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"

@@ -527,23 +527,23 @@ def test_shards_that_name_different_models_are_scored_by_their_own(run, tmp_path
     assert (again.code, "3 were finished" in again.out) == (0, True), again.err
 
 
-def names_of(source, output, *, is_array=False):
+def names_of(source, output, *, command="score"):
     """Names of the shards -> their outputs' names, without a run."""
-    places = {"output": remote.stage(str(output)), "is_array": is_array}
-    args = argparse.Namespace(command="score", **places)
+    args = argparse.Namespace(command=command, output=remote.stage(str(output)))
     sources = source if isinstance(source, list) else [source]
     found = shard_files.shards_of(args, [remote.stage(str(path)) for path in sources])
     return {shard.name: shard.output.name for shard in found}
 
 
 @pytest.mark.parametrize(
-    ("names", "is_array"), [(("a.txt", "a.txt.jsonl"), False), (("a.json", "a.json.gz"), True)]
+    ("names", "command"),
+    [(("a.txt", "a.txt.jsonl"), "score"), (("a.json", "a.json.gz"), "select")],
 )
-def test_inputs_of_one_output_are_refused(tmp_path, names, is_array):
+def test_inputs_of_one_output_are_refused(tmp_path, names, command):
     for name in names:
         (tmp_path / name).write_text("x")
     with pytest.raises(InputError, match=f"{names[0]} and {names[1]} have one output"):
-        names_of(tmp_path, tmp_path / "out", is_array=is_array)
+        names_of(tmp_path, tmp_path / "out", command=command)
 
 
 @pytest.mark.parametrize("others", [(), ("d2/x.jsonl",)])
