@@ -170,7 +170,7 @@ def test_a_folder_is_no_stream(words, here, tmp_path, capfd):
 @pytest.mark.parametrize("place", ["-", "/dev/stdin", "/dev/fd/0"])
 def test_standard_input_is_refused_by_name(place, capfd):
     assert run("compare", place, "b.jsonl", "--output", "-") == 2
-    assert f"a is {place}: standard input is not read" in capfd.readouterr().err
+    assert f"argument A: {place}: standard input is not read" in capfd.readouterr().err
 
 
 def process(words, **streams):

@@ -97,7 +97,7 @@ def test_by_default_texts_are_the_published_ones(scorer):
     ("settings", "message"),
     [
         ({"answer_separator": 3}, "setting answer_separator is 3, expected a text"),
-        ({"answer_separator": "\ud83d"}, "answer_separator contains a lone surrogate"),
+        ({"answer_separator": "\ud83d"}, "answer_separator is a text that contains a lone"),
         (
             {"answer_separator": "", "apply_chat_template": True},
             "answer_separator and apply_chat_template: in a conversation the template writes",
