@@ -164,7 +164,8 @@ class DivergenceScorer(Scorer):
         both = paired(p.model, q.model)
         about = _about(p, q)
         # Without measures the compiler would remove all of q.
-        size = BatchTokens(batch_tokens, reproducible=reproducible, measures=both.measures)
+        measures = both.functions.measures
+        size = BatchTokens(batch_tokens, reproducible=reproducible, measures=measures)
         scorer = cls(
             both,
             p.encoder,
@@ -207,7 +208,8 @@ class DivergenceScorer(Scorer):
         top: int,
     ) -> Iterator[ScoredRequest]:
         """Request all measures of the pair unless others are requested."""
-        return super()._stream(chunks, windows, n_requests, measures or self.model.measures, top)
+        measures = measures or self.model.functions.measures
+        return super()._stream(chunks, windows, n_requests, measures, top)
 
     @classmethod
     def from_tensors(cls, *_: Any, **__: Any) -> NoReturn:

@@ -33,7 +33,7 @@ class BatchTokens:
             requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an
                 accelerator, where small batches are limited by reading the weights.
             reproducible: if True, batches hold one sequence each and the number is not used.
-            measures: names of `Model.measures` that every batch computes.
+            measures: names of `ModelFunctions.measures` that every batch computes.
         """
         self._requested, self._reproducible, self._measures = requested, reproducible, measures
         self._measured: Future[int] | None = None

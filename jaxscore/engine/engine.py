@@ -88,7 +88,7 @@ class Engine(Pipeline):
         Args:
             top: number of most probable tokens to return for each scored token, see
                 `SequenceScores`.
-            measures: names of `Model.measures` to return for each scored token.
+            measures: names of `ModelFunctions.measures` to return for each scored token.
 
         Raises:
             ValueError: `top` is below 0 or above the vocabulary size, or the model lacks a measure.
@@ -98,7 +98,7 @@ class Engine(Pipeline):
             raise ValueError(
                 f"top is {top}, expected 0 to {self.model.vocab_size}, the model's vocabulary"
             )
-        available, measures = self.model.measures, [*measures]
+        available, measures = self.model.functions.measures, [*measures]
         if unknown := [name for name in measures if name not in available]:
             raise ValueError(
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(available) or 'none'}"
@@ -153,11 +153,11 @@ class Engine(Pipeline):
                     "read their results to the end, or close their iterators"
                 )
             self.close()
-            longer = model.longer and (model.longer[0], _with_params(model.longer[1], params))
-            self.model = dataclasses.replace(_with_params(model, params), longer=longer)
-            models = [self.model] if longer is None else [self.model, longer[1]]
-            for k, (variant, updated) in enumerate(zip(self.variants, models, strict=True)):
+            # The new parameters are not from the quantized checkpoint.
+            self.model = dataclasses.replace(model, params=params, stored_as=None)
+            for k, variant in enumerate(self.variants):
                 variant.programs.forget_parameters()
+                updated = dataclasses.replace(self.model, functions=variant.model.functions)
                 self.variants[k] = variant._replace(model=updated)
 
     def score_sequences(
@@ -208,8 +208,3 @@ class Engine(Pipeline):
                 for name, seconds, size in variant.programs.compiled
             ],
         }
-
-
-def _with_params(model: Model, params: Any) -> Model:
-    """Return the model with other parameters, which are not from a quantized checkpoint."""
-    return dataclasses.replace(model, params=params, stored_as=None)

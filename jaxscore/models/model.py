@@ -44,18 +44,33 @@ class Cached(NamedTuple):
     saves_work: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """Two pure functions over parameters, and the facts that planning needs.
+class ModelFunctions(NamedTuple):
+    """Pure functions over the parameters of a model.
 
     Attributes:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
-        paths: the inputs about paths that recurrent layers need per batch; None without such
-            layers.
         cached: functions for generation and the prefix cache; None for transformers' classes and
             pairs.
         write: generation by transformers' classes; None for other models.
+        paths: the inputs about paths that recurrent layers need per batch; None without such
+            layers.
+        measures: names of further measures that the scores may have.
+    """
+
+    hidden_states: HiddenStates | PairStates
+    unembedding: Callable[[Any], Any]
+    cached: Cached | None = None
+    write: Write | None = None
+    paths: PathNeeds | None = None
+    measures: tuple[str, ...] = MEASURES
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Pure functions over parameters, and the facts that planning needs.
+
+    Attributes:
         params: tree of device arrays.
         max_positions: length of the longest path.
         limit_reason: the reason why that is less than the model was trained for; empty if it is
@@ -68,8 +83,8 @@ class Model:
         dtype: "float32" or "bfloat16".
         model_type: the config's model type.
         eos_ids: tokens that end a generated text.
-        longer: a number of tokens, and the model over the same parameters for requests of which it
-            reads more tokens.
+        longer: a number of tokens, and the functions for requests of which the model reads more
+            tokens; None if the same functions serve all lengths.
         replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
             run, with the reason; None if there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.
@@ -85,7 +100,6 @@ class Model:
         left_out: description of the parts of a multimodal checkpoint that are not read.
         generation_defaults: the checkpoint's sampling defaults, which are not applied.
         accepted: unhandled config keys that the user vouches for, with their values.
-        measures: names of further measures that its scores may have.
         replace_params: function that returns new `params` from new values: tensors like those that
             `params` were read from, or a tree like `params`. The result shares no memory with the
             values. Raises InputError naming what does not fit. None if that is not possible.
@@ -94,10 +108,7 @@ class Model:
         ValueError: an implementation or dtype that does not exist.
     """
 
-    hidden_states: HiddenStates | PairStates
-    unembedding: Callable[[Any], Any]
-    cached: Cached | None
-    write: Write | None
+    functions: ModelFunctions
     params: Any
     vocab_size: int
     max_positions: int
@@ -108,7 +119,7 @@ class Model:
     model_type: str
     eos_ids: tuple[int, ...]
     platform: Platform
-    longer: tuple[int, "Model"] | None = None
+    longer: tuple[int, ModelFunctions] | None = None
     replaced_kernels: str | None = None
     quantized: Quantize | None = None
     stored_share: float | None = None
@@ -120,8 +131,6 @@ class Model:
     limit_reason: str = ""
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
     accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    measures: tuple[str, ...] = MEASURES
-    paths: PathNeeds | None = None
     replace_params: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -151,46 +160,44 @@ def paired(p: Model, q: Model) -> Model:
             f"--mesh {p.mesh.shape} splits the vocabulary of our decoder and not that of "
             "transformers' class; give both models the same --model-impl, or model=1"
         )
-    return dataclasses.replace(_together(p, q), longer=_longer(p, q))
-
-
-def _together(p: Model, q: Model) -> Model:
-    """Return the pair without its model for long requests."""
-
-    def hidden_states(params: Any, *rows: Any, **paths: Any) -> Any:
-        return tuple(
-            model.hidden_states(params[name], *rows, **(paths if model.paths else {}))
-            for name, model in (("p", p), ("q", q))
-        )
-
-    def unembedding(params: Any) -> divergence.Pair:
-        return divergence.Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
-
     shorter = min(p, q, key=lambda model: model.max_positions)
     return dataclasses.replace(
         p,
-        hidden_states=hidden_states,
-        unembedding=unembedding,
-        cached=None,
-        write=None,
+        functions=_paired_functions(p.functions, q.functions),
         params={"p": p.params, "q": q.params},
         replace_params=None,
         max_positions=shorter.max_positions,
         limit_reason=shorter.limit_reason,
         width=max(p.width, q.width),
         shares_text=p.shares_text and q.shares_text,
-        longer=None,
+        longer=_longer(p, q),
         placeholders={**q.placeholders, **p.placeholders},
-        measures=divergence.MEASURES,
-        paths=max((needs for needs in (p.paths, q.paths) if needs is not None), default=None),
     )
 
 
-def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
-    """Return the pair for long requests, which have other rotary frequencies, and their length.
+def _paired_functions(p: ModelFunctions, q: ModelFunctions) -> ModelFunctions:
+    """Return functions over the parameters of both models."""
+
+    def hidden_states(params: Any, *rows: Any, **paths: Any) -> Any:
+        return tuple(
+            functions.hidden_states(params[name], *rows, **(paths if functions.paths else {}))
+            for name, functions in (("p", p), ("q", q))
+        )
+
+    def unembedding(params: Any) -> divergence.Pair:
+        return divergence.Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
+
+    needs = (functions.paths for functions in (p, q) if functions.paths is not None)
+    return ModelFunctions(
+        hidden_states, unembedding, paths=max(needs, default=None), measures=divergence.MEASURES
+    )
+
+
+def _longer(p: Model, q: Model) -> tuple[int, ModelFunctions] | None:
+    """Return the pair's functions for long requests, and their length; see `Model.longer`.
 
     Raises:
-        InputError: both models have one, beyond different lengths.
+        InputError: both models have such functions, from different lengths on.
     """
     lengths = {model.longer[0] for model in (p, q) if model.longer is not None}
     if not lengths:
@@ -201,5 +208,7 @@ def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
             f"the rotary frequencies of the two models change after {first} and after {second} "
             "tokens; a divergence needs models that change at the same length"
         )
-    long_p, long_q = (model if model.longer is None else model.longer[1] for model in (p, q))
-    return lengths.pop(), _together(long_p, long_q)
+    long_p, long_q = (
+        model.functions if model.longer is None else model.longer[1] for model in (p, q)
+    )
+    return lengths.pop(), _paired_functions(long_p, long_q)

@@ -30,7 +30,7 @@ from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
-from jaxscore.models.model import Cached, MeshChoice, Model
+from jaxscore.models.model import Cached, MeshChoice, Model, ModelFunctions
 from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
@@ -234,33 +234,13 @@ def from_params(
     if backend is None:
         backend, replaced = current_backend(device), _replaced_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
-    longer = None
-    if config.positions.long_rotary:
-        tables = config.positions.long_rotary
-        long_config = config.replace(rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(long_config, params, dtype, model_type, eos_ids, mesh, device, backend)
-        longer = config.positions.long_from, model
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
-
-    def shards(p: Any) -> Any:
-        return p if placed is None else as_shards(p, placed)
-
-    def hidden_states(
-        p: Any, ids: Any, at: Any, end: Any, caches: Any = (), paths: Any = None
-    ) -> jax.Array:
-        return decoder.hidden_states(shards(p), config, ids, at, end, caches, build, paths)
-
-    def extend(
-        p: Any, ids: Any, at: Any, end: Any, caches: Any, paths: Any = None, kept: Any = None
-    ) -> Any:
-        return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
-
+    longer = None
+    if tables := config.positions.long_rotary:
+        long_config = config.replace(rotary=tables, long_rotary=(), long_from=0)
+        longer = config.positions.long_from, _functions(long_config, build, dtype, placed)
     return Model(
-        hidden_states=hidden_states,
-        unembedding=lambda p: decoder.unembedding(shards(p), config, build),
-        cached=Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
-        paths=_path_needs(config, backend),
-        write=None,
+        functions=_functions(config, build, dtype, placed),
         params=params,
         vocab_size=config.vocab_size,
         max_positions=config.max_positions,
@@ -276,6 +256,34 @@ def from_params(
         gathered_bytes=0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1],
         platform=current_platform(device),
         replaced_kernels=replaced,
+    )
+
+
+def _functions(config: DecoderConfig, build: Build, dtype: Dtype, placed: Any) -> ModelFunctions:
+    """Return the decoder's functions.
+
+    Args:
+        placed: partition specs of parameters that a mesh shards with `fsdp`, otherwise None.
+    """
+
+    def shards(p: Any) -> Any:
+        return p if placed is None else as_shards(p, placed)
+
+    def hidden_states(
+        p: Any, ids: Any, at: Any, end: Any, caches: Any = (), paths: Any = None
+    ) -> jax.Array:
+        return decoder.hidden_states(shards(p), config, ids, at, end, caches, build, paths)
+
+    def extend(
+        p: Any, ids: Any, at: Any, end: Any, caches: Any, paths: Any = None, kept: Any = None
+    ) -> Any:
+        return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
+
+    return ModelFunctions(
+        hidden_states,
+        lambda p: decoder.unembedding(shards(p), config, build),
+        Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
+        paths=_path_needs(config, build.backend),
     )
 
 

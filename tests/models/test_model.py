@@ -192,7 +192,7 @@ def test_what_cannot_be_compared(originals, tmp_path):
     p = loaded(originals["llama"])
     with pytest.raises(InputError, match=f"has 99 columns of logits and --model {p.vocab_size}"):
         paired(p, dataclasses.replace(p, vocab_size=99))
-    one, other = (dataclasses.replace(p, longer=(n, p)) for n in (16, 32))
+    one, other = (dataclasses.replace(p, longer=(n, p.functions)) for n in (16, 32))
     with pytest.raises(InputError, match="change after 16 and after 32 tokens"):
         paired(one, other)
     assert paired(p, one).longer[0] == paired(one, one).longer[0] == 16

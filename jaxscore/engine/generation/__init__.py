@@ -69,7 +69,7 @@ class Scheduler:
             InputError: a slot table does not fit in the device's memory.
             KeyboardInterrupt: an interrupt was requested; all texts that had started are finished.
         """
-        if self.engine.model.cached is None:
+        if self.engine.model.functions.cached is None:
             yield from self._one_by_one([state for state in states if not state.finished])
             return
         by_variant: dict[int, list[TextState]] = {}
@@ -81,7 +81,7 @@ class Scheduler:
 
     def _one_by_one(self, states: Sequence[TextState]) -> Iterator[list[TextState]]:
         """Generate with transformers' own `generate`."""
-        write = self.engine.model.write
+        write = self.engine.model.functions.write
         for state in states:
             assert write is not None  # model pairs have neither, but are never given to a generator
             if interrupts.interrupt_requested_anywhere():

@@ -172,7 +172,7 @@ class SlotTable:
         step = functools.partial(
             generate.decode,
             cached(variant).extend,
-            variant.model.unembedding,
+            variant.model.functions.unembedding,
             steps=STEPS,
             greedy=features.greedy,
             cut=features.cut,
@@ -233,7 +233,8 @@ def cache_limit(
     slot, states = slot_bytes(model), state_bytes(model)
     max_bytes = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
     available = _available_bytes(model, limit)
-    recomputes = model.cached is not None and not model.cached.saves_work
+    functions = model.functions.cached
+    recomputes = functions is not None and not functions.saves_work
     if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
         available -= (MOST_PREFILL + prefix) * slot + states
@@ -262,7 +263,7 @@ def state_bytes(model: Model) -> int:
 
 @jax_settings.isolated()
 def _one_slot(model: Model) -> KeysValues:
-    functions = model.cached
+    functions = model.functions.cached
     assert functions is not None  # transformers' classes do not use slot tables
     empty_cache: Callable[[], KeysValues] = functools.partial(functions.empty_cache, 1, 1)
     if model.mesh is not None:

@@ -81,11 +81,14 @@ def build(
     )
     assert built.replace_params is not None
     copied = built.replace_params
+    head_of = built.functions.unembedding
     ends, generation_defaults = read_generation_config(folder, raw)
     return dataclasses.replace(
         built,
-        cached=None,
-        write=_writer(model, class_params, states, built.unembedding, max_positions, dtype),
+        functions=built.functions._replace(
+            cached=None,
+            write=_writer(model, class_params, states, head_of, max_positions, dtype),
+        ),
         eos_ids=ends,
         generation_defaults=generation_defaults,
         replace_params=lambda values: copied(read(array_tensors(values))),

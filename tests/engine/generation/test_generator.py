@@ -140,9 +140,11 @@ def gaps(model, prompt, written):
     padded = np.zeros((1, 96), np.int32)
     padded[0, : len(ids)] = ids
     at = np.arange(96, dtype=np.int32)[None]
-    hidden = jax.jit(model.hidden_states)(model.params, padded, at, np.full_like(at, 96))
+    states = jax.jit(model.functions.hidden_states)
+    hidden = states(model.params, padded, at, np.full_like(at, 96))
     before = hidden[0, len(prompt) - 1 : len(ids)]
-    every, count, head = jnp.arange(len(written)), len(written), model.unembedding(model.params)
+    every, count = jnp.arange(len(written)), len(written)
+    head = model.functions.unembedding(model.params)
     found = reference.score_positions(
         before, ScoredPositions(every, count, every, written, count), head
     )

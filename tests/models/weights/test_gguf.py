@@ -213,7 +213,7 @@ def hidden_states(model):
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (1, 16), np.int32)
     position = np.arange(16, dtype=np.int32)[None]
     args = (jnp.asarray(a) for a in (ids, position, np.full((1, 16), 16, np.int32)))
-    found = model.hidden_states(model.params, *args)
+    found = model.functions.hidden_states(model.params, *args)
     return np.asarray(found, np.float32)
 
 
