@@ -196,7 +196,7 @@ class DivergenceScorer(Scorer):
         }
 
     def facts(self) -> dict[str, Any]:
-        stored_as = self.models[-1].stored_as
+        stored_as = self.models[-1].checkpoint.stored_as
         return ({"reference_stored_as": stored_as} if stored_as else {}) | super().facts()
 
     def _stream(

@@ -409,7 +409,7 @@ class Scorer:
 
     def facts(self) -> dict[str, Any]:
         """Return the plan, counts and programs of the current output, for its manifest."""
-        stored_as = self.model.stored_as
+        stored_as = self.model.checkpoint.stored_as
         return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
 
     @contextlib.contextmanager

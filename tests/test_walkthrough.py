@@ -169,7 +169,6 @@ def test_the_scorer_does_all_of_it():
         implementation="native",
         dtype="float32",
         model_type="by hand",
-        eos_ids=(),
         platform="cpu",
     )
     sat, ran = Scorer(model, encoder()).score(REQUESTS)

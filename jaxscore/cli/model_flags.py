@@ -409,13 +409,13 @@ def warn_unused_flags(args: argparse.Namespace, names: Sequence[str], why: str) 
 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
     """Remark on weights that are stored quantized, and on parts that are not read."""
-    if model.stored_as is not None:
-        share = (
-            "" if model.stored_share is None else f"{model.stored_share:.0%} as stored, the rest "
-        )
-        remark(args, f"weights stored as {model.stored_as}; held {share}as {model.dtype}")
-    if model.left_out is not None:
-        remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
+    facts = model.checkpoint
+    if facts.stored_as is not None:
+        stored = facts.stored_share
+        share = "" if stored is None else f"{stored:.0%} as stored, the rest "
+        remark(args, f"weights stored as {facts.stored_as}; held {share}as {model.dtype}")
+    if facts.left_out is not None:
+        remark(args, f"left out of the model: {facts.left_out}; its text model alone is scored")
 
 
 # Flags of x86 processors that multiply bfloat16, and bfloat16's share of float32's time on plain

@@ -154,7 +154,8 @@ class Engine(Pipeline):
                 )
             self.close()
             # The new parameters are not from the quantized checkpoint.
-            self.model = dataclasses.replace(model, params=params, stored_as=None)
+            checkpoint = dataclasses.replace(model.checkpoint, stored_as=None)
+            self.model = dataclasses.replace(model, params=params, checkpoint=checkpoint)
             for k, variant in enumerate(self.variants):
                 variant.programs.forget_parameters()
                 updated = dataclasses.replace(self.model, functions=variant.model.functions)
@@ -189,8 +190,8 @@ class Engine(Pipeline):
             sequences,
             vocab_size=vocab_size,
             max_positions=positions,
-            placeholders=self.model.placeholders,
-            limit_reason=self.model.limit_reason,
+            placeholders=self.model.checkpoint.placeholders,
+            limit_reason=self.model.checkpoint.limit_reason,
         )
 
     def facts(self) -> dict[str, Any]:

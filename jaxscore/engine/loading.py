@@ -14,7 +14,7 @@ from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.models import load
-from jaxscore.models.model import Model
+from jaxscore.models.model import CheckpointFacts, Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.weights import fingerprint
 from jaxscore.models.weights.checkpoint import raw_config
@@ -152,7 +152,7 @@ def load_functions(
     encoder = encoder_of(tokenizer)
     eos_id = encoder.tokenizer.eos_token_id
     if eos_id is not None and eos_id < vocab_size:
-        model = dataclasses.replace(model, eos_ids=(eos_id,))
+        model = dataclasses.replace(model, checkpoint=CheckpointFacts(eos_ids=(eos_id,)))
     about = facts_of_numbers(model, new_identity(), None, reproducible)
     return Loaded(model, encoder, about)
 
@@ -202,8 +202,8 @@ def facts_of_numbers(
         "jax": jax.__version__,
         "numbers": NUMBERS,
     }
-    if model.accepted:
-        about["accepted_config"] = dict(model.accepted)
+    if model.checkpoint.accepted:
+        about["accepted_config"] = dict(model.checkpoint.accepted)
     if model.implementation == "transformers":
         about["transformers"] = importlib.metadata.version("transformers")
     return about

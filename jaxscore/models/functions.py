@@ -113,7 +113,6 @@ def build(
         implementation=implementation,
         dtype="float32" if dtype == "float32" else "bfloat16",
         model_type=name,
-        eos_ids=(),
         platform=current_platform(),
         mesh=mesh,
         replace_params=copy_values,

@@ -67,14 +67,38 @@ class ModelFunctions(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckpointFacts:
+    """Facts from the files of a checkpoint that its functions do not depend on.
+
+    Attributes:
+        eos_ids: tokens that end a generated text.
+        placeholders: ids of tokens that represent an image or sound, which the model does not
+            read -> the config's attribute with the id.
+        left_out: description of the parts of a multimodal checkpoint that are not read.
+        limit_reason: the reason why `Model.max_positions` is less than the model was trained for;
+            empty if it is not.
+        accepted: unhandled config keys that the user vouches for, with their values.
+        stored_as: description of the quantized weights; None if they are plain.
+        stored_share: share of all parameters that stay in the blocks of their file; None if none
+            do.
+    """
+
+    eos_ids: tuple[int, ...] = ()
+    placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    left_out: str | None = None
+    limit_reason: str = ""
+    accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stored_as: str | None = None
+    stored_share: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Model:
     """Pure functions over parameters, and the facts that planning needs.
 
     Attributes:
         params: tree of device arrays.
         max_positions: length of the longest path.
-        limit_reason: the reason why that is less than the model was trained for; empty if it is
-            not.
         width: width of the hidden states, which determines the row lengths that are worthwhile.
         shares_text: if True, rows may contain tries. False for models without the interval mask,
             such as transformers' classes, whose mask is two-dimensional: they take one request per
@@ -82,24 +106,17 @@ class Model:
         implementation: "native", "transformers", or "function" for a user's functions.
         dtype: "float32" or "bfloat16".
         model_type: the config's model type.
-        eos_ids: tokens that end a generated text.
         longer: a number of tokens, and the functions for requests of which the model reads more
             tokens; None if the same functions serve all lengths.
         replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
             run, with the reason; None if there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.
-        stored_share: share of all parameters that stay in the blocks of their file; None if none
-            do.
-        stored_as: description of the checkpoint's quantized weights; None if they are plain.
         platform: the platform that the functions are compiled for.
         mesh: devices of the parameters; the functions then compute one shard. None for one
             device.
         gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
-        placeholders: ids of tokens that represent an image or sound, which the model does not
-            read -> the config's attribute with the id.
-        left_out: description of the parts of a multimodal checkpoint that are not read.
+        checkpoint: facts from the checkpoint's files; the defaults for other models.
         generation_defaults: the checkpoint's sampling defaults, which are not applied.
-        accepted: unhandled config keys that the user vouches for, with their values.
         replace_params: function that returns new `params` from new values: tensors like those that
             `params` were read from, or a tree like `params`. The result shares no memory with the
             values. Raises InputError naming what does not fit. None if that is not possible.
@@ -117,20 +134,14 @@ class Model:
     implementation: Implementation
     dtype: Dtype
     model_type: str
-    eos_ids: tuple[int, ...]
     platform: Platform
     longer: tuple[int, ModelFunctions] | None = None
     replaced_kernels: str | None = None
     quantized: Quantize | None = None
-    stored_share: float | None = None
-    stored_as: str | None = None
     mesh: DeviceMesh | None = None
     gathered_bytes: int = 0
-    placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    left_out: str | None = None
-    limit_reason: str = ""
+    checkpoint: CheckpointFacts = dataclasses.field(default_factory=CheckpointFacts)
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
-    accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     replace_params: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -161,17 +172,21 @@ def paired(p: Model, q: Model) -> Model:
             "transformers' class; give both models the same --model-impl, or model=1"
         )
     shorter = min(p, q, key=lambda model: model.max_positions)
+    checkpoint = dataclasses.replace(
+        p.checkpoint,
+        placeholders={**q.checkpoint.placeholders, **p.checkpoint.placeholders},
+        limit_reason=shorter.checkpoint.limit_reason,
+    )
     return dataclasses.replace(
         p,
         functions=_paired_functions(p.functions, q.functions),
         params={"p": p.params, "q": q.params},
         replace_params=None,
         max_positions=shorter.max_positions,
-        limit_reason=shorter.limit_reason,
         width=max(p.width, q.width),
         shares_text=p.shares_text and q.shares_text,
         longer=_longer(p, q),
-        placeholders={**q.placeholders, **p.placeholders},
+        checkpoint=checkpoint,
     )
 
 

@@ -30,7 +30,7 @@ from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
-from jaxscore.models.model import Cached, MeshChoice, Model, ModelFunctions
+from jaxscore.models.model import Cached, CheckpointFacts, MeshChoice, Model, ModelFunctions
 from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
@@ -109,12 +109,16 @@ def build(
             folder, family, config, tensors, numpy_dtype, placement, integers=integers
         )
     eos_ids, generation_defaults = read_generation_config(folder, text.raw)
-    return dataclasses.replace(
-        from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
+    checkpoint = CheckpointFacts(
+        eos_ids=eos_ids,
         placeholders=text.placeholders,
         left_out=left_out,
         limit_reason=_limit_reason(family, config, text.raw, folder),
         stored_share=stored_share(params) if config.stored else None,
+    )
+    return dataclasses.replace(
+        from_params(config, params, dtype, raw["model_type"], mesh),
+        checkpoint=checkpoint,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(
             _new_params, load, config, text.wrapper, jax.tree.map(abstract_array, params)
@@ -123,7 +127,7 @@ def build(
 
 
 def _limit_reason(family: Family, config: DecoderConfig, raw: dict[str, Any], folder: Path) -> str:
-    """Return `Model.limit_reason` if the decoder takes fewer positions than the config has."""
+    """Return the reason if the decoder takes fewer positions than the config has, otherwise ""."""
     if not family.limit_reason:
         return ""
     max_positions = read(raw, str(config_path(folder))).config.max_position_embeddings
@@ -218,7 +222,6 @@ def from_params(
     params: decoder.Params,
     dtype: Dtype,
     model_type: str,
-    eos_ids: tuple[int, ...] = (),
     mesh: DeviceMesh | None = None,
     device: jax.Device | None = None,
     backend: Backend | None = None,
@@ -249,7 +252,6 @@ def from_params(
         implementation="native",
         dtype=dtype,
         model_type=model_type,
-        eos_ids=eos_ids,
         longer=longer,
         quantized="int8" if config.quantized else "stored" if config.stored else None,
         mesh=mesh,

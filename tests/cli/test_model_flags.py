@@ -8,6 +8,7 @@ import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.main import parse
+from jaxscore.models.model import CheckpointFacts
 
 
 def test_flags_of_no_effect_are_told(capsys):
@@ -63,7 +64,7 @@ def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
 
 
 def test_kernels_that_are_replaced_are_one_remark(capsys):
-    model = SimpleNamespace(platform="cpu", dtype="float32", stored_as=None, left_out=None)
+    model = SimpleNamespace(platform="cpu", dtype="float32", checkpoint=CheckpointFacts())
     scorer = SimpleNamespace(models=(model, model), model=model)
     args = argparse.Namespace(dtype="float32", quiet=False, batch_tokens=64, reproducible=False)
     for replaced, lines in (

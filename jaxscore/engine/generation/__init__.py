@@ -161,7 +161,7 @@ class Generator:
         self.scorer, self.encoder = scorer, scorer.encoder
         tokenizer = self.encoder.tokenizer
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-        self.eos_ids = self.model.eos_ids or default
+        self.eos_ids = self.model.checkpoint.eos_ids or default
         self._engine, self._token_bytes = scorer.engine, TokenBytes(tokenizer)
         self._scheduler = Scheduler(self._engine, self._token_bytes)
 
@@ -248,7 +248,7 @@ class Generator:
             [TokenSequence(ids, 0) for ids in prompts],
             vocab_size=self.model.vocab_size,
             max_positions=sys.maxsize,  # `check_request` names the positions left for new tokens
-            placeholders=self.model.placeholders,
+            placeholders=self.model.checkpoint.placeholders,
         )
         out = []
         for k, (request, prompt, error) in enumerate(zip(requests, prompts, errors, strict=True)):

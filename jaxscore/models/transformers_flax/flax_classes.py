@@ -20,7 +20,7 @@ from jaxscore.device.lm_head import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
 from jaxscore.models import functions
-from jaxscore.models.model import MeshChoice, Model, Write
+from jaxscore.models.model import CheckpointFacts, MeshChoice, Model, Write
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.transformers_flax import GUARDS, guarded
 from jaxscore.models.weights.array_tensors import array_tensors
@@ -82,14 +82,14 @@ def build(
     assert built.replace_params is not None
     copied = built.replace_params
     head_of = built.functions.unembedding
-    ends, generation_defaults = read_generation_config(folder, raw)
+    eos_ids, generation_defaults = read_generation_config(folder, raw)
     return dataclasses.replace(
         built,
         functions=built.functions._replace(
             cached=None,
             write=_writer(model, class_params, states, head_of, max_positions, dtype),
         ),
-        eos_ids=ends,
+        checkpoint=CheckpointFacts(eos_ids=eos_ids),
         generation_defaults=generation_defaults,
         replace_params=lambda values: copied(read(array_tensors(values))),
     )

@@ -19,6 +19,7 @@ from jaxscore.device.rows import ScoredPositions
 from jaxscore.engine.generation import Generator, slots, state
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
+from jaxscore.models.model import CheckpointFacts
 from jaxscore.plan import decode_slots
 from jaxscore.text.bounded_tokenizer import TextError
 from jaxscore.text.decoder import TokenBytes
@@ -213,7 +214,7 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     [plain] = Generator(base).generate(requests(["Question: how many"]))
     ids = plain.token_ids.tolist()
     at = next(k for k in range(1, len(ids)) if ids[k] not in ids[:k])
-    model = dataclasses.replace(base.model, eos_ids=(1199, ids[at]))
+    model = dataclasses.replace(base.model, checkpoint=CheckpointFacts(eos_ids=(1199, ids[at])))
     [cut] = Generator(Scorer(model, base.encoder)).generate(requests(["Question: how many"]))
     assert (cut.token_ids.tolist(), cut.finish) == (ids[:at], "eos")
 
@@ -223,7 +224,8 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
 def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
     [plain] = Generator(base).generate(requests(["The cat"], 3))
-    model = dataclasses.replace(base.model, eos_ids=(1199, int(plain.token_ids[0])))
+    facts = CheckpointFacts(eos_ids=(1199, int(plain.token_ids[0])))
+    model = dataclasses.replace(base.model, checkpoint=facts)
     [none] = Generator(Scorer(model, base.encoder)).generate(requests(["The cat"], 3))
     assert (none.text, none.token_ids.tolist(), none.finish) == ("", [], "eos")
 
@@ -260,8 +262,8 @@ def test_logits_that_are_no_numbers_fail_their_request_alone(scorers, implementa
 
 def test_the_tokenizers_eos_stands_in_for_a_checkpoints(scorers):
     base = scorers("tiny-qwen2")
-    assert Generator(base).eos_ids == base.model.eos_ids == (2,)
-    model = dataclasses.replace(base.model, eos_ids=())
+    assert Generator(base).eos_ids == base.model.checkpoint.eos_ids == (2,)
+    model = dataclasses.replace(base.model, checkpoint=CheckpointFacts(eos_ids=()))
     own = base.encoder.tokenizer.eos_token_id
     assert Generator(Scorer(model, base.encoder)).eos_ids == (own,)
 

@@ -274,7 +274,7 @@ def test_the_most_probable_tokens_are_torchs(originals):
 
 def greedy(model, prompt, n_new):
     """The ids that the class writes after a prompt."""
-    request = TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.eos_ids)
+    request = TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.checkpoint.eos_ids)
     return model.functions.write(model.params, request)
 
 
