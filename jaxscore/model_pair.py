@@ -143,10 +143,9 @@ class DivergenceScorer(Scorer):
             "generates": False,
         }
         p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **p_settings, **shared)
-        mesh_shape = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
         q = load_checkpoint(
             reference,
-            mesh=mesh and mesh_shape,
+            mesh=mesh and str(p.model.devices.shape),
             accept_config=reference_accept_config,
             **q_settings,
             **shared,

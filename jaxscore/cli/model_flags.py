@@ -308,10 +308,10 @@ def _remark_loaded(args: argparse.Namespace, scorer: "Scorer") -> None:
     for loaded_model in scorer.models:
         remark_model(args, loaded_model)
     remark_faster_dtype(args, scorer.model)
-    for replaced in dict.fromkeys(loaded.replaced_kernels for loaded in scorer.models):
+    for replaced in dict.fromkeys(loaded.devices.replaced_kernels for loaded in scorer.models):
         if replaced is not None:
             remark(args, f"GPU kernels replaced: {replaced}")
-    on_accelerator = scorer.model.platform != "cpu"
+    on_accelerator = scorer.model.devices.platform != "cpu"
     if on_accelerator and (limit := limit_bytes()) is not None:
         remark(args, f"memory of each device that programs may use: {format_bytes(limit)}")
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
@@ -427,7 +427,7 @@ LEAST_PARAMETERS = 50_000_000  # of models whose runs are long enough to remark 
 
 def remark_faster_dtype(args: argparse.Namespace, model: "Model") -> None:
     """Remark that bfloat16 is faster here, if the default float32 was chosen."""
-    if args.dtype != "auto" or model.platform != "cpu" or model.dtype != "float32":
+    if args.dtype != "auto" or model.devices.platform != "cpu" or model.dtype != "float32":
         return
     import jax  # deferred: takes a second, and a loaded model has imported it
 

@@ -58,7 +58,7 @@ class Engine(Pipeline):
         planner = Planner(facts, batch_tokens=batch_tokens, reproducible=reproducible)
         self.model = model
         self.variants = variants_of(model, deterministic_options() if reproducible else {})
-        dispatch = Dispatch(self.variants, model.mesh)
+        dispatch = Dispatch(self.variants, model.devices.mesh)
         super().__init__(planner, dispatch, RunStatistics(), journal, progress=progress)
         self._n_runs, self._lock = 0, threading.Lock()
 
@@ -196,10 +196,10 @@ class Engine(Pipeline):
 
     def facts(self) -> dict[str, Any]:
         """Return plan, counts and programs of the current output, for its manifest."""
-        mesh, planner = self.model.mesh, self.planner
+        devices, planner = self.model.devices, self.planner
         return {
             "batch_tokens": None if planner.reproducible else planner.batch_tokens,
-            "mesh": None if mesh is None else str(mesh.shape),
+            "mesh": None if devices.mesh is None else str(devices.shape),
             "compiler_options": self.programs.options,
             **self.statistics.facts(),
             "batches_that_did_not_fit": sorted(self.dispatch.too_large),

@@ -194,7 +194,8 @@ def measure(
             `refused`.
     """
     started = time.perf_counter()
-    mesh, batch = model.mesh, abstract_batch(rows, length, _path_shape(model, rows * length))
+    mesh = model.devices.mesh
+    batch = abstract_batch(rows, length, _path_shape(model, rows * length))
     score, packed_batch = scoring(model, rows, length, device if mesh is None else mesh)
     score = functools.partial(score, measures=measures)
     lowered = lower(score, (model.params, packed_batch), mesh, device)
@@ -251,7 +252,7 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
 
     On a mesh there is one batch for each share of `data`.
     """
-    run = score_batch if model.mesh is None else score_shard
+    run = score_batch if model.devices.mesh is None else score_shard
     states, unembedding = model.functions.hidden_states, model.functions.unembedding
     function = functools.partial(run, states, unembedding, (rows, length))
     path_shape = _path_shape(model, rows * length)

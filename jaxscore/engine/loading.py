@@ -81,8 +81,8 @@ def load_checkpoint(
             before_weights=before_weights,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
-    shape = None if model.mesh is None else model.mesh.shape
-    processes.verify_same("weights or mesh", f"{digests().outline} {shape}".encode())
+    outline = f"{digests().outline} {model.devices.shape}"
+    processes.verify_same("weights or mesh", outline.encode())
     weights = processes.broadcast_from_first(digests().digest.encode()).decode()
     return Loaded(model, encoder, facts_of_numbers(model, weights, quantize, reproducible))
 
@@ -188,7 +188,6 @@ def facts_of_numbers(
     Args:
         weights: the identity of the parameters.
     """
-    shape = None if model.mesh is None else model.mesh.shape
     about = {
         "model": weights,
         "model_type": model.model_type,
@@ -198,7 +197,7 @@ def facts_of_numbers(
         "platform": jax.default_backend(),
         "device_kind": jax.devices()[0].device_kind,
         "reproducible": reproducible,
-        "shards": shape.model if shape else 1,
+        "shards": model.devices.shape.model,
         "jax": jax.__version__,
         "numbers": NUMBERS,
     }

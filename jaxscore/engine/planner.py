@@ -65,7 +65,7 @@ def model_facts(model: Model) -> ModelFacts:
         n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params, is_leaf=is_blocks)),
         shares_text=model.shares_text,
         takes_prefixes=cached is not None and cached.saves_work,
-        on_cpu=model.platform == "cpu",
+        on_cpu=model.devices.platform == "cpu",
         deals_rows=paths is not None and paths.size > 0,
         longer_from=None if model.longer is None else model.longer[0],
     )

@@ -279,13 +279,14 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
     Args:
         options: compiler options, see `device.backends.deterministic_options`.
     """
-    run = score_batch if model.mesh is None else score_shard
-    of_lengths = [model.functions] if model.longer is None else [model.functions, model.longer[1]]
+    mesh = model.devices.mesh
+    run = score_batch if mesh is None else score_shard
+    versions = [model.functions] if model.longer is None else [model.functions, model.longer[1]]
     return [
         Variant(
             dataclasses.replace(model, functions=functions),
-            Programs(model.mesh, options),
+            Programs(mesh, options),
             functools.partial(run, functions.hidden_states, functions.unembedding),
         )
-        for functions in of_lengths
+        for functions in versions
     ]

@@ -51,7 +51,7 @@ def of_model(
         **({} if lora is None else {"lora": str(lora)}),
         **({"quantized": model.quantized} if model.quantized else {}),
         **({"stored_as": checkpoint.stored_as} if checkpoint.stored_as else {}),
-        **({"mesh": str(model.mesh.shape)} if model.mesh else {}),
+        **({"mesh": str(model.devices.shape)} if model.devices.mesh else {}),
         "model_type": model.model_type,
         **({"left_out": checkpoint.left_out} if checkpoint.left_out else {}),
         **({"accepted_config": dict(checkpoint.accepted)} if checkpoint.accepted else {}),

@@ -27,7 +27,7 @@ from jaxscore.device.lm_head.token_scores import weight_and_bias
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models.model import Cached, MeshChoice, Model, ModelFunctions
+from jaxscore.models.model import Cached, Devices, MeshChoice, Model, ModelFunctions
 from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
 from jaxscore.plan.row_batches import row_lengths
@@ -113,8 +113,7 @@ def build(
         implementation=implementation,
         dtype="float32" if dtype == "float32" else "bfloat16",
         model_type=name,
-        platform=current_platform(),
-        mesh=mesh,
+        devices=Devices(current_platform(), mesh),
         replace_params=copy_values,
     )
 

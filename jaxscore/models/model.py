@@ -11,6 +11,7 @@ from jaxscore.device.decoder import Extend, KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.lm_head import divergence
 from jaxscore.device.lm_head.sums import MEASURES
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.score import HiddenStates, PairStates
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError, check_choice
@@ -66,6 +67,28 @@ class ModelFunctions(NamedTuple):
     measures: tuple[str, ...] = MEASURES
 
 
+class Devices(NamedTuple):
+    """Devices that the functions of a model are compiled for, with its parameters.
+
+    Attributes:
+        platform: the platform of the devices.
+        mesh: the mesh, of which the functions then compute one shard; None for one device.
+        gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
+        replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
+            run, with the reason; None if there are none.
+    """
+
+    platform: Platform
+    mesh: DeviceMesh | None = None
+    gathered_bytes: int = 0
+    replaced_kernels: str | None = None
+
+    @property
+    def shape(self) -> MeshShape:
+        """The shape of the mesh; 1 x 1 for one device."""
+        return MeshShape() if self.mesh is None else self.mesh.shape
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckpointFacts:
     """Facts from the files of a checkpoint that its functions do not depend on.
@@ -94,7 +117,7 @@ class CheckpointFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Pure functions over parameters, and the facts that planning needs.
+    """The parameters of a model, its functions over them, and the facts that planning needs.
 
     Attributes:
         params: tree of device arrays.
@@ -108,13 +131,7 @@ class Model:
         model_type: the config's model type.
         longer: a number of tokens, and the functions for requests of which the model reads more
             tokens; None if the same functions serve all lengths.
-        replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
-            run, with the reason; None if there are none.
         quantized: storage of the layers' weights; None if they are in `dtype`.
-        platform: the platform that the functions are compiled for.
-        mesh: devices of the parameters; the functions then compute one shard. None for one
-            device.
-        gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
         checkpoint: facts from the checkpoint's files; the defaults for other models.
         generation_defaults: the checkpoint's sampling defaults, which are not applied.
         replace_params: function that returns new `params` from new values: tensors like those that
@@ -134,12 +151,9 @@ class Model:
     implementation: Implementation
     dtype: Dtype
     model_type: str
-    platform: Platform
+    devices: Devices
     longer: tuple[int, ModelFunctions] | None = None
-    replaced_kernels: str | None = None
     quantized: Quantize | None = None
-    mesh: DeviceMesh | None = None
-    gathered_bytes: int = 0
     checkpoint: CheckpointFacts = dataclasses.field(default_factory=CheckpointFacts)
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
     replace_params: Callable[[Any], Any] | None = None
@@ -166,9 +180,9 @@ def paired(p: Model, q: Model) -> Model:
             f"--reference has {q.vocab_size} columns of logits and --model {p.vocab_size}; a "
             "divergence compares probabilities of the same tokens, so give two models with as many"
         )
-    if p.mesh is not None and p.mesh.shape.model > 1 and p.implementation != q.implementation:
+    if p.devices.shape.model > 1 and p.implementation != q.implementation:
         raise InputError(
-            f"--mesh {p.mesh.shape} splits the vocabulary of our decoder and not that of "
+            f"--mesh {p.devices.shape} splits the vocabulary of our decoder and not that of "
             "transformers' class; give both models the same --model-impl, or model=1"
         )
     shorter = min(p, q, key=lambda model: model.max_positions)

@@ -30,7 +30,14 @@ from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
-from jaxscore.models.model import Cached, CheckpointFacts, MeshChoice, Model, ModelFunctions
+from jaxscore.models.model import (
+    Cached,
+    CheckpointFacts,
+    Devices,
+    MeshChoice,
+    Model,
+    ModelFunctions,
+)
 from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
@@ -127,7 +134,7 @@ def build(
 
 
 def _limit_reason(family: Family, config: DecoderConfig, raw: dict[str, Any], folder: Path) -> str:
-    """Return the reason if the decoder takes fewer positions than the config has, otherwise ""."""
+    """Return the family's reason if the decoder takes fewer positions than the config has."""
     if not family.limit_reason:
         return ""
     max_positions = read(raw, str(config_path(folder))).config.max_position_embeddings
@@ -237,6 +244,7 @@ def from_params(
     if backend is None:
         backend, replaced = current_backend(device), _replaced_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
+    gathered_bytes = 0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1]
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
     longer = None
     if tables := config.positions.long_rotary:
@@ -254,10 +262,7 @@ def from_params(
         model_type=model_type,
         longer=longer,
         quantized="int8" if config.quantized else "stored" if config.stored else None,
-        mesh=mesh,
-        gathered_bytes=0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1],
-        platform=current_platform(device),
-        replaced_kernels=replaced,
+        devices=Devices(current_platform(device), mesh, gathered_bytes, replaced),
     )
 
 
@@ -290,7 +295,7 @@ def _functions(config: DecoderConfig, build: Build, dtype: Dtype, placed: Any) -
 
 
 def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
-    """Return `Model.replaced_kernels`. Attention in float32 never uses a GPU kernel."""
+    """Return `Devices.replaced_kernels`. Attention in float32 never uses a GPU kernel."""
     uses = {
         "attention": dtype != "float32" and any(map(config.has_attention, range(config.n_layers))),
         "experts": config.experts is not None,

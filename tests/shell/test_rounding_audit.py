@@ -265,7 +265,7 @@ for moved in (False, True):
     drawing(labels, scorer.label, PROMPTS[:4])
     layouts = OtherLayouts(scorer)
     found = layouts.scores(draw.pairs), layouts.labels(labels.pairs)
-    print(json.dumps([str(scorer.model.mesh.shape), *map(dataclasses.asdict, found)]))
+    print(json.dumps([str(scorer.model.devices.shape), *map(dataclasses.asdict, found)]))
 """
 
 
