@@ -286,11 +286,15 @@ def _functions(config: DecoderConfig, build: Build, dtype: Dtype, placed: Any) -
     ) -> Any:
         return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
 
+    needs = None
+    if config.recurrent is not None:
+        size = CHUNK if config.recurrent.has_state else 0
+        needs = PathNeeds(size, build.backend.exits_per_step)
     return ModelFunctions(
         hidden_states,
         lambda p: decoder.unembedding(shards(p), config, build),
         Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
-        paths=_path_needs(config, build.backend),
+        paths=needs,
     )
 
 
@@ -304,13 +308,6 @@ def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | 
     why = "; ".join(dict.fromkeys(kernel.why for kernel in replaced.values()))
     names = ", ".join(f"{field} by {kernel.instead!r}" for field, kernel in replaced.items())
     return f"{names} ({why})" if replaced else None
-
-
-def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:
-    """Return the needs of recurrent layers about a batch's paths; None without such layers."""
-    if config.recurrent is None:
-        return None
-    return PathNeeds(CHUNK if config.recurrent.has_state else 0, backend.exits_per_step)
 
 
 def _empty_cache(
