@@ -308,10 +308,10 @@ def _remark_loaded(args: argparse.Namespace, scorer: "Scorer") -> None:
     for loaded_model in scorer.models:
         remark_model(args, loaded_model)
     remark_faster_dtype(args, scorer.model)
-    for replaced in dict.fromkeys(loaded.replaced_kernels for loaded in scorer.models):
+    for replaced in dict.fromkeys(loaded.devices.replaced_kernels for loaded in scorer.models):
         if replaced is not None:
             remark(args, f"GPU kernels replaced: {replaced}")
-    on_accelerator = scorer.model.platform != "cpu"
+    on_accelerator = scorer.model.devices.platform != "cpu"
     if on_accelerator and (limit := limit_bytes()) is not None:
         remark(args, f"memory of each device that programs may use: {format_bytes(limit)}")
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
@@ -409,13 +409,13 @@ def warn_unused_flags(args: argparse.Namespace, names: Sequence[str], why: str) 
 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
     """Remark on weights that are stored quantized, and on parts that are not read."""
-    if model.stored_as is not None:
-        share = (
-            "" if model.stored_share is None else f"{model.stored_share:.0%} as stored, the rest "
-        )
-        remark(args, f"weights stored as {model.stored_as}; held {share}as {model.dtype}")
-    if model.left_out is not None:
-        remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
+    facts = model.checkpoint
+    if facts.stored_as is not None:
+        stored = facts.stored_share
+        share = "" if stored is None else f"{stored:.0%} as stored, the rest "
+        remark(args, f"weights stored as {facts.stored_as}; held {share}as {model.dtype}")
+    if facts.left_out is not None:
+        remark(args, f"left out of the model: {facts.left_out}; its text model alone is scored")
 
 
 # Flags of x86 processors that multiply bfloat16, and bfloat16's share of float32's time on plain
@@ -427,7 +427,7 @@ LEAST_PARAMETERS = 50_000_000  # of models whose runs are long enough to remark 
 
 def remark_faster_dtype(args: argparse.Namespace, model: "Model") -> None:
     """Remark that bfloat16 is faster here, if the default float32 was chosen."""
-    if args.dtype != "auto" or model.platform != "cpu" or model.dtype != "float32":
+    if args.dtype != "auto" or model.devices.platform != "cpu" or model.dtype != "float32":
         return
     import jax  # deferred: takes a second, and a loaded model has imported it
 
