@@ -22,6 +22,7 @@ from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_field
 from jaxscore.shell.settings import SettingField, fields_of
 from jaxscore.shell.system import System
 from jaxscore.systems import SYSTEMS, declaration
+from jaxscore.version import RECORDS
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.
@@ -138,7 +139,7 @@ def _record(system: System) -> dict[str, Any]:
     schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
     for schema in schemas:
         schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
-    title = f"record of {system.name}, version {system.version}"
+    title = f"record of {system.name}, version {RECORDS}"
     return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
 
 

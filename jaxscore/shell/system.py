@@ -101,7 +101,6 @@ class System:
         what: its items, in the plural.
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
             a TypedDict to get the object as it is), of the settings, and of an output line.
-        version: version of the record; raised when a field changes its meaning.
         id_field: field of the record with the item's id, or with its place if items have no ids.
         parts: field of the record with a list of objects that each have numbers.
         result: the number that the system is about, a field of a record or of a part, for audits.
@@ -122,7 +121,6 @@ class System:
     item: ClassVar[type]
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
-    version: ClassVar[int] = 1
     id_field: ClassVar[str] = "id"
     parts: ClassVar[str] = ""
     result: ClassVar[str] = ""
