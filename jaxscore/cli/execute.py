@@ -32,7 +32,7 @@ from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, item_fields, table_columns
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
@@ -105,7 +105,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     beside = args.part.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
     settings, files_read = setup.settings, setup.files_read
-    renamed = settings_flags.parse_columns(args.column, system.item_fields)
+    renamed = settings_flags.parse_columns(args.column, item_fields(system))
     try:
         items = read_file(
             system,
@@ -241,7 +241,7 @@ def scratch(output: Path) -> Iterator[Records]:
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
     """Columns of a table -> their types."""
-    return system.columns(settings) | ({"id": "string"} if has_text_ids else {})
+    return table_columns(system, settings) | ({"id": "string"} if has_text_ids else {})
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
@@ -276,7 +276,7 @@ def write_records(
         for line in report.records.lines():
             file.buffer.write(line)
         return
-    fields = system.item_fields
+    fields = item_fields(system)
     with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
         for record in report.records:
             write(record)

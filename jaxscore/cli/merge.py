@@ -45,7 +45,7 @@ from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
-from jaxscore.shell.system import Record, System
+from jaxscore.shell.system import Record, System, table_columns
 from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
@@ -264,7 +264,7 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
     elif execute.takes_lines(system, path):
         yield from (record for _, record in read_jsonl_records(path))
     else:
-        types = system.columns(settings)
+        types = table_columns(system, settings)
         rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
             # The writer's own column is the last; next to a user's table there is none.
@@ -289,7 +289,7 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
     system = report.declared
     marks = [] if report.facts.noise is None else marked_decisions(system)
     names = [str(decision.within) for _, decision in marks]
-    types = system.columns(report.chosen)
+    types = table_columns(system, report.chosen)
     left = iter(report.records)
     metadata = None if are_made_alike(shards) else METADATA
     with opened_table(file, shards, without=metadata) as (batches, write):

@@ -20,7 +20,7 @@ import numpy as np
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
 from jaxscore.shell.settings import SettingField, fields_of
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.version import RECORDS
 
@@ -101,7 +101,7 @@ def _item(system: System) -> dict[str, Any]:
     """An input object. Other fields are allowed: the record repeats them."""
     is_typed_dict = typing.is_typeddict(system.item)
     schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
-    if system.has_ids:
+    if id_field(system) == "id":
         schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
     return schema
 

@@ -100,8 +100,9 @@ class System:
         name: the command, and the name in `evaluate`. The docstring is the help.
         what: its items, in the plural.
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
-            a TypedDict to get the object as it is), of the settings, and of an output line.
-        id_field: field of the record with the item's id, or with its place if items have no ids.
+            a TypedDict to get the object as it is), of the settings, and of an output line. The
+            shell fills the first field of the record: `id`, or a name for the item's place. The
+            record of a TypedDict is whole.
         parts: field of the record with a list of objects that each have numbers.
         result: the number that the system is about, a field of a record or of a part, for audits.
         result_title: its name in audits.
@@ -121,7 +122,6 @@ class System:
     item: ClassVar[type]
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
-    id_field: ClassVar[str] = "id"
     parts: ClassVar[str] = ""
     result: ClassVar[str] = ""
     result_title: ClassVar[str] = ""
@@ -140,10 +140,6 @@ class System:
         `PAGE`. An item that cannot be scored has a record with `error`.
         """
         raise NotImplementedError
-
-    def unusable(self, entry: "Entry") -> Record:
-        """Return the record of an object that cannot be used."""
-        return {self.id_field: entry.id, "error": entry.error}
 
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
         """Summarize finished records. Pure; reads them as often as it needs.
@@ -247,40 +243,31 @@ class System:
         shared = {name: value for name, value in record.items() if name != self.parts}
         return [{**shared, **part} for part in record.get(self.parts, ())]
 
-    @property
-    def has_ids(self) -> bool:
-        """True if records have the item's id and its other fields."""
-        return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
 
-    @functools.cached_property
-    def item_fields(self) -> tuple[str, ...]:
-        """Names of the input's fields."""
-        ids = ("id",) if self.has_ids else ()
-        return tuple(dict.fromkeys((*ids, *typing.get_type_hints(self.item))))
+def id_field(system: System) -> str | None:
+    """Return the field of a record with the item's id, its first; None if `score` makes it."""
+    return None if typing.is_typeddict(system.item) else next(iter(system.record.__annotations__))
 
-    def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
-        """Names that an input object may not use, since the record has them.
 
-        Args:
-            settings: settings of the run; None for any run.
-        """
-        if self.layout is not None and not self.layout.repeats:
-            return frozenset()
-        names = frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
-        return names if settings is None else names - settings.omitted_fields()
+@functools.cache
+def item_fields(system: System) -> tuple[str, ...]:
+    """Return the names of the input's fields."""
+    ids = ("id",) if id_field(system) == "id" else ()
+    return tuple(dict.fromkeys((*ids, *typing.get_type_hints(system.item))))
 
-    def columns(self, settings: Settings) -> dict[str, str]:
-        """Column -> Arrow type of the record as a table, see `io.records`; none of an array."""
-        if self.layout is not None:
-            return {}
-        omitted = settings.omitted_fields()
-        if getattr(settings, "summary_only", False):
-            omitted |= per_token_fields(self.record)
-        return {
-            name: arrow_type(hint)
-            for name, hint in typing.get_type_hints(self.record).items()
-            if name != "id" and name not in omitted
-        }
+
+def table_columns(system: System, settings: Settings) -> dict[str, str]:
+    """Return column -> Arrow type of the records as a table, see `io.records`; none of an array."""
+    if system.layout is not None:
+        return {}
+    omitted = settings.omitted_fields()
+    if getattr(settings, "summary_only", False):
+        omitted |= per_token_fields(system.record)
+    return {
+        name: arrow_type(hint)
+        for name, hint in typing.get_type_hints(system.record).items()
+        if name != "id" and name not in omitted
+    }
 
 
 def units(system: System, record: Record) -> Iterable[Record]:

@@ -433,7 +433,6 @@ class Chronologic(System):
     name = "chronologic"
     what = "questions"
     item, settings, record = Question, Settings, Record
-    id_field = "line"
     result, result_title = "brier", "mean Brier score"
     layout = Layout(is_ascii=False, repeats=False)
     compared = (

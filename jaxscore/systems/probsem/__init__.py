@@ -353,7 +353,6 @@ class ProbSem(System):
     name = "probsem"
     what = "contexts"
     item, settings, record = Context, Settings, Record
-    id_field = "context"
     result, result_title = "passed", "accuracy"
     layout = Layout(is_ascii=False, repeats=False)
     forms = (".json",)

@@ -135,7 +135,6 @@ class RecordSystem(System):
     """A system whose items are the records of a benchmark."""
 
     what = "records"
-    id_field = "index"
     item: ClassVar[type] = Item
     record: ClassVar[type] = RecordBase
 

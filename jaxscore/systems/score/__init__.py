@@ -13,7 +13,7 @@ from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import Compared, Metric, PerToken
-from jaxscore.shell.items import SHOWN, Entry, Items, read_entry
+from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings, setting
@@ -260,7 +260,7 @@ class Score(System):
 
 
 SYSTEM = Score()
-RESULT_FIELDS = SYSTEM.result_fields(Settings())
+RESULT_FIELDS = result_fields(SYSTEM, Settings())
 
 
 def read_request(value: Any, position: int, where: str) -> tuple[Request, Mapping[str, Any]]:

@@ -149,11 +149,6 @@ class Selection(System):
         """Return the name of an item in messages, from its record and its place from 0."""
         return item_label(place, dict(record))
 
-    @property
-    def has_ids(self) -> bool:
-        """False: a record has the fields of its item, and an id only if the item has one."""
-        return False
-
     def needs(self, settings: Any) -> tuple[str, ...]:
         return ()
 

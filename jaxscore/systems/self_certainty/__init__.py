@@ -382,7 +382,6 @@ class SelfCertainty(System):
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
     model_field = "generator"
-    has_ids = False  # the records are made here, whole
     read = staticmethod(read_lenient_rows)
     compared = (
         Compared(
