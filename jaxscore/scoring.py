@@ -198,7 +198,7 @@ def _records_of(
     system: System, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
 ) -> list[Mapping[str, Any]]:
     """The record of each row, its values per token as NumPy arrays."""
-    items = Items(system, lambda: system.rows_of(rows), settings, is_file=False)
+    items = Items(system, lambda: system.read(rows), settings, is_file=False)
     if not items.n_usable:
         return [{"error": entry.error} for entry in items.entries()]
     streamed: list[Mapping[str, Any]] = []

@@ -94,7 +94,7 @@ def evaluate(
     settings = with_examples(system, settings)
     if isinstance(objects, Iterator):
         objects = list(objects)  # which can be read once
-    items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
+    items = Items(system, lambda: system.read(objects), settings, is_file=False)
     system.check(items, settings)
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

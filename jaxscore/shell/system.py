@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.io.items import NOTHING, Row, read_rows
+from jaxscore.io.items import NOTHING, Row, read_lenient_rows, read_rows
 from jaxscore.io.tables import is_dataset
 from jaxscore.shell.fields import (
     Compared,
@@ -169,32 +169,30 @@ class System:
         return ("scores",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The objects of an input file.
+        """Read the objects of an input: of a file, by its path, or from Python.
 
         Args:
             columns, lists: see `io.items.read_rows`.
-        """
-        return read_rows(path, columns, lists)
-
-    def takes_folder(self, path: Path) -> bool:
-        """Return True if a folder is one input of `read`; otherwise its files are inputs."""
-        return is_dataset(path)
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """The objects that Python gives, as the input file has them.
 
         Raises:
-            InputError: one object in place of a list of them.
+            InputError: a file that cannot be read, or one object in place of a list of them.
         """
-        if isinstance(objects, str | Mapping):
+        if isinstance(source, Path):
+            yield from read_rows(source, columns, lists)
+            return
+        if isinstance(source, str | Mapping):
             raise InputError(
                 f"found one {self.what.removesuffix('s')}, expected a list of them; put it in "
                 "brackets"
             )
-        for place, value in enumerate(objects, start=1):
+        for place, value in enumerate(source, start=1):
             yield Row(place, f"item {place}", value)
+
+    def takes_folder(self, path: Path) -> bool:
+        """Return True if a folder is one input of `read`; otherwise its files are inputs."""
+        return is_dataset(path)
 
     def example(self, item: Any, where: str) -> Any:
         """Check an item that is a few-shot example; by default each can be one.
@@ -242,6 +240,18 @@ class System:
             return [record]
         shared = {name: value for name, value in record.items() if name != self.parts}
         return [{**shared, **part} for part in record.get(self.parts, ())]
+
+
+class LenientSystem(System):
+    """A system whose files may have NaN and infinities, as Python's `json` writes them."""
+
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """See `System.read`."""
+        if isinstance(source, Path):
+            return read_lenient_rows(source, columns, lists)
+        return super().read(source, columns, lists)
 
 
 def id_field(system: System) -> str | None:

@@ -44,7 +44,7 @@ class Lengths(System):
 
 def items(objects, system=None, **options):
     system = system or Lengths()
-    rows = list(system.rows_of(objects))
+    rows = list(system.read(objects))
     return Items(system, lambda: rows, Settings(), **options)
 
 
@@ -102,7 +102,7 @@ def test_items_are_read_anew_and_only_so_many():
 
     def rows():
         n_read.append(1)
-        return system.rows_of({"text": "a" * k} for k in range(1, 9))
+        return system.read({"text": "a" * k} for k in range(1, 9))
 
     some = Items(system, rows, Settings(), limit=3)
     assert (len(some), some.n_all, len(n_read)) == (3, 3, 1)

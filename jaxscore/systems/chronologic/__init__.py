@@ -467,14 +467,10 @@ class Chronologic(System):
         return ("generates", "labels") if is_quiz else ("scores",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
         """See `System.read`; messages name a question by its text too."""
-        return map(_labelled, super().read(path, columns, lists))
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """See `System.rows_of`."""
-        return map(_labelled, super().rows_of(objects))
+        return map(_labelled, super().read(source, columns, lists))
 
     def example(self, item: Question, where: str) -> Question:
         """Return a question with a right answer, which prompts show with it."""

@@ -135,7 +135,7 @@ class Divergence(System):
     name, what = "divergence", "texts"
     item, settings, record = Item, Settings, Record
     result, result_title = "mean_kl", "mean KL divergence"
-    rows_of, check = Score.rows_of, Score.check
+    read, check = Score.read, Score.check
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A pair of local models."""

@@ -374,14 +374,11 @@ class ProbSem(System):
     )
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The contexts of a suite's file, with its prompt."""
-        return read_suite_file(path).rows()
-
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """The contexts of a suite."""
-        return read_suite(objects).rows()
+        """Read the contexts of a suite, or of its file with its prompt."""
+        is_file = isinstance(source, Path)
+        return (read_suite_file(source) if is_file else read_suite(source)).rows()
 
     def companions(self, name: str) -> Sequence[str]:
         """Names that the prompt's file of a suite may have."""

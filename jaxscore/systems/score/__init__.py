@@ -3,12 +3,13 @@
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.io.items import Row
+from jaxscore.io.items import NOTHING, Row
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
@@ -164,14 +165,19 @@ class Score(System):
         ),
     )
 
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """What `Scorer.score` takes; other fields of a dict, or of a DataFrame, are retained.
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """Read a file, or what `Scorer.score` takes; other fields of an object are retained.
 
         Raises:
-            InputError: one item in place of a list of them.
+            InputError: a file that cannot be read, or one item in place of a list of them.
         """
+        if isinstance(source, Path):
+            yield from System.read(self, source, columns, lists)
+            return
         try:
-            objects = items_of(objects)
+            objects = items_of(source)
         except TypeError as problem:
             raise InputError(str(problem)) from None
         for position, value in enumerate(objects):

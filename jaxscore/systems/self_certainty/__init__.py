@@ -20,7 +20,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
+from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
@@ -30,7 +30,7 @@ from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, setting
-from jaxscore.shell.system import FILES, Layout, Summary, System
+from jaxscore.shell.system import FILES, Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
@@ -325,7 +325,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     return [*table, *form_lines(quality)]
 
 
-class SelfCertainty(System):
+class SelfCertainty(LenientSystem):
     """How certain was the model of each of its outputs? The self-certainty is the mean
     of KL(uniform || prediction) over an output's tokens, in nats per token:
     -1/(nV) sum log(V p(j | x, y<i)).
@@ -382,7 +382,6 @@ class SelfCertainty(System):
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
     model_field = "generator"
-    read = staticmethod(read_lenient_rows)
     compared = (
         Compared(
             signature=("confidence_list",),
