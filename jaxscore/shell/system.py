@@ -202,10 +202,6 @@ class System:
         """
         return item
 
-    def companions(self, name: str) -> Sequence[str]:
-        """Names that a file may have that is read with an input of a name, from its folder."""
-        return ()
-
     def ending(self, items: "Items", settings: Any) -> str:
         """Return the end of the output's default name, without `.json`; empty without one."""
         return "" if self.layout is None else self.layout.ending

@@ -24,13 +24,7 @@ from jaxscore.shell.report import Report
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
-from jaxscore.systems.probsem.suite import (
-    NO_ANSWER,
-    Context,
-    prompt_files,
-    read_suite,
-    read_suite_file,
-)
+from jaxscore.systems.probsem.suite import NO_ANSWER, Context, read_suite, read_suite_file
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
@@ -379,10 +373,6 @@ class ProbSem(System):
         """Read the contexts of a suite, or of its file with its prompt."""
         is_file = isinstance(source, Path)
         return (read_suite_file(source) if is_file else read_suite(source)).rows()
-
-    def companions(self, name: str) -> Sequence[str]:
-        """Names that the prompt's file of a suite may have."""
-        return prompt_files(name)
 
     def example(self, item: Context, where: str) -> Context:
         """Return a context with the query that is expected."""
