@@ -32,6 +32,7 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.io.items import SEVERAL
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
@@ -194,18 +195,11 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     """Refuse folders without the slash that makes shards of their files, before anything is read.
 
     Raises:
-        InputError: the input is a folder that is not read as a whole, or the output is a folder or
-            an address that is only read.
+        InputError: the input is a folder in a store, or the output is a folder or an address that
+            is only read.
     """
-    if remote.address_of(source) is not None:
-        is_folder = isinstance(source, Folder)
-    else:
-        is_folder = source.is_dir() and not declaration(args.command).takes_folder(source)
-    if is_folder:
-        raise InputError(
-            f"--input {remote.displayed(source)}: found a folder, whose files give one output "
-            "each; give --output FOLDER/ with a slash, then jaxscore merge FOLDER/"
-        )
+    if remote.address_of(source) is not None and isinstance(source, Folder):
+        raise InputError(f"--input {remote.displayed(source)}: {SEVERAL}")
     if args.output is None:
         return
     if remote.address_of(args.output) is not None:

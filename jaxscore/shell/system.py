@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_lenient_rows, read_rows
-from jaxscore.io.tables import is_dataset
 from jaxscore.shell.fields import (
     Compared,
     PublishedFlags,
@@ -189,10 +188,6 @@ class System:
             )
         for place, value in enumerate(source, start=1):
             yield Row(place, f"item {place}", value)
-
-    def takes_folder(self, path: Path) -> bool:
-        """Return True if a folder is one input of `read`; otherwise its files are inputs."""
-        return is_dataset(path)
 
     def example(self, item: Any, where: str) -> Any:
         """Check an item that is a few-shot example; by default each can be one.

@@ -294,10 +294,6 @@ class Perplexity(System):
             check_regular(file)
             yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
 
-    def takes_folder(self, path: Path) -> bool:
-        """Return True: a folder has texts, or a data set."""
-        return True
-
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score every token of each document once, in windows.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, near
-from jaxscore.io.items import Row
+from jaxscore.io.items import Row, check_not_folder
 from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text
 from jaxscore.io.streams import compression_of
 from jaxscore.shell.items import item_of
@@ -155,6 +155,7 @@ def read_suite_file(path: Path) -> Suite:
     Raises:
         InputError: it holds no suite, or there is no prompt: neither as its field nor as a file.
     """
+    check_not_folder(path)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
     if isinstance(value, dict) and value.get("prompt") is None:
