@@ -179,7 +179,9 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     """
     if system.layout is None:
         return args.output
-    ending = system.ending(items, settings)
+    _, _, ending, ending_of = system.layout
+    if ending_of is not None:
+        ending = ending_of(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)

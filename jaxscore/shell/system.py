@@ -9,7 +9,7 @@ The end of a run, `merge`, `report` and `compare` read the records with the same
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -83,13 +83,15 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: end of the default name next to the input, for --help; empty if --output is
-            required. See `System.ending`.
+        ending: end of the default name next to the input, without `.json`; empty if --output is
+            required.
+        ending_of: computes it from the items and the settings; `ending` is then for --help.
     """
 
     is_ascii: bool
     repeats: bool = True
     ending: str = ""
+    ending_of: Callable[["Items", Any], str] | None = None
 
 
 class System:
@@ -196,10 +198,6 @@ class System:
             InputError: it cannot, with its place.
         """
         return item
-
-    def ending(self, items: "Items", settings: Any) -> str:
-        """Return the end of the output's default name, without `.json`; empty without one."""
-        return "" if self.layout is None else self.layout.ending
 
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""

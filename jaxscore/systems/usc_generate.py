@@ -15,7 +15,7 @@ from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.local_path import local_path
 from jaxscore.shell.fields import PublishedFlags
-from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.items import Entry
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import without_ids
@@ -234,13 +234,13 @@ class UscGenerate(LenientSystem, GeneratingSystem):
 
     name = "usc-generate"
     item, settings, record = Item, Settings, Record
-    layout = Layout(is_ascii=True, ending="-consistency-N")
+    layout = Layout(
+        is_ascii=True,
+        ending="-consistency-N",
+        ending_of=lambda _, settings: f"-consistency-{settings.n}",
+    )
     published_flags = PublishedFlags(_add_data_name, _check_data_name)
     texts_per_slot = 4
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        """See `System.ending`."""
-        return f"-consistency-{settings.n}"
 
     def prompt(self, entry: Entry, settings: Settings) -> Prompt:
         """See `GeneratingSystem.prompt`."""

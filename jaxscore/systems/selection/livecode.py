@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.shell.items import Items
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
@@ -148,11 +147,12 @@ class LivecodeSelect(CodeSelection):
 
     name = "livecode-select"
     settings = SelectSettings
-    layout = Layout(is_ascii=True, ending="-livecode-N[-firstN]")
+    layout = Layout(
+        is_ascii=True,
+        ending="-livecode-N[-firstN]",
+        ending_of=lambda _, settings: f"-livecode-{settings.best_n}",
+    )
     way = "most certain"
-
-    def ending(self, items: Items, settings: SelectSettings) -> str:
-        return f"-livecode-{settings.best_n}"
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         return certain_candidates(fields, context.settings.best_n)
@@ -182,11 +182,8 @@ class LivecodeParse(CodeSelection):
 
     name = "livecode-parse"
     settings = Settings
-    layout = Layout(is_ascii=True, ending="-livecode[-firstN]")
+    layout = Layout(is_ascii=True, ending="-livecode[-firstN]", ending_of=lambda *_: "-livecode")
     report = System.report
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        return "-livecode"
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         return Candidates(fields, selection.responses(fields, "output", 1))

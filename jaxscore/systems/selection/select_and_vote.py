@@ -153,6 +153,18 @@ class VoteRecord(CertainRecord, total=False):
     confidence: Annotated[float | None, Metric("votes of the chosen response", "votes")]
 
 
+def _ending_of_select(items: Items, settings: SelectSettings) -> str:
+    """Return an end with the number of responses, and the rule if that is not the default."""
+    return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
+
+
+def _ending_of_vote(items: Items, settings: VoteSettings) -> str:
+    """Return an end with the power, the number of responses, and what is not the default."""
+    limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
+    n = _n_responses(items, settings.best_n)
+    return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
+
+
 class Select(RankedSelection):
     """For each question keep one of the first N responses: the one with the highest
     self-certainty among those with an extractable answer (best-of-N selection,
@@ -208,13 +220,9 @@ class Select(RankedSelection):
 
     name = "select"
     settings, record = SelectSettings, CertainRecord
-    layout = Layout(is_ascii=True, ending="-confidence-N[-firstN]")
+    layout = Layout(is_ascii=True, ending="-confidence-N[-firstN]", ending_of=_ending_of_select)
     way = "most certain"
     decided_by = "confidence"
-
-    def ending(self, items: Items, settings: SelectSettings) -> str:
-        """Return an end with the number of responses, and the rule if that is not the default."""
-        return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
 
     def rank(self, candidates: Candidates, context: Context) -> Choice:
         """Take the highest confidence among the responses with an answer."""
@@ -274,15 +282,13 @@ class Vote(RankedSelection):
 
     name = "vote"
     settings, record = VoteSettings, VoteRecord
-    layout = Layout(is_ascii=True, ending="-confidence-borda-power-P-N-kl[-timeS][-firstN]")
+    layout = Layout(
+        is_ascii=True,
+        ending="-confidence-borda-power-P-N-kl[-timeS][-firstN]",
+        ending_of=_ending_of_vote,
+    )
     way = "Borda vote"
     decided_by = "votes"
-
-    def ending(self, items: Items, settings: VoteSettings) -> str:
-        """Return an end with the power, the number of responses, and what is not the default."""
-        limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
-        n = _n_responses(items, settings.best_n)
-        return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
 
     def further_ways(self, settings: VoteSettings) -> Sequence[str]:
         return [*_powers(settings)]

@@ -63,6 +63,12 @@ def named_response(reply: str) -> int | None:
         return sys.maxsize
 
 
+def _ending(items: Items, settings: Settings) -> str:
+    """Return the end of the default name, with what is not the default."""
+    dataset_type = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
+    return f"-usc{dataset_type}{settings.rule_ending}"
+
+
 class UscSelect(Selection):
     """For each question keep the response that the model's reply calls the most
     consistent (universal self-consistency, arXiv 2311.17311).
@@ -107,7 +113,7 @@ class UscSelect(Selection):
 
     name = "usc-select"
     settings, record = Settings, Record
-    layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]")
+    layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]", ending_of=_ending)
     compared = compared("output", "model_input", without=("confidence_list",))
     way = "the model's reply"
     decided_by = "the reply"
@@ -117,10 +123,6 @@ class UscSelect(Selection):
         OUT_OF_RANGE: "the reply names a response that does not exist",
         NO_ANSWER: "the response that the reply names has no extractable answer",
     }
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        kind = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
-        return f"-usc{kind}{settings.rule_ending}"
 
     def counts_forms(self, settings: Settings) -> bool:
         return settings.gold is not None
