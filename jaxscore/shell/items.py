@@ -16,7 +16,7 @@ from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import json_line, to_json_value
 from jaxscore.io.tables import plain_row
-from jaxscore.shell.prompts import PromptSettings
+from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
 
@@ -340,11 +340,15 @@ def with_examples(system: System, settings: Any) -> Any:
     """
 
     def read(value: Any, position: int, where: str) -> Any:
-        if isinstance(value, system.item):
-            return system.example(value, where)
-        if not isinstance(value, dict):
+        if not isinstance(value, system.item | dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
-        return system.example(item_of(system.item, value, where), where)
+        item = item_of(system.item, value, where) if isinstance(value, dict) else value
+        if isinstance(item, ExampleItem):
+            try:
+                item.check_example()
+            except InputError as problem:
+                raise InputError(f"{where}: {problem}") from None
+        return item
 
     return settings.with_examples(read) if isinstance(settings, PromptSettings) else settings
 

@@ -191,14 +191,6 @@ class System:
         for place, value in enumerate(source, start=1):
             yield Row(place, f"item {place}", value)
 
-    def example(self, item: Any, where: str) -> Any:
-        """Check an item that is a few-shot example; by default each can be one.
-
-        Raises:
-            InputError: it cannot, with its place.
-        """
-        return item
-
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
         items.require_usable()

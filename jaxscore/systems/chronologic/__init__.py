@@ -472,12 +472,6 @@ class Chronologic(System):
         """See `System.read`; messages name a question by its text too."""
         return map(_labelled, super().read(source, columns, lists))
 
-    def example(self, item: Question, where: str) -> Question:
-        """Return a question with a right answer, which prompts show with it."""
-        if not any(item.is_right):
-            raise InputError(f"{where}: no answer has probability 1, so none can be shown as right")
-        return item
-
     def check(self, items: Items, settings: Settings) -> None:
         """Draw questions in the mode "sample".
 

@@ -374,12 +374,6 @@ class ProbSem(System):
         is_file = isinstance(source, Path)
         return (read_suite_file(source) if is_file else read_suite(source)).rows()
 
-    def example(self, item: Context, where: str) -> Context:
-        """Return a context with the query that is expected."""
-        if item.expected == NO_ANSWER:
-            raise InputError(f"{where}: expected is {NO_ANSWER}, so no query can be shown as right")
-        return item
-
     def check(self, items: Items, settings: Settings) -> None:
         """See `System.check`.
 
