@@ -18,6 +18,7 @@ from jaxscore.io.items import NOTHING, Row, read_lenient_rows, read_rows
 from jaxscore.shell.fields import (
     Compared,
     PublishedFlags,
+    Result,
     arrow_type,
     metadata_of,
     per_token_fields,
@@ -105,8 +106,6 @@ class System:
             shell fills the first field of the record: `id`, or a name for the item's place. The
             record of a TypedDict is whole.
         parts: field of the record with a list of objects that each have numbers.
-        result: the number that the system is about, a field of a record or of a part, for audits.
-        result_title: its name in audits.
         layout: layout of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
@@ -124,8 +123,6 @@ class System:
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
     parts: ClassVar[str] = ""
-    result: ClassVar[str] = ""
-    result_title: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -274,6 +271,11 @@ def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
     if system.parts:
         (record,) = typing.get_args(typing.get_type_hints(record)[system.parts])
     return metadata_of(record, kind)
+
+
+def result_of(system: System) -> tuple[str, str]:
+    """Return field and title of a unit's `Result`; both are empty without one."""
+    return next(((name, result.title) for name, result in unit_fields(system, Result)), ("", ""))
 
 
 def name_of(record: Mapping[str, Any], id_field: str = "id") -> str:

@@ -433,7 +433,6 @@ class Chronologic(System):
     name = "chronologic"
     what = "questions"
     item, settings, record = Question, Settings, Record
-    result, result_title = "brier", "mean Brier score"
     layout = Layout(is_ascii=False, repeats=False)
     compared = (
         Compared(

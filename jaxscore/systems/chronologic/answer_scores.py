@@ -13,7 +13,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Decision, Metric
+from jaxscore.shell.fields import Decision, Metric, Result
 from jaxscore.shell.prompts import PLAIN, ExampleItem, Prompting
 from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.types.requests import Request
@@ -159,7 +159,7 @@ class AnswerRecord(TypedDict, total=False):
         ),
     ]  # fmt: skip
     n_tokens: list[int]
-    brier: Annotated[float, Metric("Brier score of a question")]
+    brier: Annotated[float, Metric("Brier score of a question"), Result("mean Brier score")]
     uniform_brier: float
     top_correct: Annotated[
         bool | None,

@@ -23,7 +23,7 @@ from jaxscore.io.json_input import read_lines
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Compared, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN, Items
 from jaxscore.shell.prompts import AnswerSettings, Example, ExampleItem, Prompting
 from jaxscore.shell.records import View
@@ -170,6 +170,7 @@ class PathRecord(TypedDict, total=False):
             within="within_noise",
             spread="mean_logprob",
         ),
+        Result("mean improvement"),
     ]
     relative_improvement: Annotated[float | None, Metric("relative improvement")]
     prompt_results: list[dict[str, Any]]
@@ -224,7 +225,7 @@ class Paths(System):
 
     name = "paths"
     item, settings, record = Item, Settings, Record
-    parts, result, result_title = "path_evaluations", "absolute_improvement", "mean improvement"
+    parts = "path_evaluations"
     layout = Layout(is_ascii=False, repeats=False)
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"limit": ("--max-samples",)}
     compared = (

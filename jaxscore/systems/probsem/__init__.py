@@ -17,7 +17,7 @@ from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Compared, Decision, Metric, Result
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
@@ -178,7 +178,7 @@ class Record(TypedDict, total=False):
         ),
     ]
     n_tokens: list[int]
-    passed: bool | None
+    passed: Annotated[bool | None, Result("accuracy")]
     within_noise: bool
 
 
@@ -347,7 +347,6 @@ class ProbSem(System):
     name = "probsem"
     what = "contexts"
     item, settings, record = Context, Settings, Record
-    result, result_title = "passed", "accuracy"
     layout = Layout(is_ascii=False, repeats=False)
     forms = (".json",)
     compared = (

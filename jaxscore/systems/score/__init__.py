@@ -13,7 +13,7 @@ from jaxscore.io.items import NOTHING, Row
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Metric, PerToken
+from jaxscore.shell.fields import Compared, Metric, PerToken, Result
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
@@ -102,7 +102,11 @@ class ScoreFields(TypedDict, total=False):
     self_certainty: PerToken[np.float32]
     greedy: PerToken[bool]
     sum_logprob: Annotated[float, Metric("log-probability of a text, nats")]
-    mean_logprob: Annotated[float, Metric("mean log-probability of a text, nats per token")]
+    mean_logprob: Annotated[
+        float,
+        Metric("mean log-probability of a text, nats per token"),
+        Result("mean log-probability per token"),
+    ]
     perplexity: float
     mean_entropy: Annotated[float, Metric("mean entropy, nats per token")]
     mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
@@ -154,7 +158,6 @@ class Score(System):
 
     name, what = "score", "requests"
     item, settings, record = Item, Settings, Record
-    result, result_title = "mean_logprob", "mean log-probability per token"
     compared = (
         Compared(
             text=(),
