@@ -1,7 +1,6 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -31,21 +30,22 @@ def run_system(
     """Score items, and audit the run.
 
     Args:
-        lm: the model; for a system that needs none its `source`, and None if all is recalled.
+        lm: the model; None for a system that needs none, and if all is recalled.
         items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
         about: entries to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
-        InputError: the model lacks a capability, or is not a `source`.
+        InputError: the model lacks a capability, or the system needs none.
     """
     needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
-    elif not system.needs(settings) and not isinstance(lm, system.source):
-        raise InputError(_wrong_source(system, lm))
-    started = time.perf_counter()
+    elif lm is not None and not system.needs(settings):
+        raise InputError(
+            f"{system.name} computes nothing with a model; give None in place of a scorer"
+        )
     watched = AuditedLM(lm, settings) if needs else lm
     places: dict[str, str] = {}
     for entry, record in scored(system, watched, items, settings):
@@ -56,8 +56,6 @@ def run_system(
         if on_item is not None:
             on_item(record)
     facts, noted, vocabulary = Facts(n_runs=1), {}, None
-    if lm is not None and not needs:
-        facts, noted = Facts(seconds=time.perf_counter() - started, n_runs=1), lm.describe()
     if needs:
         facts = watched.facts()
         effects: Any = effects_of(system, lm, items, settings, facts.boundaries, records)
@@ -71,14 +69,6 @@ def run_system(
     made = provenance.of_run({**noted, **(about or {})})
     records = marked(system, settings, records, facts.noise)
     return Report(system, settings, records, facts, made, vocabulary, places)
-
-
-def _wrong_source(system: System, lm: object) -> str:
-    """Message about a model that a system does not use."""
-    if system.source is type(None):
-        return f"{system.name} computes nothing with a model; give None in place of a scorer"
-    needed = system.source.__name__
-    return f"a source that is {type(lm).__name__}, but {system.name} needs a {needed}"
 
 
 def evaluate(

@@ -109,8 +109,6 @@ class System:
         layout: layout of an output that is one JSON array; None if the output's name decides.
         forms: endings of the files that are taken from a folder.
         aliases: flag without its hyphens -> further spellings, as published.
-        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
-            `describe`, as an `LM` has.
         model_field: field of the items that names the model if --model does not; empty if --model
             is required.
         published_flags: further flags of the published script; None if there are none.
@@ -126,7 +124,6 @@ class System:
     layout: ClassVar[Layout | None] = None
     forms: ClassVar[tuple[str, ...]] = FORMS
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    source: ClassVar[type] = type(None)
     model_field: ClassVar[str] = ""
     published_flags: ClassVar[PublishedFlags | None] = None
     compared: ClassVar[tuple[Compared, ...]] = ()
@@ -158,8 +155,8 @@ class System:
         """Sentences without a full stop that say how the headline is to be read."""
         return ()
 
-    def needs(self, settings: Any) -> tuple[str, ...]:
-        """Capabilities of the model, see `lm.Capabilities`; none if `source` is used.
+    def needs(self, settings: Any) -> tuple[str | type, ...]:
+        """Return the model's capabilities, see `lm.Capabilities`, or its type; empty for no model.
 
         Args:
             settings: None for those of any settings.
