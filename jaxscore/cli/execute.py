@@ -120,7 +120,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             raise
         return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
-    reports = report_files(system, args, settings, output, *setup.inputs)
+    reports = report_files(system, args, output, *setup.inputs)
     files = [output, *reports.paths]
     model_name = _model_name(system, args, items)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
@@ -188,19 +188,17 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
 
 
 def report_files(
-    system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
+    system: System, args: argparse.Namespace, output: Path, *inputs: Path
 ) -> outputs.ReportFiles:
-    """Return the paths of the report, if the system and the settings make one.
+    """Return the paths of the report, if the system makes one.
 
     Raises:
         InputError: --html is given, and no page is made; or as `ReportFiles`.
     """
-    kinds = system.files(settings)
-    if "page" not in kinds and getattr(args, "html", None) is not None:
-        raise InputError(f"--html {args.html}: {system.name} makes no page with these flags")
-    return outputs.ReportFiles(
-        args, *inputs, output=output, has_page="page" in kinds, has_files="markdown" in kinds
-    )
+    has_report = type(system).report is not System.report
+    if not has_report and getattr(args, "html", None) is not None:
+        raise InputError(f"--html {args.html}: {system.name} makes no page; leave it out")
+    return outputs.ReportFiles(args, *inputs, output=output, has_report=has_report)
 
 
 def _model_name(system: System, args: argparse.Namespace, items: Items) -> str | None:

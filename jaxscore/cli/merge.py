@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if remote.address_of(args.output) is not None:
         _check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
-    reports = _report_files(args, listed, system, settings)
+    reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
@@ -303,12 +303,12 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
 
 
 def _report_files(
-    args: argparse.Namespace, listed: Sequence[Any], system: System, settings: Any
+    args: argparse.Namespace, listed: Sequence[Any], system: System
 ) -> outputs.ReportFiles:
     """Files of the report, none of which is a file of a shard."""
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
     taken += listings(args.folder)
-    return execute.report_files(system, args, settings, args.output, *taken)
+    return execute.report_files(system, args, args.output, *taken)
 
 
 def unreadable(

@@ -36,7 +36,6 @@ T = typing.TypeVar("T")
 SHOWN = 60  # characters of an id in a message
 PAGE = "_page"  # field of a record that the page displays, and that no file has
 FORMS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".txt")
-FILES = frozenset({"markdown", "json", "page"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,10 +145,6 @@ class System:
     def report(self, run: "Report") -> "Document | None":
         """The Markdown report and the page, or None."""
         return None
-
-    def files(self, settings: Any) -> frozenset[str]:
-        """Files of the report that a run with these settings writes, of `FILES`."""
-        return FILES if type(self).report is not System.report else frozenset()
 
     def findings(self, run: "Report") -> Sequence[str]:
         """Sentences without a full stop that say how the headline is to be read."""

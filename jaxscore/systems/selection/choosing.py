@@ -19,7 +19,7 @@ from jaxscore.io.items import item_label
 from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import FILES, LenientSystem, Record, Summary
+from jaxscore.shell.system import LenientSystem, Record, Summary
 from jaxscore.systems.selection import Item, confidences, responses
 from jaxscore.systems.selection.answers import (
     FORMS,
@@ -150,9 +150,6 @@ class Selection(LenientSystem):
 
     def needs(self, settings: Any) -> tuple[str, ...]:
         return ()
-
-    def files(self, settings: Any) -> frozenset[str]:
-        return FILES if getattr(settings, "gold", None) is not None else frozenset()
 
     def check(self, items: Items, settings: Any) -> None:
         """Refuse items of which none can be used, or of which none has gold.

@@ -131,15 +131,16 @@ class LivecodeSelect(CodeSelection):
       [{"question_id": "abc301_a", "code_list": ["print(2)"]}]
       An irregular item also has `choice_notes`; with --gold each has `right` and
       `considered`, as in `select`.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds a list of true or
     false for each response, as a run of its code has shown. Items get `right` (null
     without gold); the share of right choices among the first 1, 2, 4, ... N
-    responses is printed next to the first sample's and an oracle's, and is in
-    OUT_report.md, OUT_report.json and, for a browser, OUT_report.html
-    (OUT.report.md where OUT does not end in .json).
+    responses is printed next to the first sample's and an oracle's, and is in the
+    report.
 
     exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
                2 unusable input or no usable item; nothing is written.

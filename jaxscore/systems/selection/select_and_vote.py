@@ -202,16 +202,17 @@ class Select(RankedSelection):
       where none with an answer has a confidence, the first of them, at null. These
       fallbacks are counted apart. A response that is null has no answer; a
       confidence that is null ranks last.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
-    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
-    has a readable answer, there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. If no response has a readable answer,
+    there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -263,17 +264,17 @@ class Vote(RankedSelection):
       Where no response has an answer, the first one is kept, with 0 votes; where
       none with an answer has a confidence, they rank as they stand. These
       fallbacks are counted apart.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -timeS with --time-limit S and -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -timeS with --time-limit S and -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's,
-    an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
-    and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
-    .json). If no response has a readable answer, there is no share, and the exit
-    code is 1.
+    an oracle's and votes of other powers, and is in the report. If no response has
+    a readable answer, there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable

@@ -92,16 +92,17 @@ class UscSelect(Selection):
       answer_form   with --dataset-type close, of an item that is not read as
                     published, as in `select`; null without any answer
       choice_notes, considered   as in `select`
-      Next to OUT is OUT.run.json. The default name has -close with --dataset-type
-      close and -firstN with --limit N.
+      Next to OUT are OUT.run.json and the report: OUT_report.md, OUT_report.json
+      and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
+      .json). The default name has -close with --dataset-type close and -firstN with
+      --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
-    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
-    has a readable answer, there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. If no response has a readable answer,
+    there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
