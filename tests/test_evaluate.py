@@ -12,6 +12,7 @@ from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.evaluate import compare
 from jaxscore.io.json_output import json_text
+from jaxscore.shell.system import id_field
 from jaxscore.systems import SYSTEMS, declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
@@ -342,6 +343,7 @@ def test_every_system_is_there():
         declared = declaration(name)
         assert declared.name == name
         assert dataclasses.is_dataclass(declared.settings)
+        assert id_field(declared) in (None, "id", "line", "context", "index")
 
 
 OUTPUTS = [{"model_input": "1 + 1 =", "output": [" 2", " three"]},
