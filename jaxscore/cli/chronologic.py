@@ -27,6 +27,7 @@ from jaxscore.io.run_files import RunFile
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import read_file
 from jaxscore.shell.report import Report
+from jaxscore.shell.system import item_fields
 from jaxscore.systems.chronologic import SYSTEM
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
@@ -116,7 +117,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     setattr(questions, TAKES_ONE, True)
     settings_flags.add(parser, SYSTEM.settings)
     model_flags.add_limit_flag(parser, SYSTEM.what)
-    settings_flags.add_columns(parser, SYSTEM.item_fields)
+    settings_flags.add_columns(parser, item_fields(SYSTEM))
     parser.add_argument(
         "--output-dir",
         type=Path,
@@ -187,7 +188,7 @@ def _run_file(args: argparse.Namespace) -> int:
     if args.output_dir is not None:
         streams.refuse_stream(args.output_dir, "--output-dir")
     setup = execute.Setup(SYSTEM, args, args.input)
-    columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
+    columns = settings_flags.parse_columns(args.column, item_fields(SYSTEM))
     items = read_file(SYSTEM, args.input, setup.settings, columns=columns, limit=args.limit)
     folder = args.output_dir or args.input.parent
     run_files.check_writable_folder(folder)

@@ -32,7 +32,7 @@ from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, item_fields, table_columns
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
@@ -105,7 +105,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     beside = args.part.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
     settings, files_read = setup.settings, setup.files_read
-    renamed = settings_flags.parse_columns(args.column, system.item_fields)
+    renamed = settings_flags.parse_columns(args.column, item_fields(system))
     try:
         items = read_file(
             system,
@@ -120,7 +120,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             raise
         return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
-    reports = report_files(system, args, settings, output, *setup.inputs)
+    reports = report_files(system, args, output, *setup.inputs)
     files = [output, *reports.paths]
     model_name = _model_name(system, args, items)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
@@ -179,26 +179,26 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     """
     if system.layout is None:
         return args.output
-    ending = system.ending(items, settings)
+    _, _, ending, ending_of = system.layout
+    if ending_of is not None:
+        ending = ending_of(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     return settings_flags.array_path(args, ending)
 
 
 def report_files(
-    system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
+    system: System, args: argparse.Namespace, output: Path, *inputs: Path
 ) -> outputs.ReportFiles:
-    """Return the paths of the report, if the system and the settings make one.
+    """Return the paths of the report, if the system makes one.
 
     Raises:
         InputError: --html is given, and no page is made; or as `ReportFiles`.
     """
-    kinds = system.files(settings)
-    if "page" not in kinds and getattr(args, "html", None) is not None:
-        raise InputError(f"--html {args.html}: {system.name} makes no page with these flags")
-    return outputs.ReportFiles(
-        args, *inputs, output=output, has_page="page" in kinds, has_files="markdown" in kinds
-    )
+    has_report = type(system).report is not System.report
+    if not has_report and getattr(args, "html", None) is not None:
+        raise InputError(f"--html {args.html}: {system.name} makes no page; leave it out")
+    return outputs.ReportFiles(args, *inputs, output=output, has_report=has_report)
 
 
 def _model_name(system: System, args: argparse.Namespace, items: Items) -> str | None:
@@ -241,7 +241,7 @@ def scratch(output: Path) -> Iterator[Records]:
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
     """Columns of a table -> their types."""
-    return system.columns(settings) | ({"id": "string"} if has_text_ids else {})
+    return table_columns(system, settings) | ({"id": "string"} if has_text_ids else {})
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
@@ -276,7 +276,7 @@ def write_records(
         for line in report.records.lines():
             file.buffer.write(line)
         return
-    fields = system.item_fields
+    fields = item_fields(system)
     with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
         for record in report.records:
             write(record)

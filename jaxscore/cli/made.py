@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.io import run_files
 from jaxscore.models.weights.folder import resolve
-from jaxscore.systems import declaration
-from jaxscore.version import NUMBERS
+from jaxscore.version import NUMBERS, RECORDS
 
 MADE = "made"  # field of a manifest
 OF_THE_DEVICE = frozenset({"platform", "device_kind", "shards"})  # facts that move last bits alone
@@ -42,7 +41,7 @@ def made_of(
         "command": args.command,
         "flags": {k: v for k, v in decisive.items() if k not in run_files.OF_THE_RUN},
         "files": dict(files),
-        "records": declaration(args.command).version,
+        "records": RECORDS,
         "numbers": NUMBERS,
         **dict.fromkeys(OF_THE_MODEL),
     }

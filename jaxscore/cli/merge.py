@@ -45,7 +45,7 @@ from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
-from jaxscore.shell.system import Record, System
+from jaxscore.shell.system import Record, System, table_columns
 from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if remote.address_of(args.output) is not None:
         _check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
-    reports = _report_files(args, listed, system, settings)
+    reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
@@ -264,7 +264,7 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
     elif execute.takes_lines(system, path):
         yield from (record for _, record in read_jsonl_records(path))
     else:
-        types = system.columns(settings)
+        types = table_columns(system, settings)
         rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
             # The writer's own column is the last; next to a user's table there is none.
@@ -289,7 +289,7 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
     system = report.declared
     marks = [] if report.facts.noise is None else marked_decisions(system)
     names = [str(decision.within) for _, decision in marks]
-    types = system.columns(report.chosen)
+    types = table_columns(system, report.chosen)
     left = iter(report.records)
     metadata = None if are_made_alike(shards) else METADATA
     with opened_table(file, shards, without=metadata) as (batches, write):
@@ -303,12 +303,12 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
 
 
 def _report_files(
-    args: argparse.Namespace, listed: Sequence[Any], system: System, settings: Any
+    args: argparse.Namespace, listed: Sequence[Any], system: System
 ) -> outputs.ReportFiles:
     """Files of the report, none of which is a file of a shard."""
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
     taken += listings(args.folder)
-    return execute.report_files(system, args, settings, args.output, *taken)
+    return execute.report_files(system, args, args.output, *taken)
 
 
 def unreadable(

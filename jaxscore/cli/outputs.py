@@ -159,7 +159,6 @@ class ReportFiles:
 
     Attributes:
         paths: Markdown, JSON, and the page unless --no-html is given.
-        has_page: whether the page is written.
     """
 
     def __init__(
@@ -167,15 +166,13 @@ class ReportFiles:
         args: argparse.Namespace,
         *inputs: Path | None,
         output: Path | None = None,
-        has_page: bool = True,
-        has_files: bool = True,
+        has_report: bool = True,
         has_records: bool = True,
     ) -> None:
         """Args:
             inputs: files that the run reads.
             output: None for --output.
-            has_page: whether there is a page, unless --no-html is given.
-            has_files: whether there are Markdown and JSON.
+            has_report: False if none of the three is written.
             has_records: whether the output has records; otherwise the JSON goes to an output that
                 is a stream.
 
@@ -185,10 +182,9 @@ class ReportFiles:
         output = output or args.output
         markdown, data = report_paths(output)
         data = data if has_records or not is_stream(output) else output
-        self._markdown, self._data = (markdown, data) if has_files else (NOWHERE, NOWHERE)
-        self._pages = page_paths(args, markdown, *inputs) if has_page else []
-        self.has_page = bool(self._pages)
-        self.paths = [*([markdown, data] if has_files else []), *self._pages]
+        self._markdown, self._data = (markdown, data) if has_report else (NOWHERE, NOWHERE)
+        self._pages = page_paths(args, markdown, *inputs) if has_report else []
+        self.paths = [markdown, data, *self._pages] if has_report else []
         check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager

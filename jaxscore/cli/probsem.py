@@ -33,7 +33,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
 from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
-from jaxscore.systems.probsem.suite import load, suite_files
+from jaxscore.systems.probsem.suite import load, prompt_files, suite_files
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -73,7 +73,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     system_command.add_api_base(parser)
     model_flags.add_model_flags(parser, settings=SYSTEM.settings)
-    shards.add_flags(parser, functools.partial(execute.run, SYSTEM))
+    shards.add_flags(parser, functools.partial(execute.run, SYSTEM), prompt_files)
     parser.set_defaults(run=run, is_array=True, column=())
 
 

@@ -49,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     shard = Finished(args.file.name, args.file, manifest)
     system = merge.system_of(shard)
     settings = merge.settings_of(shard, system)
-    reports = execute.report_files(system, args, settings, args.file)
+    reports = execute.report_files(system, args, args.file)
     if not reports.paths:
-        raise InputError(f"{args.file}: {system.name} writes no report with the flags of that run")
+        raise InputError(f"{args.file}: {system.name} writes no report")
     with execute.scratch(args.file) as records:
         with verified(shard) as path:
             merge.add_records(records, path, system, settings)

@@ -20,8 +20,9 @@ import numpy as np
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
 from jaxscore.shell.settings import SettingField, fields_of
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
+from jaxscore.version import RECORDS
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.
@@ -100,7 +101,7 @@ def _item(system: System) -> dict[str, Any]:
     """An input object. Other fields are allowed: the record repeats them."""
     is_typed_dict = typing.is_typeddict(system.item)
     schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
-    if system.has_ids:
+    if id_field(system) == "id":
         schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
     return schema
 
@@ -138,7 +139,7 @@ def _record(system: System) -> dict[str, Any]:
     schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
     for schema in schemas:
         schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
-    title = f"record of {system.name}, version {system.version}"
+    title = f"record of {system.name}, version {RECORDS}"
     return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
 
 

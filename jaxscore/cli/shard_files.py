@@ -22,7 +22,6 @@ from jaxscore.io.run_files import MANIFEST, manifest_path
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
-from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
 LISTING = "_shards-"  # start of the names of lists in the output folder: input -> its output
@@ -39,7 +38,7 @@ class Shard(NamedTuple):
     Attributes:
         name: below the folder of all inputs.
         identity: size and version, see `identity_of`.
-        beside: file of the same folder that is read with it, see `System.beside`.
+        beside: file of the same folder that is read with it, see `shards.add_flags`.
     """
 
     source: Path
@@ -76,12 +75,13 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
                 "one of them, or give them to two runs with an --output each"
             )
         shard = Shard(source, name, output, identity or identity_of(source))
-        yield with_beside(shard, system)
+        yield with_beside(args, shard)
 
 
-def with_beside(shard: Shard, system: System) -> Shard:
+def with_beside(args: argparse.Namespace, shard: Shard) -> Shard:
     """A shard with the file that is read with it, and with its digest in the identity."""
-    for name in system.companions(shard.source.name):
+    names = () if args.companions is None else args.companions(shard.source.name)
+    for name in names:
         beside = _sibling(shard.source, name)
         if (data := read_bytes(beside)) is not None:
             digest = hashlib.sha256(data).hexdigest()

@@ -32,6 +32,7 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.errors import InputError
 from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.io.items import SEVERAL
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
 from jaxscore.io.run_files import manifest_path
@@ -40,6 +41,7 @@ from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
 Command = Callable[[argparse.Namespace], int]
+Companions = Callable[[str], Sequence[str]]
 DESCRIPTION = """\
 --output FOLDER/ with a slash, also s3://bucket/FOLDER/: one output per input,
 with its manifest. The same command skips finished ones, and exits with 1 if
@@ -99,11 +101,14 @@ class Outcome(NamedTuple):
     problem: str | None = None
 
 
-def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, command: Command, companions: Companions | None = None
+) -> None:
     """Declare the flags of many files, and let --input and --output be addresses.
 
     Args:
         command: runs on one file.
+        companions: names that a file may have that is read with an input, from the input's name.
     """
     group = parser.add_argument_group("many files", DESCRIPTION)
     group.add_argument(
@@ -132,7 +137,7 @@ def add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
         help="with --engine ray: models that are loaded (default: one per accelerator, or one per "
         "--mesh; without accelerators one per node)",
     )
-    parser.set_defaults(run_file=command, **{REMOTE: ("input", "output")})
+    parser.set_defaults(run_file=command, companions=companions, **{REMOTE: ("input", "output")})
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -172,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
             f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
             "this one is read from a temporary copy; give --output FILE"
         )
-    shard = with_beside(Shard(given[0], "", args.output, None), declaration(args.command))
+    shard = with_beside(args, Shard(given[0], "", args.output, None))
     if remote.address_of(shard.source) is not None:
         check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
@@ -190,18 +195,11 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     """Refuse folders without the slash that makes shards of their files, before anything is read.
 
     Raises:
-        InputError: the input is a folder that is not read as a whole, or the output is a folder or
-            an address that is only read.
+        InputError: the input is a folder in a store, or the output is a folder or an address that
+            is only read.
     """
-    if remote.address_of(source) is not None:
-        is_folder = isinstance(source, Folder)
-    else:
-        is_folder = source.is_dir() and not declaration(args.command).takes_folder(source)
-    if is_folder:
-        raise InputError(
-            f"--input {remote.displayed(source)}: found a folder, whose files give one output "
-            "each; give --output FOLDER/ with a slash, then jaxscore merge FOLDER/"
-        )
+    if remote.address_of(source) is not None and isinstance(source, Folder):
+        raise InputError(f"--input {remote.displayed(source)}: {SEVERAL}")
     if args.output is None:
         return
     if remote.address_of(args.output) is not None:
@@ -347,7 +345,7 @@ def score_shard(
     """
     if remote.address_of(shard.source) is None:  # hours may have passed since it was listed
         shard = shard._replace(identity=identity_of(shard.source))
-        shard = with_beside(shard, declaration(args.command))
+        shard = with_beside(args, shard)
     part.prefix, part.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
     try:

@@ -10,7 +10,7 @@ from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
 from jaxscore.shell.prompts import PromptSettings
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, item_fields
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
@@ -69,10 +69,10 @@ def add(system: System, subparsers: Any) -> None:
     parser = subparsers.add_parser(system.name, description=f"{help}\n")
     layout = system.layout
     if layout is not None and layout.ending:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields, "--input-file")
+        settings_flags.add_input(parser, f"{system.what}:", item_fields(system), "--input-file")
         settings_flags.add_array_output(parser, layout.ending)
     else:
-        settings_flags.add_input(parser, f"{system.what}:", system.item_fields)
+        settings_flags.add_input(parser, f"{system.what}:", item_fields(system))
         settings_flags.add_output(parser, "results", is_array=layout is not None)
     model_flags.add_limit_flag(parser, system.what, *system.aliases.get("limit", ()))
     settings_flags.add(parser, system.settings)

@@ -30,6 +30,10 @@ from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, r
 NOTHING: Mapping[str, str] = {}
 NAME_FIELDS = ("question_id", "id", "session_id")
 LENIENT = json.JSONDecoder()  # with NaN and infinities
+SEVERAL = (
+    "found a folder, whose files give one output each; give --output FOLDER/ with a slash, then "
+    "jaxscore merge FOLDER/"
+)
 
 
 class Row(NamedTuple):
@@ -66,8 +70,9 @@ def read_rows(
 
 
 def _rows(path: Path, lists: Collection[str]) -> Iterator[Row]:
+    check_not_folder(path)
     kind = form_of(path)
-    if path.is_dir() and is_dataset(path):
+    if path.is_dir():
         yield from _numbered(path, read_dataset(path), lists)
     elif kind in DELIMITERS:
         for number, item in read_csv(path):
@@ -80,6 +85,16 @@ def _rows(path: Path, lists: Collection[str]) -> Iterator[Row]:
     else:
         for number, item in read_jsonl(path):
             yield Row(number, f"{path}:{number}", item)
+
+
+def check_not_folder(path: Path) -> None:
+    """Check that an input is a file, or a folder that is a data set.
+
+    Raises:
+        InputError: it is another folder, whose files are inputs.
+    """
+    if path.is_dir() and not is_dataset(path):
+        raise InputError(f"{path}: {SEVERAL}")
 
 
 def _is_array(path: Path) -> bool:
@@ -170,6 +185,7 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
         InputError: the file cannot be read, has another format, or has no item; an item is no
             object; a column has values that JSON lacks.
     """
+    check_not_folder(path)
     kind = form_of(path)
     if kind == ".parquet":
         items = [_with_lenient_lists(row, list_fields) for row in read_parquet(path)]

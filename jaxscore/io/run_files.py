@@ -23,6 +23,7 @@ LONGEST = 120  # most bytes of a model's name in a file name, which may have 255
 NO_FLAGS = {
     "run",
     "run_file",
+    "companions",
     "words",
     "published",
     "command",

@@ -23,7 +23,7 @@ from jaxscore.lm import LM, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
-from jaxscore.shell.system import Aside, Record, System, units
+from jaxscore.shell.system import Aside, Record, System, result_of, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
@@ -363,7 +363,8 @@ def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
 
 def _results(system: System, record: Record) -> list[float | None]:
     """The result of each unit of a record, whose infinities may be text."""
-    values = [unit.get(system.result) for unit in units(system, record)]
+    field, _ = result_of(system)
+    values = [unit.get(field) for unit in units(system, record)]
     return [float(value) if isinstance(value, str) else value for value in values]
 
 

@@ -63,6 +63,17 @@ class Decision:
     spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
 
 
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Metadata of the number that a system is about; audits report its mean.
+
+    Attributes:
+        title: its displayed name, such as "accuracy".
+    """
+
+    title: str
+
+
 class Place:
     """Metadata of a field with the record's place in the output, from 0."""
 

@@ -16,7 +16,7 @@ from jaxscore.shell.records import Records, View
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
-from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, units
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -117,7 +117,7 @@ class Report(Rendered):
     def findings(self) -> list[str]:
         """Sentences that say how the headline is to be read."""
         own = list(self.declared.findings(self))
-        effect, title = self.facts.blank, self.declared.result_title
+        effect, (_, title) = self.facts.blank, result_of(self.declared)
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
@@ -186,7 +186,8 @@ class Report(Rendered):
         effect = self.facts.boundary
         if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
-            sampled = f"{self.declared.result_title} over {effect.n_items} {self._unit_name}"
+            _, title = result_of(self.declared)
+            sampled = f"{title} over {effect.n_items} {self._unit_name}"
             lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")
         return lines
 
@@ -210,8 +211,9 @@ class Report(Rendered):
         return names[0] if names else self.declared.what
 
     def _effect(self, effect: Effect) -> dict[str, Any]:
-        numbers = {"n": effect.n_items, **effect.means}
-        return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
+        _, title = result_of(self.declared)
+        results = {title: {"n": effect.n_items, **effect.means}}
+        return {"what": self._unit_name, "results": results}
 
     def _counted(self) -> dict[str, dict[str, float]]:
         """Counts whose names have a dot, as objects."""

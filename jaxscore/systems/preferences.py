@@ -25,7 +25,6 @@ from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.shell.fields import Metric
-from jaxscore.shell.items import Entry
 from jaxscore.shell.settings import Settings as BaseSettings
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary, System, failed
@@ -381,10 +380,6 @@ class Preferences(System):
                     if getattr(scored, name):
                         lm.warnings[sentence] += 1
                 yield _record(item, scored)
-
-    def unusable(self, entry: Entry) -> dict[str, Any]:
-        """The record has the object's other fields, so that no line of the input is lost."""
-        return {**super().unusable(entry), **entry.given}
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """The mean margin over the scored pairs."""

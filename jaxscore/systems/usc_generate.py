@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import named, read_lenient_rows
+from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.local_path import local_path
 from jaxscore.shell.fields import PublishedFlags
-from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.items import Entry
 from jaxscore.shell.settings import setting
-from jaxscore.shell.system import Layout, Summary
+from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
 from jaxscore.text import chat_template
@@ -188,7 +188,7 @@ def _check_data_name(args: argparse.Namespace) -> None:
     args.input = [path]
 
 
-class UscGenerate(GeneratingSystem):
+class UscGenerate(LenientSystem, GeneratingSystem):
     """Show a model several of its responses to a question and ask which is the most
     consistent (universal self-consistency, arXiv 2311.17311).
 
@@ -234,14 +234,13 @@ class UscGenerate(GeneratingSystem):
 
     name = "usc-generate"
     item, settings, record = Item, Settings, Record
-    layout = Layout(is_ascii=True, ending="-consistency-N")
-    read = staticmethod(read_lenient_rows)
+    layout = Layout(
+        is_ascii=True,
+        ending="-consistency-N",
+        ending_of=lambda _, settings: f"-consistency-{settings.n}",
+    )
     published_flags = PublishedFlags(_add_data_name, _check_data_name)
     texts_per_slot = 4
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        """See `System.ending`."""
-        return f"-consistency-{settings.n}"
 
     def prompt(self, entry: Entry, settings: Settings) -> Prompt:
         """See `GeneratingSystem.prompt`."""

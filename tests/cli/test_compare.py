@@ -8,6 +8,7 @@ import pytest
 import jaxscore
 from jaxscore.cli import compare
 from jaxscore.io.records import ParquetWriter
+from jaxscore.shell.system import table_columns
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.compare.open_run import comparisons_of
 from jaxscore.systems.score import SYSTEM as SCORE
@@ -309,7 +310,7 @@ def test_numbers_of_a_tables_rows(run, tmp_path):
     """The rows of a .parquet file are the lines of a .jsonl file."""
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, SCORE.columns(SCORE.settings())) as table,
+        ParquetWriter(file, table_columns(SCORE, SCORE.settings())) as table,
     ):
         for one in lines(1.0):
             table.write({**one, "tokens": ["a"], "logprob": [-1.0]})
@@ -354,7 +355,7 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, CHOOSE.columns(CHOOSE.settings())) as table,
+        ParquetWriter(file, table_columns(CHOOSE, CHOOSE.settings())) as table,
     ):
         for one in items:
             table.write(one)

@@ -530,7 +530,7 @@ def test_shards_that_name_different_models_are_scored_by_their_own(run, tmp_path
 def names_of(source, output, *, is_array=False):
     """Names of the shards -> their outputs' names, without a run."""
     places = {"output": remote.stage(str(output)), "is_array": is_array}
-    args = argparse.Namespace(command="score", **places)
+    args = argparse.Namespace(command="score", companions=None, **places)
     sources = source if isinstance(source, list) else [source]
     found = shard_files.shards_of(args, [remote.stage(str(path)) for path in sources])
     return {shard.name: shard.output.name for shard in found}

@@ -14,10 +14,13 @@ from jaxscore.io.json_input import read_jsonl_records
 from jaxscore.io.json_output import json_line
 from jaxscore.io.records import ParquetWriter
 from jaxscore.io.tables import read_parquet_records
+from jaxscore.shell.system import table_columns
 from jaxscore.systems.score import SYSTEM, Settings
 
-NUMBERS = SYSTEM.columns(Settings(summary_only=True))
-ARRAYS = {name: kind for name, kind in SYSTEM.columns(Settings()).items() if name not in NUMBERS}
+NUMBERS = table_columns(SYSTEM, Settings(summary_only=True))
+ARRAYS = {
+    name: kind for name, kind in table_columns(SYSTEM, Settings()).items() if name not in NUMBERS
+}
 
 
 def scored(k, **more):

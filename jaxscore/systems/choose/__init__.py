@@ -22,7 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Compared, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, setting
@@ -196,6 +196,7 @@ class Record(TypedDict, total=False):
             "the option chosen by log-probability is right", True, STATISTIC, None,
             _right_from_wrong, "acc_within_noise",
         ),
+        Result("accuracy"),
     ]  # fmt: skip
     acc_norm: Annotated[
         bool, Decision("the option chosen by log-probability per byte is right", is_right=True)
@@ -400,7 +401,6 @@ class Choose(System):
 
     name = "choose"
     item, settings, record = Item, Settings, Record
-    result, result_title = "acc", "accuracy"
     compared = (
         Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),
     )

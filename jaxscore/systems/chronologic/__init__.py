@@ -433,8 +433,6 @@ class Chronologic(System):
     name = "chronologic"
     what = "questions"
     item, settings, record = Question, Settings, Record
-    id_field = "line"
-    result, result_title = "brier", "mean Brier score"
     layout = Layout(is_ascii=False, repeats=False)
     compared = (
         Compared(
@@ -468,20 +466,10 @@ class Chronologic(System):
         return ("generates", "labels") if is_quiz else ("scores",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
         """See `System.read`; messages name a question by its text too."""
-        return map(_labelled, super().read(path, columns, lists))
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """See `System.rows_of`."""
-        return map(_labelled, super().rows_of(objects))
-
-    def example(self, item: Question, where: str) -> Question:
-        """Return a question with a right answer, which prompts show with it."""
-        if not any(item.is_right):
-            raise InputError(f"{where}: no answer has probability 1, so none can be shown as right")
-        return item
+        return map(_labelled, super().read(source, columns, lists))
 
     def check(self, items: Items, settings: Settings) -> None:
         """Draw questions in the mode "sample".

@@ -13,8 +13,8 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Decision, Metric
-from jaxscore.shell.prompts import PLAIN, Prompting
+from jaxscore.shell.fields import Decision, Metric, Result
+from jaxscore.shell.prompts import PLAIN, ExampleItem, Prompting
 from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -29,7 +29,7 @@ SEPARATOR = " "  # published, between `ANSWER:` and an answer; part of the conte
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(ExampleItem):
     """A question with its answers.
 
     Attributes:
@@ -84,6 +84,11 @@ class Question:
     def is_right(self) -> list[bool]:
         """Whether each answer has truth 1, so that naming it is right."""
         return right_answers(self.answer_probabilities)
+
+    def check_example(self) -> None:
+        """Check that there is a right answer to show."""
+        if not any(self.is_right):
+            raise InputError("no answer has probability 1, so none can be shown as right")
 
     def context(self, metadata: bool = True) -> str:
         """The text before an answer, to the letter of the published script."""
@@ -154,7 +159,7 @@ class AnswerRecord(TypedDict, total=False):
         ),
     ]  # fmt: skip
     n_tokens: list[int]
-    brier: Annotated[float, Metric("Brier score of a question")]
+    brier: Annotated[float, Metric("Brier score of a question"), Result("mean Brier score")]
     uniform_brier: float
     top_correct: Annotated[
         bool | None,

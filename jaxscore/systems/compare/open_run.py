@@ -33,6 +33,7 @@ from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.systems.compare.columns import Run, collect, units
 from jaxscore.systems.compare.units import Comparison, shown
+from jaxscore.version import RECORDS
 
 NAMED = 8  # fields in a message
 SEARCHED = 1000  # records in which one that did not fail is looked for
@@ -177,10 +178,10 @@ def _check_version(comparison: Comparison, manifest: Mapping[str, Any] | None, p
         InputError: the manifest names another version.
     """
     made = {} if manifest is None else manifest.get("made") or {}
-    version = made.get("records", 1) if manifest is not None else comparison.version
-    if version != comparison.version:
+    version = made.get("records", 1) if manifest is not None else RECORDS
+    if version != RECORDS:
         raise InputError(
-            f"{path}: its records have version {version}, expected version {comparison.version} "
+            f"{path}: its records have version {version}, expected version {RECORDS} "
             f"of {comparison.name}; run the command again"
         )
 

@@ -70,18 +70,16 @@ class Comparison:
         compared: what the system declares of them.
         name: of the runs, as displayed and in the report.
         what: the units, in the plural.
-        version: of the records.
         metrics, decisions: name -> (field, metadata), in the order of the report.
     """
 
     def __init__(self, system: Any, compared: Compared) -> None:
         """Args:
-        system: what declares it; only `name`, `what`, `version` and `record` are read.
+        system: what declares it; only `name`, `what` and `record` are read.
         """
         self.compared = compared
         self.name = compared.name_of_runs or system.name
         self.what = compared.what or system.what
-        self.version = system.version
         record = compared.record or system.record
         unit = _part_type(record, compared.parts) if compared.parts else record
         metrics = _by_name(metadata_of(unit, Metric))

@@ -23,9 +23,9 @@ from jaxscore.io.json_input import read_lines
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Compared, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN, Items
-from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
+from jaxscore.shell.prompts import AnswerSettings, Example, ExampleItem, Prompting
 from jaxscore.shell.records import View
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import FileFlag, IntervalSettings, setting
@@ -47,7 +47,7 @@ COLUMNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
+class Item(ExampleItem):
     """A question with its paths, each a list of entities and relations."""
 
     question: str
@@ -60,6 +60,11 @@ class Item:
                 raise InputError(
                     f'field "paths", entry {k}: expected a list of strings, found {str(path)[:60]}'
                 )
+
+    def check_example(self) -> None:
+        """Check that there is a path to show, the first one that is not empty."""
+        if not any(self.paths):
+            raise InputError("no path that is not empty, whose last entity is the answer")
 
 
 def read_system_prompts(path: Path) -> list[str]:
@@ -165,6 +170,7 @@ class PathRecord(TypedDict, total=False):
             within="within_noise",
             spread="mean_logprob",
         ),
+        Result("mean improvement"),
     ]
     relative_improvement: Annotated[float | None, Metric("relative improvement")]
     prompt_results: list[dict[str, Any]]
@@ -219,7 +225,7 @@ class Paths(System):
 
     name = "paths"
     item, settings, record = Item, Settings, Record
-    parts, result, result_title = "path_evaluations", "absolute_improvement", "mean improvement"
+    parts = "path_evaluations"
     layout = Layout(is_ascii=False, repeats=False)
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"limit": ("--max-samples",)}
     compared = (
@@ -233,12 +239,6 @@ class Paths(System):
             fixed=("boundary", "answer_separator"),
         ),
     )
-
-    def example(self, item: Item, where: str) -> Item:
-        """Check an example: prompts show its first path that is not empty."""
-        if not any(item.paths):
-            raise InputError(f"{where}: no path that is not empty, whose last entity is the answer")
-        return item
 
     def check(self, items: Items, settings: Settings) -> None:
         """Refuse an unusable item, and items without a path."""

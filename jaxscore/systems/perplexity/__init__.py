@@ -1,7 +1,7 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -258,13 +258,21 @@ class Perplexity(System):
         return ("is_local",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """Rows of a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
+        """Read a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
+
+        Objects from Python may be the texts alone.
 
         Raises:
             InputError: the files cannot be read, or hold nothing.
         """
+        if not isinstance(source, Path):
+            for row in super().read(source):
+                is_object = isinstance(row.item, Mapping)
+                yield row if is_object else row._replace(item={"text": row.item})
+            return
+        path = source
         is_folder = path.is_dir() and not is_dataset(path)
         if not is_folder and form_of(path) != ".txt":
             try:
@@ -285,15 +293,6 @@ class Perplexity(System):
         for number, file in enumerate(files, start=1):
             check_regular(file)
             yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
-
-    def takes_folder(self, path: Path) -> bool:
-        """Return True: a folder has texts, or a data set."""
-        return True
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """Documents as objects, or their texts alone."""
-        for row in super().rows_of(objects):
-            yield row if isinstance(row.item, Mapping) else row._replace(item={"text": row.item})
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score every token of each document once, in windows.

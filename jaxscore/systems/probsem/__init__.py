@@ -17,20 +17,14 @@ from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Compared, Decision, Metric, Result
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
-from jaxscore.systems.probsem.suite import (
-    NO_ANSWER,
-    Context,
-    prompt_files,
-    read_suite,
-    read_suite_file,
-)
+from jaxscore.systems.probsem.suite import NO_ANSWER, Context, read_suite, read_suite_file
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
@@ -184,7 +178,7 @@ class Record(TypedDict, total=False):
         ),
     ]
     n_tokens: list[int]
-    passed: bool | None
+    passed: Annotated[bool | None, Result("accuracy")]
     within_noise: bool
 
 
@@ -353,8 +347,6 @@ class ProbSem(System):
     name = "probsem"
     what = "contexts"
     item, settings, record = Context, Settings, Record
-    id_field = "context"
-    result, result_title = "passed", "accuracy"
     layout = Layout(is_ascii=False, repeats=False)
     forms = (".json",)
     compared = (
@@ -375,24 +367,11 @@ class ProbSem(System):
     )
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The contexts of a suite's file, with its prompt."""
-        return read_suite_file(path).rows()
-
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """The contexts of a suite."""
-        return read_suite(objects).rows()
-
-    def companions(self, name: str) -> Sequence[str]:
-        """Names that the prompt's file of a suite may have."""
-        return prompt_files(name)
-
-    def example(self, item: Context, where: str) -> Context:
-        """Return a context with the query that is expected."""
-        if item.expected == NO_ANSWER:
-            raise InputError(f"{where}: expected is {NO_ANSWER}, so no query can be shown as right")
-        return item
+        """Read the contexts of a suite, or of its file with its prompt."""
+        is_file = isinstance(source, Path)
+        return (read_suite_file(source) if is_file else read_suite(source)).rows()
 
     def check(self, items: Items, settings: Settings) -> None:
         """See `System.check`.

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.io.items import Row
+from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.shell.items import Entry, Items, read_entry
@@ -135,13 +135,14 @@ class RecordSystem(System):
     """A system whose items are the records of a benchmark."""
 
     what = "records"
-    id_field = "index"
     item: ClassVar[type] = Item
     record: ClassVar[type] = RecordBase
 
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """See `System.rows_of`; objects are rows, or `Records`."""
-        records = read(objects)
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """See `System.read`; objects are rows, or `Records`."""
+        records = read(source)
         prefix = records.where and f"{records.where}: "
         for index, row in enumerate(records.rows):
             name = row_name(index, row.get("q_id") if isinstance(row, dict) else None)
@@ -154,9 +155,7 @@ class RecordSystem(System):
 
     def entries(self, objects: Any) -> list[Entry]:
         """The rows as entries, the unusable ones included."""
-        return [
-            read_entry(self, row.item, row.number, row.where, ()) for row in self.rows_of(objects)
-        ]
+        return [read_entry(self, row.item, row.number, row.where, ()) for row in self.read(objects)]
 
 
 RESPONSES = RecordSystem()

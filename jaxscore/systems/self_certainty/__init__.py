@@ -20,7 +20,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
+from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
@@ -30,7 +30,7 @@ from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, setting
-from jaxscore.shell.system import FILES, Layout, Summary, System
+from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
@@ -325,7 +325,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     return [*table, *form_lines(quality)]
 
 
-class SelfCertainty(System):
+class SelfCertainty(LenientSystem):
     """How certain was the model of each of its outputs? The self-certainty is the mean
     of KL(uniform || prediction) over an output's tokens, in nats per token:
     -1/(nV) sum log(V p(j | x, y<i)).
@@ -350,8 +350,9 @@ class SelfCertainty(System):
                            `noise`: how far, in nats, rounding moves a confidence.
                            `select` and `vote` mark what that could change.
       Next to OUT are OUT.run.json: how it was made, and how many outputs failed;
-      and OUT_report.html, a page for a browser: charts, and each item's outputs,
-      the most certain first.
+      a readable report, OUT_report.md, its numbers, OUT_report.json (OUT.report.md
+      where OUT does not end in .json), and OUT_report.html, a page for a browser:
+      charts, and each item's outputs, the most certain first.
 
     --gold FIELD reports how well four confidences find the right outputs:
     self-certainty, negative mean entropy, mean log-probability and negative
@@ -362,8 +363,7 @@ class SelfCertainty(System):
                            item that is not read as published
       mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
       AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
-      among the most confident of N are in OUT_report.md and OUT_report.json
-      (OUT.report.md where OUT does not end in .json). If no output has a readable
+      among the most confident of N are in the report. If no output has a readable
       answer, `right` is null, no AUROC is reported, and the exit code is 1.
 
     The same command continues an interrupted run from its journal. It also
@@ -382,8 +382,6 @@ class SelfCertainty(System):
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
     model_field = "generator"
-    has_ids = False  # the records are made here, whole
-    read = staticmethod(read_lenient_rows)
     compared = (
         Compared(
             signature=("confidence_list",),
@@ -398,10 +396,6 @@ class SelfCertainty(System):
     def needs(self, settings: Any) -> tuple[str, ...]:
         """See `System.needs`."""
         return ("is_local", "scores", "has_distribution")
-
-    def files(self, settings: Settings) -> frozenset[str]:
-        """The page, and with gold the other files of the report."""
-        return FILES if settings.gold is not None else frozenset({"page"})
 
     def check(self, items: Items, settings: Settings) -> None:
         """Refuse items without an output list, and without gold if it is requested."""
