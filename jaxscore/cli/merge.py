@@ -31,13 +31,19 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files
+from jaxscore.io import remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import read_array, read_jsonl_records
-from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED, read_manifest
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    REMEDY,
+    UNVERIFIED,
+    manifest_path,
+    read_manifest,
+    remove_manifest,
+)
 from jaxscore.io.records import METADATA, make_column, parse_cell
-from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import form_of, is_stream, open_binary
 from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
 from jaxscore.io.upload import Upload
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 _ = report.found, report.decisions
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
-            run_files.remove_manifest(args.output)
+            remove_manifest(args.output)
     first = _with_model(shards).manifest
     facts = {
         **{name: first[name] for name in ("machine", "model") if name in first},

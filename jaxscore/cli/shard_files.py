@@ -17,8 +17,7 @@ from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder, check_inside, check_name
-from jaxscore.io.manifest import output_difference, read_manifest
-from jaxscore.io.run_files import MANIFEST, manifest_path
+from jaxscore.io.manifest import MANIFEST, manifest_path, output_difference, read_manifest
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed

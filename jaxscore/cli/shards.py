@@ -31,10 +31,9 @@ from jaxscore.cli.shard_files import (
     write_listing,
 )
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
-from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.manifest import OUTPUTS, UNVERIFIED, file_digest, manifest_path
 from jaxscore.journal.files import JournalHeld, add_rows, default_path
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
@@ -318,7 +317,7 @@ def _check_beside(shard: Shard, source: Path) -> None:
     """
     if shard.beside is None or remote.address_of(shard.beside) is None:
         return
-    digest = run_files.file_digest(source.with_name(shard.beside.name))
+    digest = file_digest(source.with_name(shard.beside.name))
     if digest != (shard.identity or {}).get(BESIDE):
         raise InputError(
             f"{remote.displayed(shard.beside)}: changed while this run read it; run the same "

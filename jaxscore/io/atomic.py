@@ -12,15 +12,17 @@ not. So files from before a reboot stay, and so do those of a container with ano
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import re
 import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes, streams
@@ -235,3 +237,82 @@ def _remove(name: str) -> None:
         shutil.rmtree(name, ignore_errors=True)
     else:
         os.unlink(name)
+
+
+class RunFile(NamedTuple):
+    """One file of a run: `<stem><suffix>`, or `<stem>_2<suffix>` if that exists."""
+
+    stem: str
+    suffix: str
+    text: str
+
+
+def check_writable_folder(folder: Path) -> None:
+    """Create the folder and check that it is writable, before the work starts.
+
+    Raises:
+        InputError: the folder is not writable.
+    """
+    if not processes.is_first():
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        reason = "found a file" if isinstance(problem, FileExistsError) else problem.strerror
+        raise InputError(
+            f"{folder}: cannot be written ({reason}), expected a folder that can; "
+            "give another with --output-dir"
+        ) from None
+
+
+def write_new_files(folder: Path, parts: Sequence[RunFile]) -> list[Path]:
+    """Write all files or none, without overwriting.
+
+    Two runs that end in the same second have the same names: the second one gets a number.
+
+    Returns:
+        Paths of the files, in order.
+
+    Raises:
+        InputError: the folder is not writable.
+    """
+    for attempt in itertools.count(1):
+        count = f"_{attempt}" if attempt > 1 else ""
+        paths = [folder / f"{part.stem}{count}{part.suffix}" for part in parts]
+        if _reserve(paths):
+            break
+    try:
+        for path, part in zip(paths, parts, strict=True):
+            with atomic(path) as file:
+                file.write(part.text)
+    except BaseException:
+        _remove_all(paths)
+        raise
+    return paths
+
+
+def _reserve(paths: Sequence[Path]) -> bool:
+    """Create all as empty files; if one exists, create none and return False."""
+    if not processes.is_first():
+        return True
+    created: list[Path] = []
+    for path in paths:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except OSError as problem:
+            _remove_all(created)
+            if isinstance(problem, FileExistsError):
+                return False
+            raise InputError(
+                f"{path}: cannot be written ({problem.strerror}); give another place"
+            ) from None
+        created.append(path)
+    return True
+
+
+def _remove_all(paths: Sequence[Path]) -> None:
+    for path in paths if processes.is_first() else ():
+        with contextlib.suppress(OSError):
+            path.unlink()

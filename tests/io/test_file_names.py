@@ -6,15 +6,8 @@ import stat
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io import run_files
-from jaxscore.io.run_files import (
-    RunFile,
-    check_writable_folder,
-    distinct_file_name,
-    model_file_name,
-    shorten_name,
-    write_new_files,
-)
+from jaxscore.io.atomic import RunFile, check_writable_folder, write_new_files
+from jaxscore.io.local_path import LONGEST_NAME, distinct_file_name, model_file_name, shorten_name
 
 PARTS = (RunFile("eval_report_m_1", ".md", "# é\n"), RunFile("eval_results_m_1", ".json", "{}\n"))
 
@@ -41,8 +34,8 @@ def test_a_long_name_keeps_its_end_and_stays_distinct():
     one, other = (shorten_name(f"{start}{'é' * 200}/end") for start in "ab")
     assert one != other
     assert one.endswith("é/end")
-    assert len(one.encode()) <= run_files.LONGEST
-    assert shorten_name("x" * run_files.LONGEST) == "x" * run_files.LONGEST
+    assert len(one.encode()) <= LONGEST_NAME
+    assert shorten_name("x" * LONGEST_NAME) == "x" * LONGEST_NAME
 
 
 def test_a_second_run_in_the_same_second_counts_up(tmp_path):
@@ -96,4 +89,4 @@ def test_names_that_differ_only_in_signs_stay_apart():
         distinct_file_name(name) for name in ("a/b", "a_b", "a b", "x" * 300 + "/", "x" * 300 + " ")
     ]
     assert len(set(names)) == 5
-    assert all("/" not in name and len(name) <= run_files.LONGEST for name in names)
+    assert all("/" not in name and len(name) <= LONGEST_NAME for name in names)
