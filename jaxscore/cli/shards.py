@@ -30,11 +30,11 @@ from jaxscore.cli.shard_files import (
     with_beside,
     write_listing,
 )
-from jaxscore.errors import InputError
+from jaxscore.errors import Held, InputError
 from jaxscore.io import processes, remote, streams
 from jaxscore.io.local_path import Folder
 from jaxscore.io.manifest import OUTPUTS, UNVERIFIED, file_digest, manifest_path
-from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.journal.files import add_rows, default_path
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
@@ -353,7 +353,7 @@ def score_shard(
         with contextlib.redirect_stdout(io.StringIO()):
             return _run_one(args, shard, part, is_outdated=is_outdated)
     except InputError as problem:
-        if is_outdated and not isinstance(problem, JournalHeld):
+        if is_outdated and not isinstance(problem, Held):
             _remove_outdated(args, shard)
         raise
     finally:

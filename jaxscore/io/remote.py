@@ -14,9 +14,12 @@ off, or by the client where they cannot be.
 
 import codecs
 import contextlib
+import glob
 import hashlib
 import itertools
 import re
+import secrets
+import socket
 import sys
 import threading
 import time
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.atomic import remove_abandoned, temporary_folder
 from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.local_path import (
     ADDRESS,
@@ -402,7 +405,10 @@ def fetched(
     if address is None and descriptor(path) != 0 and str(path) != "-":
         yield path
         return
-    with temporary_folder(create_work_folder() / "inputs") as folder:
+    inputs = create_work_folder() / f"inputs-{socket.gethostname()}"  # others' locks may be hidden
+    for left in inputs.parent.glob(f".{glob.escape(inputs.name)}-*.part"):
+        remove_abandoned(str(left), is_folder=True)
+    with temporary_folder(inputs.with_name(f"{inputs.name}-{secrets.token_hex(4)}")) as folder:
         copy = folder / (STDIN if address is None else path.name)
         plain = "" if address is None else _without_parameters(address)
         _parents[folder] = plain.rpartition("/")[0]

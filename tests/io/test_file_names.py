@@ -80,7 +80,7 @@ def test_a_folder_is_made_or_refused(tmp_path):
         with pytest.raises(InputError, match=r"cannot be written .*expected a folder that can"):
             check_writable_folder(bad)
     with pytest.raises(InputError, match="cannot be written"):
-        write_new_files(tmp_path / "absent", PARTS)
+        write_new_files(tmp_path / "file", PARTS)
 
 
 def test_names_that_differ_only_in_signs_stay_apart():
