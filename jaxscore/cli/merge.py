@@ -45,7 +45,7 @@ from jaxscore.io.manifest import (
 )
 from jaxscore.io.records import METADATA, make_column, parse_cell
 from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
+from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
@@ -271,7 +271,7 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
         yield from (record for _, record in read_jsonl_records(path))
     else:
         types = system.columns(settings)
-        rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
+        rows = read_table(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
             # The writer's own column is the last; next to a user's table there is none.
             extra = row.pop("extra") if [*row][-1:] == ["extra"] else None
