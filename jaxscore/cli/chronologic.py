@@ -20,7 +20,7 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.io import remote, streams
-from jaxscore.io.atomic import RunFile, check_writable_folder, write_new_files
+from jaxscore.io.atomic import check_writable_folder, write_new_files
 from jaxscore.io.config_file import TAKES_ONE, UNSET
 from jaxscore.io.json_output import json_parts
 from jaxscore.io.local_path import Folder, model_file_name
@@ -219,10 +219,10 @@ def _run_file(args: argparse.Namespace) -> int:
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
     ending = f"{model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     data = "".join(json_parts(report.data() | {"questions": report.records}))
-    parts = [
-        RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        RunFile(f"eval_results_{kind}{ending}", ".json", data),
-    ]
+    texts = {
+        f"eval_report_{kind}{ending}.md": report.markdown(),
+        f"eval_results_{kind}{ending}.json": data,
+    }
     if args.html is None and not args.no_html:
-        parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
-    return write_new_files(folder, parts)
+        texts[f"eval_report_{kind}{ending}.html"] = report.html()
+    return write_new_files(folder, texts)

@@ -16,9 +16,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from jaxscore.errors import Held, InputError
 from jaxscore.io import processes, streams
@@ -230,14 +230,6 @@ def _remove(name: str) -> None:
         os.unlink(name)
 
 
-class RunFile(NamedTuple):
-    """One file of a run: `<stem><suffix>`, or `<stem>_2<suffix>` if that exists."""
-
-    stem: str
-    suffix: str
-    text: str
-
-
 def check_writable_folder(folder: Path) -> None:
     """Create the folder and check that it is writable, before the work starts.
 
@@ -258,10 +250,14 @@ def check_writable_folder(folder: Path) -> None:
         ) from None
 
 
-def write_new_files(folder: Path, files: Sequence[RunFile]) -> list[Path]:
+def write_new_files(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     """Write all files or none, without overwriting.
 
-    Two runs that end in the same second have the same names: the second one gets a number.
+    Two runs that end in the same second have the same names: those of the second one get a number,
+    as in `NAME_2.md`.
+
+    Args:
+        texts: name of a file -> its text.
 
     Returns:
         Paths of the files, in order.
@@ -271,11 +267,11 @@ def write_new_files(folder: Path, files: Sequence[RunFile]) -> list[Path]:
     """
     for attempt in itertools.count(1):
         count = f"_{attempt}" if attempt > 1 else ""
-        paths = [folder / f"{file.stem}{count}{file.suffix}" for file in files]
+        paths = [folder / f"{Path(name).stem}{count}{Path(name).suffix}" for name in texts]
         with contextlib.suppress(FileExistsError, Held), contextlib.ExitStack() as stack:
-            outputs = [stack.enter_context(atomic(path, is_new=True)) for path in paths]
-            for output, file in zip(outputs, files, strict=True):
-                output.write(file.text)
-                output.flush()  # a full disk is met before the first file appears
+            files = [stack.enter_context(atomic(path, is_new=True)) for path in paths]
+            for file, text in zip(files, texts.values(), strict=True):
+                file.write(text)
+                file.flush()  # a full disk is met before the first file appears
             return paths
     raise AssertionError("unreachable")

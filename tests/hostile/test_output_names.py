@@ -13,7 +13,6 @@ from hypothesis import given
 from jaxscore.cli import probsem
 from jaxscore.errors import InputError
 from jaxscore.io import remote
-from jaxscore.io.atomic import RunFile
 from jaxscore.io.local_path import distinct_file_name, model_file_name
 from tests.cli.conftest import QWEN
 from tests.conftest import CASES
@@ -87,8 +86,6 @@ def test_names_of_files(name):
         assert_one_name(f"eval_{distinct_file_name(text)}")
         assert_one_name(probsem.run_name(text, text, text))
         assert_one_name(probsem.run_name("p", "t", text))
-        [path] = [RunFile(model_file_name(text), ".md", "x")]
-        assert_one_name(f"eval_{path.stem}{path.suffix}")
 
 
 def test_names_that_differ_stay_apart():
