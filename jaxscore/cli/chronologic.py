@@ -19,11 +19,11 @@ from jaxscore.cli import (
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files, streams
+from jaxscore.io import remote, streams
+from jaxscore.io.atomic import check_writable_folder, write_new_files
 from jaxscore.io.config_file import TAKES_ONE, UNSET
 from jaxscore.io.json_output import json_parts
-from jaxscore.io.local_path import Folder
-from jaxscore.io.run_files import RunFile
+from jaxscore.io.local_path import Folder, model_file_name
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import read_file
 from jaxscore.shell.report import Report
@@ -191,7 +191,7 @@ def _run_file(args: argparse.Namespace) -> int:
     columns = settings_flags.parse_columns(args.column, item_fields(SYSTEM))
     items = read_file(SYSTEM, args.input, setup.settings, columns=columns, limit=args.limit)
     folder = args.output_dir or args.input.parent
-    run_files.check_writable_folder(folder)
+    check_writable_folder(folder)
     pages = [] if args.html is None else outputs.page_paths(args, folder, *setup.inputs)
     with execute.scratch(folder / "records") as records:
         with outputs.open_page(pages) as browser:
@@ -218,12 +218,12 @@ def _run_file(args: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
-    ending = f"{run_files.model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    ending = f"{model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     data = "".join(json_parts(report.data() | {"questions": report.records}))
-    parts = [
-        RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        RunFile(f"eval_results_{kind}{ending}", ".json", data),
-    ]
+    texts = {
+        f"eval_report_{kind}{ending}.md": report.markdown(),
+        f"eval_results_{kind}{ending}.json": data,
+    }
     if args.html is None and not args.no_html:
-        parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
-    return run_files.write_new_files(folder, parts)
+        texts[f"eval_report_{kind}{ending}.html"] = report.html()
+    return write_new_files(folder, texts)

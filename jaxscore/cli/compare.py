@@ -8,7 +8,7 @@ from typing import Any
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
 from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.run_files import shorten_name
+from jaxscore.io.local_path import shorten_name
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run
 

@@ -18,11 +18,11 @@ from jaxscore.cli.made import MADE, OF_THE_MODEL, digest, made_of
 from jaxscore.cli.system_command import api_endpoint
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, NoItems, NothingUsable
-from jaxscore.io import processes, remote, run_files
+from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
 from jaxscore.io.json_output import array_writer
-from jaxscore.io.manifest import OUTPUTS, output_facts
+from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove_manifest
 from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
@@ -161,7 +161,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         _ = report.found, report.decisions  # which read the records, while these are open
         files_read.check_unchanged()
         if not earlier.is_complete:
-            run_files.remove_manifest(output)
+            remove_manifest(output)
     if earlier.is_complete:
         print(f"nothing was left to do in {output}")
     if not earlier.is_unchanged():
@@ -327,7 +327,7 @@ def write_manifest(
     }
     if processes.is_first():
         record[OUTPUTS] = facts_of_files(output, report, reports)
-    return run_files.write_manifest(output, flags, record)
+    return publish_manifest(output, flags, record)
 
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     """Finish a shard without an item: an output without records, a manifest and no report."""
     settings, files_read = setup.settings, setup.files_read
     files_read.check_unchanged()
-    run_files.remove_manifest(args.output)
+    remove_manifest(args.output)
     with atomic(args.output) as file, scratch(args.output) as records:
         report = Report(system, settings, records, Facts(), {})
         columns = columns_of(system, settings, has_text_ids=True)
@@ -352,6 +352,6 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     facts |= {FACTS: Facts().to_json(), ABOUT: {}}
     if processes.is_first():
         facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}
-    run_files.write_manifest(args.output, vars(args), facts)
+    publish_manifest(args.output, vars(args), facts)
     messages.remark(args, f"{args.input}: there is no item in it; its output has no records")
     return 0

@@ -31,15 +31,21 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files
+from jaxscore.io import remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import read_array, read_jsonl_records
-from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED, read_manifest
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    REMEDY,
+    UNVERIFIED,
+    manifest_path,
+    read_manifest,
+    remove_manifest,
+)
 from jaxscore.io.records import METADATA, make_column, parse_cell
-from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
+from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 _ = report.found, report.decisions
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
-            run_files.remove_manifest(args.output)
+            remove_manifest(args.output)
     first = _with_model(shards).manifest
     facts = {
         **{name: first[name] for name in ("machine", "model") if name in first},
@@ -265,7 +271,7 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
         yield from (record for _, record in read_jsonl_records(path))
     else:
         types = table_columns(system, settings)
-        rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
+        rows = read_table(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
             # The writer's own column is the last; next to a user's table there is none.
             extra = row.pop("extra") if [*row][-1:] == ["extra"] else None

@@ -13,9 +13,9 @@ from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
 from jaxscore.errors import InputError, format_bytes
-from jaxscore.io import run_files
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
+from jaxscore.io.manifest import manifest_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import model_types
 from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
@@ -395,7 +395,7 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
 
     path = default_path(output) if flag is None else local_path(flag)
     files = [output, *written]
-    check_path(path, *files, *map(run_files.manifest_path, files), getattr(args, "input", None))
+    check_path(path, *files, *map(manifest_path, files), getattr(args, "input", None))
     return path
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from jaxscore.cli.help_pages import advanced
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.io import processes, remote, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.manifest import OUTPUTS, output_facts
+from jaxscore.io.manifest import MANIFEST, OUTPUTS, manifest_path, output_facts, publish_manifest
 from jaxscore.io.remote import displayed
-from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.shell.rendered import Rendered
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:  # importing it imports JAX
     pass
 
 # Endings of names that an output may not have: see `report_paths`.
-RESERVED = {run_files.MANIFEST: "manifests"} | {
+RESERVED = {MANIFEST: "manifests"} | {
     f"{mark}report{kind}": "reports" for mark in "_." for kind in (".md", ".json", ".html")
 }
 
@@ -238,4 +237,4 @@ def write_own_manifest(
     record = {"versions": provenance.of_run({}), **facts}
     if processes.is_first():
         record[OUTPUTS] = {path.name: output_facts(path) for path in files}
-    return run_files.write_manifest(output, vars(args), record)
+    return publish_manifest(output, vars(args), record)

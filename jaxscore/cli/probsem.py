@@ -23,10 +23,11 @@ from jaxscore.cli import (
 )
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
-from jaxscore.io import remote, run_files, streams
+from jaxscore.io import remote, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.config_file import TAKES_ONE
 from jaxscore.io.json_output import json_parts
+from jaxscore.io.local_path import distinct_file_name, shorten_name
 from jaxscore.io.records import csv_line
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.items import Items
@@ -199,7 +200,7 @@ def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", "_".join((prompt, test, model, *flags)))
     name = UNPRINTABLE.sub("-", name)
-    return run_files.shorten_name(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
+    return shorten_name(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
 
 
 def variant(args: argparse.Namespace) -> list[str]:
@@ -219,8 +220,8 @@ def variant(args: argparse.Namespace) -> list[str]:
         (f"first{args.limit}", args.limit),
         (args.dtype, args.dtype != "auto"),
         (args.quantize, args.quantize),
-        (f"revision-{run_files.distinct_file_name(str(args.revision))}", args.revision),
-        (f"lora-{run_files.distinct_file_name(str(args.lora))}", args.lora),
+        (f"revision-{distinct_file_name(str(args.revision))}", args.revision),
+        (f"lora-{distinct_file_name(str(args.lora))}", args.lora),
         ("endpoint", args.api_base),
         ("chat", args.apply_chat_template),
         (f"system-{_short(system)}", system),

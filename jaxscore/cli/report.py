@@ -8,8 +8,7 @@ from jaxscore.cli.finished_outputs import Finished, verified
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
-from jaxscore.io.manifest import OUTPUTS, read_manifest
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.manifest import OUTPUTS, manifest_path, read_manifest
 
 DESCRIPTION = """\
 Write the report and the page of a finished output again.

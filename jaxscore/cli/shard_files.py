@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli.outputs import report_paths
-from jaxscore.errors import InputError
+from jaxscore.errors import Held, InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder, check_inside, check_name
-from jaxscore.io.manifest import output_difference, read_manifest
-from jaxscore.io.run_files import MANIFEST, manifest_path
+from jaxscore.io.manifest import MANIFEST, manifest_path, output_difference, read_manifest
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
@@ -284,7 +283,7 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
     if remote.address_of(path) is not None:
         remote.write_bytes(path, json_text(names).encode())
     else:
-        with atomic(path) as file:
+        with contextlib.suppress(Held), atomic(path) as file:  # another worker writes this list
             file.write(json_text(names))
 
 

@@ -30,13 +30,12 @@ from jaxscore.cli.shard_files import (
     with_beside,
     write_listing,
 )
-from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.errors import Held, InputError
+from jaxscore.io import processes, remote, streams
 from jaxscore.io.items import SEVERAL
 from jaxscore.io.local_path import Folder
-from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
-from jaxscore.io.run_files import manifest_path
-from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.io.manifest import OUTPUTS, UNVERIFIED, file_digest, manifest_path
+from jaxscore.journal.files import add_rows, default_path
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
 
@@ -316,7 +315,7 @@ def _check_beside(shard: Shard, source: Path) -> None:
     """
     if shard.beside is None or remote.address_of(shard.beside) is None:
         return
-    digest = run_files.file_digest(source.with_name(shard.beside.name))
+    digest = file_digest(source.with_name(shard.beside.name))
     if digest != (shard.identity or {}).get(BESIDE):
         raise InputError(
             f"{remote.displayed(shard.beside)}: changed while this run read it; run the same "
@@ -352,7 +351,7 @@ def score_shard(
         with contextlib.redirect_stdout(io.StringIO()):
             return _run_one(args, shard, part, is_outdated=is_outdated)
     except InputError as problem:
-        if is_outdated and not isinstance(problem, JournalHeld):
+        if is_outdated and not isinstance(problem, Held):
             _remove_outdated(args, shard)
         raise
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 import jaxscore
 from jaxscore.cli import compare
-from jaxscore.io.records import ParquetWriter
+from jaxscore.io.records import parquet_writer
 from jaxscore.shell.system import table_columns
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.compare.open_run import comparisons_of
@@ -310,10 +310,10 @@ def test_numbers_of_a_tables_rows(run, tmp_path):
     """The rows of a .parquet file are the lines of a .jsonl file."""
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, table_columns(SCORE, SCORE.settings())) as table,
+        parquet_writer(file, table_columns(SCORE, SCORE.settings())) as write_record,
     ):
         for one in lines(1.0):
-            table.write({**one, "tokens": ["a"], "logprob": [-1.0]})
+            write_record({**one, "tokens": ["a"], "logprob": [-1.0]})
     a = write(tmp_path / "a.jsonl", [score(f"i{k}", -k) for k in range(N)])
     ran = run("compare", a, tmp_path / "t.parquet", "--output", tmp_path / "o")
     assert ran.code == 0
@@ -355,10 +355,10 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, table_columns(CHOOSE, CHOOSE.settings())) as table,
+        parquet_writer(file, table_columns(CHOOSE, CHOOSE.settings())) as write_record,
     ):
         for one in items:
-            table.write(one)
+            write_record(one)
     a = write(tmp_path / "a.jsonl", items)
     assert run("compare", a, tmp_path / "t.parquet", "--output", tmp_path / "o").code == 0
     found = result(tmp_path, "o.report.json")

@@ -136,7 +136,7 @@ def check_same_as_one_local_run(run, data):
         del manifest["facts"]["seconds"], manifest["about"]["date"]
         manifest["outputs"] = manifest["outputs"]["0.jsonl"]["sha256"]
     assert manifests[0] == manifests[1]
-    assert not list(data.rglob("*.tmp"))
+    assert not list(data.rglob("*.part"))
 
 
 @needs_ray

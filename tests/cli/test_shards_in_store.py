@@ -151,7 +151,7 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     [listing] = set(names) - set(shards)
     assert listing.startswith("bucket/run/_shards-")
     assert set(shards) < set(names)
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.part"))
     texts = json.loads(store(own, "print(json.dumps([fs.cat(n).decode('latin1') for n in "
                                   "fs.find('bucket/run')]))"))  # fmt: skip
     assert not any(SECRET in text for text in texts)

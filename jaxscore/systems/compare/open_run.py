@@ -24,10 +24,11 @@ from jaxscore.io.json_input import (
 from jaxscore.io.manifest import (
     OUTPUTS,
     changed_output,
+    file_digest,
+    manifest_path,
     output_difference,
     read_manifest_file,
 )
-from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems import SYSTEMS, declaration

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
-from jaxscore.io.run_files import file_digest
+from jaxscore.io.manifest import file_digest
 from jaxscore.report.document import Document
 from jaxscore.shell.fields import Compared, Decision, Metric
 from jaxscore.shell.report import Report
