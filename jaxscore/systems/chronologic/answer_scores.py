@@ -13,7 +13,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Decision, Metric
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Paired
 from jaxscore.shell.prompts import PLAIN, Prompting
 from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.types.requests import Request
@@ -132,9 +132,9 @@ class AnswerRecord(TypedDict, total=False):
     """A question of the modes "sample" and "full"; `error` and no scores if an answer failed."""
 
     line: int | str
-    question: str
+    question: Annotated[str, PAIRED]
     question_category: str
-    answers: list[str]
+    answers: Annotated[list[str], Paired(lambda record: (record["answers"], record["truth"]))]
     answer_types: list[str] | None
     truth: list[float]
     scores: Annotated[
@@ -154,7 +154,7 @@ class AnswerRecord(TypedDict, total=False):
         ),
     ]  # fmt: skip
     n_tokens: list[int]
-    brier: Annotated[float, Metric("Brier score of a question")]
+    brier: Annotated[float, Metric("Brier score of a question", is_main=True)]
     uniform_brier: float
     top_correct: Annotated[
         bool | None,

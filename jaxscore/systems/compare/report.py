@@ -32,7 +32,8 @@ not shown may still exist."""
 MATCHED = {
     "text": "Items are matched by id and by their text.",
     "input": "Both runs read the same input file, so items are matched by id.",
-    "id": "Items are matched by id alone: the texts of a run are not known.",
+    "tokens": "Items are matched by id and scored tokens: the texts of a run are not known.",
+    "id": "Items are matched by id alone (`--by-id`), whatever their texts.",
 }
 AUDITED = {
     None: "How many of these lie within the noise floor is not known: the runs were not audited "
@@ -83,7 +84,8 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
             continue
         n_groups = result["n_groups"]
         values = "values" if n_groups is None else f"values in {n_groups} groups"
-        over = f"{values}, p {significant(result['p_holm'], 2)} (Holm)"
+        a, b = (sections.three(result[name]) for name in ("mean_a", "mean_b"))
+        over = f"{values}, p {significant(result['p_holm'], 2)} (Holm)\nA {a}, B {b}"
         cards.append(estimate_card(f"{result['title']}: B - A", result["difference"], over))
     return cards
 

@@ -12,7 +12,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
-from jaxscore.systems.selection import CodeRecord, GradedSettings, compared, first_n
+from jaxscore.systems.selection import CodeRecord, GradedSettings, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Context,
@@ -58,7 +58,6 @@ class CodeSelection(Selection):
 
     record = CodeRecord
     field = "code_list"
-    compared = compared("code_list")
 
     def choose(self, candidates: Candidates, context: Context) -> Choice:
         """Take the highest confidence, the first of equal or unknown ones."""
