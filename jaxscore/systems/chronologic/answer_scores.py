@@ -137,10 +137,6 @@ class AnswerRecord(TypedDict, total=False):
     answers: Annotated[list[str], Paired(lambda record: (record["answers"], record["truth"]))]
     answer_types: list[str] | None
     truth: list[float]
-    scores: Annotated[
-        list[float],
-        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
-    ]
     probabilities: Annotated[
         list[float],
         Metric(
@@ -153,6 +149,10 @@ class AnswerRecord(TypedDict, total=False):
             "within_noise", "top_answer", "mean_logprob",
         ),
     ]  # fmt: skip
+    scores: Annotated[
+        list[float],
+        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
+    ]
     n_tokens: list[int]
     brier: Annotated[float, Metric("Brier score of a question", is_main=True)]
     uniform_brier: float

@@ -14,19 +14,18 @@ from jaxscore.shell import settings as base
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.settings import setting
 from jaxscore.systems.compare import differences, open_run
-from jaxscore.systems.compare.columns import (
-    SAME_ID,
-    SAME_INPUT,
-    SAME_TEXT,
-    SAME_TOKENS,
-    UNKNOWN,
-    Matched,
-    PairRecords,
-    Run,
-    match,
-)
+from jaxscore.systems.compare.columns import UNKNOWN, Run
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
+from jaxscore.systems.compare.pairs import (
+    SAME_ID,
+    SAME_TOKENS,
+    Matched,
+    Pairing,
+    check_system,
+    pair_records,
+    pair_runs,
+)
 from jaxscore.systems.compare.report import report
 from jaxscore.types.results import data_frame
 
@@ -38,19 +37,18 @@ with intervals and tests, and what flipped. No model runs.
 
 input, two files that these commands wrote; OUT.run.json next to a file
 describes how it was made:
-  score, preferences  OUT.jsonl, .parquet   paths         OUT.json
-  chronologic     eval_results_….json       probsem       …_results.json
-  judge           eval_…_judge_….json       metrics       eval_…_out.json
-  self-certainty  …-confidence-list.json    choose, perplexity  like score
+  score, choose, perplexity, preferences    OUT.jsonl or OUT.parquet
+  paths           OUT.json                  chronologic   eval_results_….json
+  probsem         …_results.json            judge         eval_…_judge_….json
+  metrics         eval_…_out.json           self-certainty  …-confidence-list.json
   select, vote, usc-select, livecode-select, livecode-parse: their output; two
   of these five are compared with each other too.
 
-pairs: two items are a pair if they have the same id and the same text. Items
-  without ids, such as the rows of a table, are paired by their text alone.
-  Where the outputs do not repeat the text, it is read from the input that the
-  manifest names, if that is unchanged; if it is gone, the scored tokens decide.
-  Runs whose items cannot be checked are refused. --by-id pairs by id alone, as
-  for the same items under two prompts.
+pairs, items with the same id and the same text; items without ids, such as rows
+of a table, are paired by their text. Outputs without texts (score): the texts
+of the input that the manifest names, if it is unchanged, otherwise the scored
+tokens. Runs whose items cannot be checked so are refused. --by-id pairs by id
+alone, such as the same items under two prompts.
 
 output, for each number n, the means of A and B, B - A with a 95% interval, and
 p, corrected by Holm's method for the number of tests:
@@ -106,11 +104,6 @@ class Settings(base.Settings):
         advanced=True,
     )
 
-    def record(self) -> dict[str, Any]:
-        """Return the settings as a report has them."""
-        order = ("n_bootstrap", "n_resamples", "seed", "limit", "by_id", "force")
-        return {name: getattr(self, name) for name in order}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedRuns(Rendered):
@@ -128,7 +121,7 @@ class ComparedRuns(Rendered):
     """
 
     summary: Mapping[str, Any]
-    pairs: PairRecords
+    pairs: Sequence[dict[str, Any]]
     headline: str
     failures: Sequence[tuple[str, str]]
     remarks: Sequence[str]
@@ -175,31 +168,6 @@ class ComparedRuns(Rendered):
         return f"<Report {self.system}: {len(self.pairs)} items{failed}; {self.headline}>"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pairing:
-    """Two loaded runs and their pairs.
-
-    Attributes:
-        opened: A and B.
-        matched_by: the rule of pairs, see `columns`.
-    """
-
-    opened: tuple[OpenRun, OpenRun]
-    a: Run
-    b: Run
-    matched: Matched
-    matched_by: str
-
-    @property
-    def title(self) -> str:
-        return self.opened[0].reader.title
-
-    @property
-    def places(self) -> Places:
-        groups = None if self.a.groups is None else self.a.groups[self.matched.a]
-        return Places(self.matched.a, self.matched.b, groups)
-
-
 def compare(
     opened_a: OpenRun, opened_b: OpenRun, settings: Settings, about: Mapping[str, Any] | None = None
 ) -> ComparedRuns:
@@ -213,7 +181,7 @@ def compare(
             the other.
     """
     opened = (opened_a, opened_b)
-    _check_system(*opened)
+    check_system(*opened)
     differing = open_run.differences(opened_a.facts, opened_b.facts)
     fixed = {name for run in opened for name in run.reader.system.settings.fixed}
     named = [f"{d['setting']} ({d['a']} and {d['b']})" for d in differing if d["setting"] in fixed]
@@ -226,7 +194,7 @@ def compare(
         raise InputError(
             f"{forced}; run one again with the setting of the other, or compare them with --force"
         )
-    pairing = _pair(opened_a, opened_b, settings)
+    pairing = pair_runs(*opened, by_id=settings.by_id, limit=settings.limit)
     draws = Draws(settings.n_bootstrap, settings.n_resamples, settings.seed)
     columns = _paired_columns(pairing)
     results = differences.corrected(
@@ -241,7 +209,7 @@ def compare(
     verdicts = [result.verdict(n_tests) for result in results]
     agreements = _agreements(pairing, draws)
     a, b, matched = pairing.a, pairing.b, pairing.matched
-    pairs = PairRecords(a, b, matched)
+    pairs = pair_records(a, b, matched)
     return ComparedRuns(
         summary={
             **{result.name: result for result in results},
@@ -266,99 +234,33 @@ def compare(
     )
 
 
-def _check_system(a: OpenRun, b: OpenRun) -> None:
-    """Refuse runs of systems that have no number and no decision in common.
-
-    Raises:
-        InputError: names both systems.
-    """
-    titles_a, titles_b = (
-        {
-            (name, described.title)
-            for columns in (run.reader.metrics, run.reader.decisions)
-            for name, (_, described) in columns.items()
-        }
-        for run in (a, b)
-    )
-    names = [run.reader.system.name for run in (a, b)]
-    if not titles_a & titles_b:
-        raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
+def _places(pairing: Pairing) -> Places:
+    groups, matched = pairing.a.groups, pairing.matched
+    return Places(matched.a, matched.b, None if groups is None else groups[matched.a])
 
 
-def _pair(a: OpenRun, b: OpenRun, settings: Settings) -> _Pairing:
-    """Read all records and pair them.
-
-    Raises:
-        InputError: there is no pair, or what was asked is not known.
-    """
-    rule, (run_a, run_b) = _loaded(a, b, by_id=settings.by_id)
-    title, by_text = a.reader.title, rule in (SAME_TEXT, SAME_TOKENS)
-    for side, run in (("A", run_a), ("B", run_b)):
-        if by_text and (n := run.n_without_text):
-            raise InputError(
-                f"the {title} cannot be paired by text: {''.join(map(_lost_input, 'AB', (a, b)))}"
-                f"{n} of {run.n} in {side} have no {rule}; pair them by id alone with --by-id"
-            )
-    matched = match(run_a, run_b, by_text=by_text)
-    if not len(matched.a):
-        why, n_other = "", len(matched.other_text)
-        if n_other:
-            other = "other scored tokens" if rule == SAME_TOKENS else "another text"
-            why = f"{n_other} have the same id and {other}, --by-id pairs them; "
-        first = ", ".join(repr(run.names[0]) for run in (run_a, run_b) if run.n)
-        raise InputError(
-            f"no pair of {title}: of {run_a.n} in A and {run_b.n} in B none is in both "
-            f"without a failure; {why}the first are {first}; expected two runs on the same items"
-        )
-    limit = settings.limit
-    matched = dataclasses.replace(matched, a=matched.a[:limit], b=matched.b[:limit])
-    return _Pairing((a, b), run_a, run_b, matched, rule)
-
-
-def _loaded(a: OpenRun, b: OpenRun, *, by_id: bool) -> tuple[str, tuple[Run, Run]]:
-    """Return the rule of pairs, and both runs with the texts that it needs."""
-    has_texts = [run.reader.has_texts for run in (a, b)]
-    if by_id:
-        return SAME_ID, (a.load(), b.load())
-    if not all(has_texts) and open_run.have_same_input(a, b):
-        return SAME_INPUT, (a.load(), b.load())
-    asked = [None if has else run.asked() for has, run in zip(has_texts, (a, b), strict=True)]
-    if all(has or rows is not None for has, rows in zip(has_texts, asked, strict=True)):
-        return SAME_TEXT, (a.load(asked[0]), b.load(asked[1]))
-    return SAME_TOKENS, (a.load(by_tokens=True), b.load(by_tokens=True))
-
-
-def _lost_input(side: str, opened: OpenRun) -> str:
-    """Return the reason why a run's input does not give its texts; empty if it does."""
-    if opened.reader.has_texts or opened.input is not None:
-        return ""
-    source = opened.facts.get("input_path") or opened.facts.get("input")
-    if source is None:
-        return f"no manifest names the input of {side}, and "
-    return f"the input of {side}, {one_line(str(source))}, is missing or has changed, and "
-
-
-def _paired_columns(pairing: _Pairing) -> dict[str, tuple[str, bool, Values]]:
+def _paired_columns(pairing: Pairing) -> dict[str, tuple[str, bool, Values]]:
     """Return name -> title, True if it is a right decision, and values, in the report's order."""
     a, b, reader = pairing.a, pairing.b, pairing.opened[0].reader
     columns: dict[str, tuple[str, bool, Values]] = {}
+    places = _places(pairing)
     for name, (_, decision) in reader.decisions.items():
         if decision.is_right and name in a.choices and name in b.choices:
             right_a, right_b = (differences.right_column(run.choices[name]) for run in (a, b))
-            values = differences.paired_values(right_a, right_b, pairing.places)
+            values = differences.paired_values(right_a, right_b, places)
             columns[name] = (decision.title, True, values)
     for name in dict.fromkeys((*reader.metrics, *a.numbers)):
         if name in a.numbers and name in b.numbers:
-            values = differences.paired_values(a.numbers[name], b.numbers[name], pairing.places)
+            values = differences.paired_values(a.numbers[name], b.numbers[name], places)
             columns[name] = (reader.title_of(name), False, values)
     return columns
 
 
-def _agreements(pairing: _Pairing, draws: Draws) -> list[Agreement]:
-    a, b = pairing.a, pairing.b
+def _agreements(pairing: Pairing, draws: Draws) -> list[Agreement]:
+    a, b, places = pairing.a, pairing.b, _places(pairing)
     return [
         differences.agreement(
-            name, decision, (a.choices[name], b.choices[name]), pairing.places, a.names, draws
+            name, decision, (a.choices[name], b.choices[name]), places, a.names, draws
         )
         for name, (_, decision) in pairing.opened[0].reader.decisions.items()
         if name in a.choices and name in b.choices
@@ -366,7 +268,7 @@ def _agreements(pairing: _Pairing, draws: Draws) -> list[Agreement]:
 
 
 def _details(
-    pairing: _Pairing,
+    pairing: Pairing,
     differing: Sequence[Mapping[str, Any]],
     results: Sequence[Difference],
     verdicts: Sequence[str],
@@ -444,7 +346,7 @@ def _most_changed(
     return out
 
 
-def _warnings(pairing: _Pairing) -> Iterator[str]:
+def _warnings(pairing: Pairing) -> Iterator[str]:
     """Yield warnings about valid but suspicious runs."""
     a, b, matched, title, rule = (
         pairing.a, pairing.b, pairing.matched, pairing.title, pairing.matched_by

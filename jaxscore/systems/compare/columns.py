@@ -1,15 +1,14 @@
-"""Units of finished runs in columns, and their pairs: by id, and by the requested text.
+"""Units of finished runs in columns.
 
 A million units as objects would not fit in memory.
 """
 
-import collections
 import dataclasses
 import hashlib
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from jaxscore.systems.compare.units import Choice, Unit
 
 UNKNOWN = -1  # not audited, or number of tokens not in the file
-SAME_TEXT, SAME_INPUT, SAME_TOKENS, SAME_ID = "text", "input", "tokens", "id"  # rules of pairs
 
 
 class Choices:
@@ -31,17 +29,16 @@ class Choices:
 
     def __init__(self) -> None:
         self.values: list[str | bool | None] = []
-        self.margins = array("d")
-        self.within = array("b")
+        self.margins, self.within = array("d"), array("b")
 
     def __len__(self) -> int:
         return len(self.values)
 
     def add(self, choice: Choice | None) -> None:
-        choice = choice or Choice(None)
-        self.values.append(choice.value)
-        self.margins.append(math.nan if choice.margin is None else choice.margin)
-        self.within.append(UNKNOWN if choice.within is None else choice.within)
+        value, margin, within = choice or Choice(None)
+        self.values.append(value)
+        self.margins.append(math.nan if margin is None else margin)
+        self.within.append(UNKNOWN if within is None else within)
 
 
 class Column:
@@ -53,8 +50,7 @@ class Column:
     """
 
     def __init__(self) -> None:
-        self.values = array("d")
-        self.ends = array("q")
+        self.values, self.ends = array("d"), array("q")
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -156,127 +152,3 @@ def _filled(columns: dict[str, C], name: str, place: int, new: Callable[[], C]) 
     while len(column) < place:
         column.add(None)
     return column
-
-
-@dataclasses.dataclass(frozen=True)
-class Matched:
-    """Pairs of units, and the units without a pair.
-
-    Attributes:
-        a, b: places of the units of each pair, in A's order; both have numbers.
-        only_a, only_b: names of the units whose id the other run does not have, or not so often.
-        other_text: names of the units whose id the other run has with another text.
-        n_failed_pairs: pairs for which at least one run has no numbers.
-        n_repeated: units of A whose id and text an earlier one has; these are paired in order.
-    """
-
-    a: NDArray[np.int64]
-    b: NDArray[np.int64]
-    only_a: list[str]
-    only_b: list[str]
-    other_text: list[str]
-    n_failed_pairs: int
-    n_repeated: int
-
-
-def match(a: Run, b: Run, *, by_text: bool = True) -> Matched:
-    """Pair the units of two runs.
-
-    A unit's partner has the same id and the same text; of several such units the k-th of one run
-    is the partner of the k-th of the other. A unit without an id is paired by its text, and a
-    failed one by its id, or by its name without one.
-
-    Args:
-        by_text: if False, ids alone decide.
-    """
-    keys_a, keys_b = (_keys(run, by_text) for run in (a, b))
-    places_b = {key: place for place, key in keys_b.items()}
-    pairs = [(place, places_b.pop(key)) for place, key in keys_a.items() if key in places_b]
-    paired_a, paired_b = ({pair[side] for pair in pairs} for side in (0, 1))
-    left_a = [place for place in range(a.n) if place not in paired_a]
-    left_b = [place for place in range(b.n) if place not in paired_b]
-    n_failed, left_a, left_b = _without_failed_pairs(a, b, left_a, left_b)
-    ids_a, ids_b = ({run.ids[k] for k in left} for run, left in ((a, left_a), (b, left_b)))
-    shared = (ids_a & ids_b) - {None}
-    both = np.array(pairs, np.int64).reshape(-1, 2)
-    return Matched(
-        a=both[:, 0],
-        b=both[:, 1],
-        only_a=[a.names[k] for k in left_a if a.ids[k] not in shared],
-        only_b=[b.names[k] for k in left_b if b.ids[k] not in shared],
-        other_text=[a.names[k] for k in left_a if a.ids[k] in shared],
-        n_failed_pairs=n_failed,
-        n_repeated=sum(key[2] > 0 for key in keys_a.values()),
-    )
-
-
-Key = tuple[str | None, bytes | None, int]
-
-
-def _keys(run: Run, by_text: bool) -> dict[int, Key]:
-    """Return unit -> id, text and the number of earlier units with the same two."""
-    seen: collections.Counter[tuple[str | None, bytes | None]] = collections.Counter()
-    keys = {}
-    for place, (id, text) in enumerate(zip(run.ids, run.texts, strict=True)):
-        key = (id, text if by_text or id is None else None)
-        if place not in run.errors and key != (None, None):
-            keys[place] = (*key, seen[key])
-            seen[key] += 1
-    return keys
-
-
-def _without_failed_pairs(
-    a: Run, b: Run, left_a: Sequence[int], left_b: Sequence[int]
-) -> tuple[int, list[int], list[int]]:
-    """Pair failed units with units of the same id that are left, failed ones first.
-
-    Returns:
-        The number of pairs, and the units of A and of B that are still left.
-    """
-    units: dict[str, tuple[list[int], ...]] = {}  # id -> failed and other units of A, and of B
-    for side, (run, left) in enumerate(((a, left_a), (b, left_b))):
-        for k in left:
-            lists = units.setdefault(run.ids[k] or run.names[k], ([], [], [], []))
-            lists[2 * side + (k not in run.errors)].append(k)
-    gone_a, gone_b = set[int](), set[int]()
-    for failed_a, good_a, failed_b, good_b in units.values():
-        n = min(len(failed_a), len(failed_b))
-        for ours, theirs in (
-            (failed_a[:n], failed_b[:n]), (failed_a[n:], good_b), (good_a, failed_b[n:])
-        ):  # fmt: skip
-            n_pairs = min(len(ours), len(theirs))
-            gone_a.update(ours[:n_pairs])
-            gone_b.update(theirs[:n_pairs])
-    still_a = [k for k in left_a if k not in gone_a]
-    return len(gone_a), still_a, [k for k in left_b if k not in gone_b]
-
-
-class PairRecords(Sequence[dict[str, Any]]):
-    """One record per pair, made on access: its name, and each number and decision of both runs."""
-
-    def __init__(self, a: Run, b: Run, matched: Matched) -> None:
-        self._a, self._b, self._matched = a, b, matched
-        self._numbers = [name for name in a.numbers if name in b.numbers]
-        self._choices = [name for name in a.choices if name in b.choices]
-
-    def __len__(self) -> int:
-        return len(self._matched.a)
-
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):
-            return [self[k] for k in range(*place.indices(len(self)))]
-        i, j = int(self._matched.a[place]), int(self._matched.b[place])
-        out: dict[str, Any] = {"name": self._a.names[i]}
-        for name in self._numbers:
-            out[f"{name}_a"] = self._a.numbers[name].of_unit(i)
-            out[f"{name}_b"] = self._b.numbers[name].of_unit(j)
-        for name in self._choices:
-            out[f"{name}_a"] = self._a.choices[name].values[i]
-            out[f"{name}_b"] = self._b.choices[name].values[j]
-        return out

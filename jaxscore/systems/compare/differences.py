@@ -21,12 +21,7 @@ LONGEST = 200  # characters of a decision's text in the report's data
 
 
 class Draws(NamedTuple):
-    """Numbers of draws.
-
-    Attributes:
-        n_bootstrap: means of an interval.
-        n_resamples: patterns of signs of a test if they are too many to enumerate.
-    """
+    """Numbers of bootstrap means and of patterns of signs that are drawn, and the seed."""
 
     n_bootstrap: int
     n_resamples: int
@@ -34,12 +29,7 @@ class Draws(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The units of each pair.
-
-    Attributes:
-        a, b: int64 [n pairs], indices of units in A and in B.
-        groups: int64 [n pairs]; None if pairs are independent.
-    """
+    """Indices of each pair's units in A and in B, and its group; None if pairs are independent."""
 
     a: NDArray[np.int64]
     b: NDArray[np.int64]
@@ -51,8 +41,7 @@ class Values(NamedTuple):
 
     Attributes:
         a, b: float64 [n].
-        pair: int64 [n], the pair of each value.
-        groups: int64 [n]; None if the values are independent.
+        pair, groups: int64 [n]; no groups if the values are independent.
         n_left_out: values that one run or both do not have.
     """
 
@@ -164,10 +153,10 @@ def _extents(
 
 def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> Difference:
     """Return the difference of a number's means, with bootstrap interval and sign-flip test."""
-    result = _counted(name, title, values)
-    if not _is_enough(result):
+    result, is_enough = _counted(name, title, values)
+    if not is_enough:
         return result
-    differences, groups = values.b - values.a, values.groups
+    groups, differences = values.groups, values.b - values.a
     if groups is not None:  # a group's differences change signs together
         _, members = np.unique(groups, return_inverse=True)
         differences = np.bincount(members, differences).astype(np.float64)
@@ -201,8 +190,8 @@ def difference_of_shares(name: str, title: str, values: Values, draws: Draws) ->
     cells = paired.four_cells((values.a > 0).tolist(), (values.b > 0).tolist())
     if values.groups is not None:
         return dataclasses.replace(difference_of_means(name, title, values, draws), cells=cells)
-    result = _counted(name, title, values)
-    if not _is_enough(result):
+    result, is_enough = _counted(name, title, values)
+    if not is_enough:
         return result
     return dataclasses.replace(
         result,
@@ -218,16 +207,15 @@ def difference_of_shares(name: str, title: str, values: Values, draws: Draws) ->
     )
 
 
-def _counted(name: str, title: str, values: Values) -> Difference:
-    n_groups = None if values.groups is None else len(np.unique(values.groups))
-    return Difference(
-        name=name, title=title, n=len(values.a), n_left_out=values.n_left_out, n_groups=n_groups
+def _counted(name: str, title: str, values: Values) -> tuple[Difference, bool]:
+    """Return the counts alone, and True if there are two values, in two groups."""
+    n, n_groups = len(values.a), None
+    if values.groups is not None:
+        n_groups = len(np.unique(values.groups))
+    result = Difference(
+        name=name, title=title, n=n, n_left_out=values.n_left_out, n_groups=n_groups
     )
-
-
-def _is_enough(result: Difference) -> bool:
-    """Return True if there are two values, in two groups."""
-    return result.n >= 2 and (result.n_groups is None or result.n_groups >= 2)
+    return result, min(n, n if n_groups is None else n_groups) >= 2
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

@@ -298,7 +298,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, An
 def _compared_systems() -> list[Reader]:
     """Return readers of the systems whose records declare a number or a decision."""
     readers = map(Reader, map(declaration, SYSTEMS))
-    return [reader for reader in readers if reader.metrics or reader.decisions]
+    return [reader for reader in readers if reader.is_compared]
 
 
 def expected_files() -> str:
@@ -312,9 +312,8 @@ def _reader_of(name: str) -> Reader:
     Raises:
         InputError: its results are not compared.
     """
-    for reader in _compared_systems():
-        if reader.system.name == name:
-            return reader
+    if name in SYSTEMS and (reader := Reader(declaration(name))).is_compared:
+        return reader
     raise InputError(f"results of {name} are not compared; expected {expected_files()}")
 
 
@@ -354,11 +353,11 @@ def _reader_of_report(
     Raises:
         InputError: the report has no records.
     """
-    holding = [r for r in _compared_systems() if isinstance(report.get(r.system.what), list)]
+    readers = _compared_systems() if command is None else [_reader_of(command)]
+    holding = [reader for reader in readers if isinstance(report.get(reader.system.what), list)]
     if isinstance(report.get("settings"), dict) and holding:
-        records = report[holding[0].system.what]
-        by_name = [reader for reader in holding if reader.system.name == command]
-        reader = _most_alike(by_name or holding, first_good(_listed(records)(()))) or holding[0]
+        first = first_good(_listed(report[holding[0].system.what])(()))
+        reader = _most_alike(holding, first) or holding[0]
         return reader, report[reader.system.what]
     hint = ""
     stem = path.name.removesuffix(".json").removesuffix(".report").removesuffix("_report")

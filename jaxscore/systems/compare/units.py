@@ -85,6 +85,7 @@ class Reader:
         metrics, decisions: name -> (field, metadata), in the order of the report.
         others: input fields of the records that do not identify a unit.
         has_texts: True if records say what was asked; otherwise the input does.
+        is_compared: True if records have a number or a decision.
     """
 
     def __init__(self, system: System) -> None:
@@ -97,6 +98,7 @@ class Reader:
             each.name or field: (field, each) for field, each in unit_fields(system, Decision)
         }
         self.decisions = dict(sorted(decisions.items(), key=lambda pair: not pair[1][1].is_right))
+        self.is_compared = bool(self.metrics or self.decisions)
         per_token = per_token_fields(record)
         paired = metadata_of(record, Paired)
         if system.parts:

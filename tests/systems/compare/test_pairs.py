@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.systems.compare.columns import collect, match
+from jaxscore.systems.compare.columns import collect
+from jaxscore.systems.compare.pairs import match
 from jaxscore.systems.compare.units import Unit
 
 
