@@ -110,12 +110,15 @@ def open_run(path: Path) -> OpenRun:
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected_files()) from None
     manifest = read_manifest(path)
-    command = None if manifest is None else str(manifest["command"])
+    try:
+        named = None if manifest is None else _reader_of(str(manifest["command"]))
+    except InputError as problem:
+        raise InputError(f"{path}: by its manifest, {problem}") from None
     settings: object = None
     failures = None
     if form == "object":
         report = read_json(path, expected_files())
-        reader, items = _reader_of_report(report, command, path)
+        reader, items = _reader_of_report(report, named, path)
         settings, records, listed = report["settings"], _listed(items), report.get("failures")
         if isinstance(listed, list):
             failures = [
@@ -126,12 +129,14 @@ def open_run(path: Path) -> OpenRun:
     else:
         records = functools.partial(_records, path, form)
         first = first_good(itertools.islice(records(()), SEARCHED))
-        reader = _reader_of_file(command, first, path)
+        if (alike := named or _most_alike(_compared_systems(), first)) is None:
+            expected = f"expected {expected_files()}"
+            raise InputError(f"{path}: found records with the fields {_names(first)}, {expected}")
+        reader = alike
         settings = first.get("confidence_settings")
     system = reader.system
-    version = system.version
-    if manifest is not None:
-        version = (manifest.get("made") or {}).get("records", 1)
+    made = {} if manifest is None else manifest.get("made") or {}
+    version = system.version if manifest is None else made.get("records", 1)
     if version != system.version:
         raise InputError(
             f"{path}: its records have version {version}, expected version {system.version} of "
@@ -317,28 +322,6 @@ def _reader_of(name: str) -> Reader:
     raise InputError(f"results of {name} are not compared; expected {expected_files()}")
 
 
-def _reader_of_file(command: str | None, first: Mapping[str, Any], path: Path) -> Reader:
-    """Return the reader of a file of records.
-
-    Args:
-        command: the manifest's; None without one.
-        first: a record without an error.
-
-    Raises:
-        InputError: results of that system are not compared, or the fields are of no system.
-    """
-    if command is not None:
-        try:
-            return _reader_of(command)
-        except InputError as problem:
-            raise InputError(f"{path}: by its manifest, {problem}") from None
-    if reader := _most_alike(_compared_systems(), first):
-        return reader
-    raise InputError(
-        f"{path}: found records with the fields {_names(first)}, expected {expected_files()}"
-    )
-
-
 def _most_alike(readers: Iterable[Reader], record: Mapping[str, Any]) -> Reader | None:
     """Return the reader most of whose result fields a record has, or None."""
     likeness = {reader: each for reader in readers if (each := reader.likeness({*record}))}
@@ -346,14 +329,14 @@ def _most_alike(readers: Iterable[Reader], record: Mapping[str, Any]) -> Reader 
 
 
 def _reader_of_report(
-    report: Mapping[str, Any], command: str | None, path: Path
+    report: Mapping[str, Any], named: Reader | None, path: Path
 ) -> tuple[Reader, list[Any]]:
     """Return the reader of a report's JSON file, and its records: the field with the items' name.
 
     Raises:
         InputError: the report has no records.
     """
-    readers = _compared_systems() if command is None else [_reader_of(command)]
+    readers = [named] if named else _compared_systems()
     holding = [reader for reader in readers if isinstance(report.get(reader.system.what), list)]
     if isinstance(report.get("settings"), dict) and holding:
         first = first_good(_listed(report[holding[0].system.what])(()))

@@ -170,7 +170,7 @@ def _keys(run: Run, by_text: bool) -> dict[int, Key]:
         key = (id, text if by_text or id is None else None)
         if place not in run.errors and key != (None, None):
             keys[place] = (*key, seen[key])
-            seen[key] += 1
+        seen[key] += 1  # a failed unit keeps its place among those with its id
     return keys
 
 

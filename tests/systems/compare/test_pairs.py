@@ -49,6 +49,13 @@ def test_by_id_the_texts_do_not_count():
     assert (found.only_a, found.other_text) == (["x/3"], [])
 
 
+def test_by_id_a_failed_unit_counts_among_those_with_its_id():
+    a, b = run(("x", "1", "bad"), ("x", "2"), ("y", "3")), run(("x", "1"), ("x", "2"), ("y", "3"))
+    found = match(a, b, by_text=False)
+    assert pairs(found) == [(1, 1), (2, 2)]
+    assert (found.n_failed_pairs, found.only_a, found.only_b) == (1, [], [])
+
+
 def test_a_unit_without_a_text_is_counted():
     found = run(("x", None), ("y", "1"), ("z", None, "failed"))
     assert found.n_without_text == 1
