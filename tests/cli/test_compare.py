@@ -135,7 +135,7 @@ def test_equal_ids_of_other_sentences_are_refused_unless_by_id(run, tmp_path, lo
     assert f"1 have the same id and {other}, --by-id pairs them; the first" in ran.err
     ran = run("compare", a, b, "--by-id")
     assert (ran.code, result(tmp_path)["pairs"]["matched_by"]) == (0, "id")
-    assert "the requests are matched by id alone (--by-id): texts do not count" in ran.err
+    assert "the requests are matched by id alone (--by-id): their texts were not" in ran.err
     assert "matched by id alone (`--by-id`)" in (tmp_path / "a-vs-b.report.md").read_text("utf-8")
 
 
@@ -188,7 +188,7 @@ def test_two_columns_of_one_input_are_other_texts(run, tmp_path):
 
 def test_a_report_without_records_names_the_output(run, two, tmp_path):
     a, b = two(lines(), lines())
-    report = write(tmp_path / "a.report.json", [])
+    report = write(tmp_path / "a.jsonl.report.json", [])
     report.write_text('{"summary": {},\n "settings": {}}')
     ran = run("compare", report, b)
     assert ran.code == 2

@@ -366,8 +366,9 @@ def _warnings(pairing: Pairing) -> Iterator[str]:
             "the results nor in an unchanged input that the manifests name"
         )
     if rule == SAME_ID:
-        n_differ = n_other(a.texts, b.texts)
-        texts = f"the texts of {n_differ} of {n} pairs differ" if n_differ else "texts do not count"
+        texts = "their texts were not compared"
+        if pairing.opened[0].reader.has_texts:
+            texts = f"the texts of {n_other(a.texts, b.texts)} of {n} pairs differ"
         yield f"the {title} are matched by id alone (--by-id): {texts}"
     for which, names in (
         ("A alone has", matched.only_a),

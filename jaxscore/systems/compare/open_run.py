@@ -342,14 +342,11 @@ def _reader_of_report(
         first = first_good(_listed(report[holding[0].system.what])(()))
         reader = _most_alike(holding, first) or holding[0]
         return reader, report[reader.system.what]
-    hint = ""
-    stem = path.name.removesuffix(".json").removesuffix(".report").removesuffix("_report")
-    names = [f"{stem}{ending}" for ending in (".jsonl", ".parquet", ".json")]
-    outputs = [name for name in names if name != path.name and _is_file(path.with_name(name))]
+    hint, name = "", path.name.replace("_report.json", ".json").removesuffix(".report.json")
     if "command" in report and "flags" in report:
         hint = "; this is a manifest, give the file without .run.json"
-    elif outputs:
-        hint = f"; this is a report without records, give {path.with_name(outputs[0])}"
+    elif name != path.name and _is_file(path.with_name(name)):
+        hint = f"; this is a report without records, give {path.with_name(name)}"
     raise InputError(
         f"{path}: found an object with {_names(report)}, expected {expected_files()}{hint}"
     )
