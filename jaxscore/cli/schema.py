@@ -135,12 +135,9 @@ def _setting(field: SettingField) -> dict[str, Any]:
 
 def _record(system: System) -> dict[str, Any]:
     """An output object: the declared fields, the input's, and `error` of a failed item."""
-    kinds = [system.record, *(kind.record for kind in system.compared if kind.record is not None)]
-    schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
-    for schema in schemas:
-        schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
-    title = f"record of {system.name}, version {RECORDS}"
-    return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
+    schema = _typed_dict(system.record)
+    schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
+    return {"title": f"record of {system.name}, version {RECORDS}", **schema}
 
 
 def _typed_dict(record: type) -> dict[str, Any]:

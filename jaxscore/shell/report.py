@@ -16,7 +16,7 @@ from jaxscore.shell.records import Records, View
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
-from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, units
+from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, unit_title, units
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -121,7 +121,7 @@ class Report(Rendered):
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
-        sampled = f"a sample of {effect.n_items} {self._unit_name}"
+        sampled = f"a sample of {effect.n_items} {unit_title(self.declared)}"
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
@@ -187,7 +187,7 @@ class Report(Rendered):
         if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
             _, title = result_of(self.declared)
-            sampled = f"{title} over {effect.n_items} {self._unit_name}"
+            sampled = f"{title} over {effect.n_items} {unit_title(self.declared)}"
             lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")
         return lines
 
@@ -204,16 +204,10 @@ class Report(Rendered):
             "finding": self.findings[-1] if effect.raises_most else None,
         }
 
-    @property
-    def _unit_name(self) -> str:
-        """The units of the numbers, in the plural: the parts of records, or the items."""
-        names = [one.what for one in self.declared.compared if one.parts and one.what]
-        return names[0] if names else self.declared.what
-
     def _effect(self, effect: Effect) -> dict[str, Any]:
         _, title = result_of(self.declared)
         results = {title: {"n": effect.n_items, **effect.means}}
-        return {"what": self._unit_name, "results": results}
+        return {"what": unit_title(self.declared), "results": results}
 
     def _counted(self) -> dict[str, dict[str, float]]:
         """Counts whose names have a dot, as objects."""

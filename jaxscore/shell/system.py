@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.items import NOTHING, Row, read_lenient_rows, read_rows
 from jaxscore.shell.fields import (
-    Compared,
+    Paired,
     PublishedFlags,
     Result,
     arrow_type,
@@ -111,7 +111,6 @@ class System:
         model_field: field of the items that names the model if --model does not; empty if --model
             is required.
         published_flags: further flags of the published script; None if there are none.
-        compared: ways in which `compare` pairs two runs; empty if they are not compared.
     """
 
     name: ClassVar[str]
@@ -125,7 +124,6 @@ class System:
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     model_field: ClassVar[str] = ""
     published_flags: ClassVar[PublishedFlags | None] = None
-    compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
         """Yield one record per item, in order, without its id and the item's other fields.
@@ -257,12 +255,22 @@ def units(system: System, record: Record) -> Iterable[Record]:
     return record[system.parts] if system.parts else (record,)
 
 
+def unit_type(system: System) -> type:
+    """Return the declared type of a unit."""
+    if not system.parts:
+        return system.record
+    (part,) = typing.get_args(typing.get_type_hints(system.record)[system.parts])
+    return typing.cast(type, part)
+
+
+def unit_title(system: System) -> str:
+    """Return the name of the units in the plural: of items, or of what identifies a part."""
+    return f"{unit_fields(system, Paired)[0][0]}s" if system.parts else system.what
+
+
 def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
     """Fields of a unit with their metadata of a type, such as `Decision`."""
-    record = system.record
-    if system.parts:
-        (record,) = typing.get_args(typing.get_type_hints(record)[system.parts])
-    return metadata_of(record, kind)
+    return metadata_of(unit_type(system), kind)
 
 
 def result_of(system: System) -> tuple[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.shell.fields import Metric
+from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.settings import Settings as BaseSettings
 from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Summary, System, failed
@@ -108,9 +108,9 @@ class Item:
     The other fields are not applied, so each must be absent or empty.
     """
 
-    prompt: str | list[Any] | None = None
-    chosen: str | list[Any]
-    rejected: str | list[Any]
+    prompt: Annotated[str | list[Any] | None, PAIRED] = None
+    chosen: Annotated[str | list[Any], PAIRED]
+    rejected: Annotated[str | list[Any], PAIRED]
     tools: Any = None
     chat_template_kwargs: Any = None
     images: Any = None

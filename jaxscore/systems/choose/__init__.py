@@ -22,7 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric, Result
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, setting
@@ -166,8 +166,8 @@ class Record(TypedDict, total=False):
     """One output line; the fields from `gold` on only if the item has a gold option."""
 
     id: str | int
-    context: str
-    options: list[str]
+    context: Annotated[str, PAIRED]
+    options: Annotated[list[str], PAIRED]
     category: str
     sum_logprob: list[float]
     n_tokens: list[int]
@@ -188,6 +188,7 @@ class Record(TypedDict, total=False):
     choice_pmi: Annotated[int | None, Decision("option chosen by PMI", value=_chosen("choice_pmi"))]
     gold: Annotated[
         int,
+        PAIRED,
         Metric("log-probability of the right option, nats", "gold_logprob", _gold_logprob),
     ]
     acc: Annotated[
@@ -401,9 +402,6 @@ class Choose(System):
 
     name = "choose"
     item, settings, record = Item, Settings, Record
-    compared = (
-        Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),
-    )
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each option of each item whole, after the context and after the premise."""

@@ -19,7 +19,6 @@ from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_output import where
 from jaxscore.lm import require_local
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example
 from jaxscore.shell.report import Report
@@ -66,6 +65,7 @@ class Settings(AnswerSettings, IntervalSettings):
 
     boundaries = BOUNDARIES
     advice = ADVICE
+    fixed = (*AnswerSettings.fixed, "include_negation")
     mode: Literal["sample", "full", "mcq"] = setting(
         "sample",
         help="sample: questions drawn by the seed; full: all; mcq: the model writes a letter",
@@ -377,16 +377,6 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
     )
 
 
-def _name_of_record(record: Mapping[str, Any], place: int) -> str:
-    return f"line {record.get('line')}: {record.get('question', '')}"
-
-
-def _question_and_options(record: Mapping[str, Any]) -> object:
-    """Question and options, whatever their order."""
-    options = zip(record["choices"], map(str, record["truth"]), strict=True)
-    return record["question"], sorted(options)
-
-
 class Chronologic(System):
     """How probable does a model find the answers that a text of that time would give?
     (ChronoLogic)
@@ -434,31 +424,6 @@ class Chronologic(System):
     what = "questions"
     item, settings, record = Question, Settings, Record
     layout = Layout(is_ascii=False, repeats=False)
-    compared = (
-        Compared(
-            record=AnswerRecord,
-            text=("question", "answers", "truth"),
-            signature=("question", "answers"),
-            list_in="questions",
-            id=(),
-            name=_name_of_record,
-            n_tokens="n_tokens",
-            order=("brier", "right_probability", "answer_logprob"),
-            fixed=("boundary", "answer_separator"),
-            file="eval_results_….json",
-        ),
-        Compared(
-            record=LetterRecord,
-            name_of_runs="chronologic --mcq",
-            text=_question_and_options,
-            signature=("question", "choices"),
-            list_in="questions",
-            id=(),
-            name=_name_of_record,
-            fixed=("include_negation",),
-            file="eval_results_….json",
-        ),
-    )
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """See `System.needs`; in the mode "mcq" the model writes."""

@@ -13,7 +13,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Decision, Metric, Result
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Paired, Result
 from jaxscore.shell.prompts import PLAIN, ExampleItem, Prompting
 from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.types.requests import Request
@@ -137,15 +137,11 @@ class AnswerRecord(TypedDict, total=False):
     """A question of the modes "sample" and "full"; `error` and no scores if an answer failed."""
 
     line: int | str
-    question: str
+    question: Annotated[str, PAIRED]
     question_category: str
-    answers: list[str]
+    answers: Annotated[list[str], Paired(lambda record: (record["answers"], record["truth"]))]
     answer_types: list[str] | None
     truth: list[float]
-    scores: Annotated[
-        list[float],
-        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
-    ]
     probabilities: Annotated[
         list[float],
         Metric(
@@ -158,8 +154,14 @@ class AnswerRecord(TypedDict, total=False):
             "within_noise", "top_answer", "mean_logprob",
         ),
     ]  # fmt: skip
+    scores: Annotated[
+        list[float],
+        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
+    ]
     n_tokens: list[int]
-    brier: Annotated[float, Metric("Brier score of a question"), Result("mean Brier score")]
+    brier: Annotated[
+        float, Metric("Brier score of a question", is_main=True), Result("mean Brier score")
+    ]
     uniform_brier: float
     top_correct: Annotated[
         bool | None,

@@ -23,7 +23,7 @@ from jaxscore.io.json_input import read_lines
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Decision, Metric, Result
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN, Items
 from jaxscore.shell.prompts import AnswerSettings, Example, ExampleItem, Prompting
 from jaxscore.shell.records import View
@@ -153,13 +153,13 @@ def _log_gain(record: Mapping[str, Any]) -> float:
 class PathRecord(TypedDict, total=False):
     """One path of an item; `error` and nulls if it could not be scored."""
 
-    path: list[str]
+    path: Annotated[list[str], PAIRED]
     answer: str
     baseline_prob: Annotated[float | None, Metric("probability without the path")]
     retrieved_prob: Annotated[float | None, Metric("probability with the path")]
     absolute_improvement: Annotated[
         float | None,
-        Metric("absolute improvement of the probability"),
+        Metric("absolute improvement of the probability", is_main=True),
         Decision(
             "the path raises the probability",
             is_right=True,
@@ -172,7 +172,7 @@ class PathRecord(TypedDict, total=False):
         ),
         Result("mean improvement"),
     ]
-    relative_improvement: Annotated[float | None, Metric("relative improvement")]
+    relative_improvement: Annotated[float | None, Metric("relative improvement", is_main=True)]
     prompt_results: list[dict[str, Any]]
     within_noise: bool
     error: str
@@ -182,7 +182,7 @@ class Record(TypedDict):
     """One entry of the output, for an item."""
 
     id: str | int
-    question: str
+    question: Annotated[str, PAIRED]
     path_evaluations: list[PathRecord]
 
 
@@ -228,17 +228,6 @@ class Paths(System):
     parts = "path_evaluations"
     layout = Layout(is_ascii=False, repeats=False)
     aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"limit": ("--max-samples",)}
-    compared = (
-        Compared(
-            signature=("path_evaluations",),
-            text=("question", "path"),
-            parts="path_evaluations",
-            part_name="path",
-            what="paths",
-            order=("absolute_improvement", "relative_improvement"),
-            fixed=("boundary", "answer_separator"),
-        ),
-    )
 
     def check(self, items: Items, settings: Settings) -> None:
         """Refuse an unusable item, and items without a path."""

@@ -16,7 +16,7 @@ from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Metric
+from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, setting
 from jaxscore.shell.system import Summary, System, failed
@@ -90,7 +90,7 @@ class Record(TypedDict, total=False):
 
     id: str | int
     begin: str
-    text_sha256: str
+    text_sha256: Annotated[str, PAIRED]
     n_tokens: int
     n_scored: int
     n_bytes: int
@@ -101,8 +101,8 @@ class Record(TypedDict, total=False):
         float, Metric("mean log-probability, nats per token, mean over documents")
     ]
     perplexity: float
-    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents")]
-    bits_per_word: Annotated[float, Metric("bits per word, mean over documents")]
+    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents", is_main=True)]
+    bits_per_word: Annotated[float, Metric("bits per word, mean over documents", is_main=True)]
 
 
 def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
@@ -244,14 +244,6 @@ class Perplexity(System):
 
     name, what = "perplexity", "documents"
     item, settings, record = Item, Settings, Record
-    compared = (
-        Compared(
-            text=("text_sha256",),
-            signature=("bits_per_byte", "sum_logprob", "n_scored"),
-            order=("bits_per_byte", "bits_per_word", "mean_logprob"),
-            fixed=(),
-        ),
-    )
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A local model, whose windows of tokens are scored."""

@@ -17,7 +17,7 @@ from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric, Result
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
@@ -48,6 +48,7 @@ class Settings(AnswerSettings):
 
     boundaries = BOUNDARIES
     advice = ADVICE
+    fixed = (*AnswerSettings.fixed, "normalize", "temperature")
     normalize: bool = setting(
         False,
         aliases=("--norm",),
@@ -133,12 +134,13 @@ class Record(TypedDict, total=False):
     """The result of a context; `error` in place of the numbers if a query could not be scored."""
 
     context: int | str
-    text: str
-    context_text: str
+    context_text: Annotated[str, PAIRED]
+    text: Annotated[str, PAIRED]
     # Not of `passed`, which is null where no query is expected: there the mark says whether
     # rounding could change which query is the best.
     expected: Annotated[
         int,
+        PAIRED,
         Decision(
             "the expected query has the highest score",
             name="passed",
@@ -150,7 +152,7 @@ class Record(TypedDict, total=False):
             spread=_spread,
         ),
     ]
-    queries: list[str]
+    queries: Annotated[list[str], PAIRED]
     logp: Annotated[
         list[float],
         Metric(
@@ -165,6 +167,7 @@ class Record(TypedDict, total=False):
             "probability of the expected query among the queries",
             "expected_score",
             _of_expected("scores"),
+            is_main=True,
         ),
         Decision(
             "query with the highest score",
@@ -349,22 +352,6 @@ class ProbSem(System):
     item, settings, record = Context, Settings, Record
     layout = Layout(is_ascii=False, repeats=False)
     forms = (".json",)
-    compared = (
-        Compared(
-            signature=("queries",),
-            list_in="contexts",
-            file="…_results.json",
-            id=(),
-            name=lambda record, _: (
-                f"context {record.get('context')}: "
-                f"{record.get('context_text', record.get('text', ''))}"
-            ),
-            text=lambda record: (record["text"], record["queries"], _expected(record)),
-            n_tokens="n_tokens",
-            order=("expected_score",),
-            fixed=("boundary", "answer_separator", "normalize", "temperature"),
-        ),
-    )
 
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()

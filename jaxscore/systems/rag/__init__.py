@@ -13,13 +13,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
+from jaxscore.shell.fields import PAIRED
 from jaxscore.shell.items import Entry, Items, read_entry
 from jaxscore.shell.system import Record, Summary, System
 
@@ -126,8 +127,8 @@ class RecordBase(TypedDict, total=False):
 
     index: int
     q_id: str | int
-    question: str
-    label: list[str]
+    question: Annotated[str, PAIRED]
+    label: Annotated[list[str], PAIRED]
     response: str
 
 
@@ -176,12 +177,6 @@ def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
         for record in records
         if "error" in record
     ]
-
-
-def record_name(record: Mapping[str, Any], place: int) -> str:
-    """What `compare` calls a record: its q_id, and its question if it has one."""
-    question = record.get("question")
-    return f"{record['q_id']}: {question}" if question else str(record["q_id"])
 
 
 SHARES = ("outside", "agree", "first")  # of a summary, beside its counts

@@ -13,7 +13,7 @@ from jaxscore.io.items import NOTHING, Row
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Metric, PerToken, Result
+from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
 from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
@@ -36,8 +36,8 @@ UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_cer
 class Item:
     """A text to score, and what stands before it."""
 
-    context: str = ""
-    continuation: str
+    context: Annotated[str, PAIRED] = ""
+    continuation: Annotated[str, PAIRED]
 
     @property
     def key(self) -> Hashable:
@@ -53,6 +53,7 @@ class Item:
 class Settings(TextSettings, PromptSettings, MeasureSettings):
     """Settings of `score`, see also `MeasureSettings` and `PromptSettings`."""
 
+    fixed = ("boundary", "min_k", "log_base")
     audit_boundary: bool = setting(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -96,7 +97,7 @@ class ScoreFields(TypedDict, total=False):
 
     id: str | int
     token_ids: PerToken[np.int32]
-    tokens: PerToken[str]
+    tokens: Annotated[PerToken[str], Paired(lambda record: "".join(record["tokens"]))]
     logprob: PerToken[np.float32]
     entropy: PerToken[np.float32]
     self_certainty: PerToken[np.float32]
@@ -158,15 +159,6 @@ class Score(System):
 
     name, what = "score", "requests"
     item, settings, record = Item, Settings, Record
-    compared = (
-        Compared(
-            text=(),
-            signature=("sum_logprob", "n_scored"),
-            what="texts",
-            fixed=("boundary", "min_k", "log_base"),
-            input_fields=("context", "continuation"),
-        ),
-    )
 
     def read(
         self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()

@@ -11,7 +11,7 @@ from typing import Any
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
-from jaxscore.systems.selection import CodeRecord, GradedSettings, compared, first_n
+from jaxscore.systems.selection import CodeRecord, GradedSettings, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Context,
@@ -57,7 +57,6 @@ class CodeSelection(Selection):
 
     record = CodeRecord
     field = "code_list"
-    compared = compared("code_list")
 
     def choose(self, candidates: Candidates, context: Context) -> Choice:
         """Take the highest confidence, the first of equal or unknown ones."""

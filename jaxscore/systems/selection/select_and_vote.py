@@ -17,7 +17,7 @@ from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
-from jaxscore.systems.selection import AnswerSettings, CertainRecord, compared, first_n
+from jaxscore.systems.selection import AnswerSettings, CertainRecord, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Context,
@@ -62,8 +62,6 @@ class RankedSelection(Selection):
         NOTHING_EXTRACTABLE: "no response has an extractable answer",
         NO_CONFIDENCE: "no response with an extractable answer has a confidence",
     }
-
-    compared = compared("output", "confidence")
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         found = _read(fields, context.settings.best_n)

@@ -16,7 +16,7 @@ from jaxscore.shell.settings import setting
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import without_ids
-from jaxscore.systems.selection import AnswerSettings, Record, compared
+from jaxscore.systems.selection import AnswerSettings, Record
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
     Candidates,
@@ -115,7 +115,6 @@ class UscSelect(Selection):
     name = "usc-select"
     settings, record = Settings, Record
     layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]", ending_of=_ending)
-    compared = compared("output", "model_input", without=("confidence_list",))
     way = "the model's reply"
     decided_by = "the reply"
     responses_field = "responses"

@@ -20,12 +20,12 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label
+from jaxscore.io.items import item_label
 from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric, NoiseFloor, Place
+from jaxscore.shell.fields import Decision, Metric, NoiseFloor, Paired, Place
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
@@ -80,6 +80,7 @@ class Item(TypedDict, total=False):
 class Settings(IntervalSettings):
     """Settings of `self-certainty`."""
 
+    fixed = ("alignment",)
     input_field: str = setting(
         "model_input",
         aliases=("--input-field-name",),
@@ -198,6 +199,7 @@ class Record(TypedDict, total=False):
 
     confidence_list: Annotated[
         list[float | None],
+        Paired(_text),
         Metric("self-certainty of an output, nats per token", "confidence"),
         Decision(
             "most certain output", False, STATISTIC, _top_output, _lead, _within_noise,
@@ -382,16 +384,6 @@ class SelfCertainty(LenientSystem):
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
     model_field = "generator"
-    compared = (
-        Compared(
-            signature=("confidence_list",),
-            without=("confidence",),
-            text=_text,
-            id=NAME_FIELDS,
-            name=lambda record, place: item_label(place, dict(record)),
-            fixed=("alignment",),
-        ),
-    )
 
     def needs(self, settings: Any) -> tuple[str, ...]:
         """See `System.needs`."""
