@@ -223,7 +223,7 @@ class Reader:
 
     def _name(self, record: Mapping[str, Any], id: str | int | None) -> str:
         """Return the id; numbered records are named by their text too."""
-        field = id_field(self.system)
+        field = id_field(self.system) or "id"
         name = f"{field} {record.get(field)}" if id is None else str(id)
         values = (record.get(text) for text, _ in self._texts if field != "id")
         text = next((value for value in values if value and isinstance(value, str)), "")
