@@ -19,7 +19,7 @@ from typing import Any, Self, cast
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
 from jaxscore.io.json_output import to_json_value
-from jaxscore.lm import LM, LocalLM
+from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
@@ -185,6 +185,22 @@ class AuditedLM:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lm, name)
+
+    # The members of `LM` are here by name: since Python 3.12 `isinstance` ignores `__getattr__`.
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `LM.capabilities`."""
+        return self._lm.capabilities
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """See `LM.remarks`."""
+        return self._lm.remarks
+
+    def describe(self) -> dict[str, Any]:
+        """See `LM.describe`."""
+        return self._lm.describe()
 
     def score(self, requests: Iterable[Any], **options: Any) -> list[Any]:
         """Score as `LM.score` does."""
