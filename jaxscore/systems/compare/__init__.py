@@ -40,7 +40,7 @@ describes how it was made:
   score, choose, perplexity, preferences    OUT.jsonl or OUT.parquet
   paths           OUT.json                  chronologic   eval_results_….json
   probsem         …_results.json            judge         eval_…_judge_….json
-  metrics         eval_…_out.json           self-certainty  …-confidence-list.json
+  self-certainty  …-confidence-list.json    metrics       eval_…_out.json
   select, vote, usc-select, livecode-select, livecode-parse: their output; two
   of these five are compared with each other too.
 
