@@ -21,7 +21,7 @@ from jaxscore.errors import InputError, NoItems, NothingUsable
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.json_output import array_writer
+from jaxscore.io.json_output import write_array
 from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove_manifest
 from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
@@ -268,9 +268,7 @@ def write_records(
     """
     system = report.declared
     if system.layout is not None:
-        with array_writer(file, is_ascii=system.layout.is_ascii) as write:
-            for record in report.records:
-                write(record)
+        write_array(file, report.records, is_ascii=system.layout.is_ascii)
         return
     if takes_lines(system, output):
         for line in report.records.lines():

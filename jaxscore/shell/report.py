@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
-from jaxscore.io.json_output import json_number
+from jaxscore.io.json_output import Lazy, json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import ON_PAGE_ALONE, Effect, Facts
 from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
 from jaxscore.shell.prompts import OWN_EXAMPLES
-from jaxscore.shell.records import Records, View
+from jaxscore.shell.records import Records
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
@@ -267,7 +267,7 @@ class Report(Rendered):
             return [Strip.from_page(fields) for fields in page["strips"]]
 
         places = range(len(self.records)) if self.records.has_extras else ()
-        return View(places, strips_of)
+        return Lazy(places, strips_of)
 
     @functools.cached_property
     def document(self) -> Document | None:

@@ -20,13 +20,13 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
+from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
 from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.items import SHOWN, Items
 from jaxscore.shell.prompts import AnswerSettings, Example, ExampleItem, Prompting
-from jaxscore.shell.records import View
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import FileFlag, IntervalSettings, setting
 from jaxscore.shell.system import PAGE, Layout, Summary, System
@@ -322,8 +322,8 @@ class Paths(System):
             return strips_of(run.records.extra(k)["answers"][j])
 
         every = range(len(order))
-        strips = View(every, strips_at) if run.records.has_extras else ()
-        return report(run.source(paths=View(every, path_at), strips=strips))
+        strips = Lazy(every, strips_at) if run.records.has_extras else ()
+        return report(run.source(paths=Lazy(every, path_at), strips=strips))
 
 
 SYSTEM = Paths()
