@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.shell.records import View
+from jaxscore.io.json_output import Lazy
 from jaxscore.systems.compare.columns import Run
 from jaxscore.systems.compare.open_run import OpenRun, have_same_input
 
@@ -198,7 +198,7 @@ def _without_failed_pairs(
     return len(pairs), still_a, [k for k in left_b if k not in gone_b]
 
 
-def pair_records(a: Run, b: Run, matched: Matched) -> View:
+def pair_records(a: Run, b: Run, matched: Matched) -> Lazy[dict[str, Any]]:
     """Return one record per pair, made on access: its name, and all numbers of both runs."""
     numbers = [name for name in a.numbers if name in b.numbers]
     choices = [name for name in a.choices if name in b.choices]
@@ -214,4 +214,4 @@ def pair_records(a: Run, b: Run, matched: Matched) -> View:
             out[f"{name}_b"] = b.choices[name].values[j]
         return out
 
-    return View(range(len(matched.a)), record)
+    return Lazy(range(len(matched.a)), record)
