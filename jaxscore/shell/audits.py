@@ -195,7 +195,7 @@ class AuditedLM:
 
     @property
     def remarks(self) -> Sequence[str]:
-        """See `LM.remarks`."""
+        """Warnings about the model."""
         return self._lm.remarks
 
     def describe(self) -> dict[str, Any]:
