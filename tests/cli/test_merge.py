@@ -311,7 +311,7 @@ def test_merge_writes_the_page_that_shards_left_out(run, shards):
 def test_page_of_a_system_without_one_is_refused(run, tmp_path):
     (tmp_path / "in").mkdir()
     write_items(tmp_path / "in/a.json", SAMPLES)
-    words = ("select", *SELECT, "--quiet", "--input", tmp_path / "in", "--output",
+    words = ("livecode-parse", "--quiet", "--input", tmp_path / "in", "--output",
              f"{tmp_path}/out/")  # fmt: skip
     assert run(*words).code == 0
     page = ("--output", tmp_path / "m.json", "--html", tmp_path / "page.html")
