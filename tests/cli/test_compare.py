@@ -179,6 +179,13 @@ def test_runs_whose_texts_cannot_be_known_are_refused(run, two, tmp_path):
     assert "2 of 2 in A have no text; pair" in run("compare", *two(texts, texts, name="json")).err
 
 
+def test_records_without_a_text_are_paired_by_id_if_the_input_is_the_same(run, two, tmp_path):
+    given = write(tmp_path / "in.json", [{"id": k, "output": ["r"]} for k in range(2)])
+    records = [{"id": k, "output": ["r"], "confidence": float(k)} for k in range(2)]
+    ran = run("compare", *two(records, records, *[made_by("select", given)] * 2, name="json"))
+    assert (ran.code, result(tmp_path)["pairs"]["matched_by"]) == (0, "input")
+
+
 def test_two_columns_of_one_input_are_other_texts(run, tmp_path):
     a = csv_run(tmp_path, "a", ["One row."])
     b = csv_run(tmp_path, "b", ["One row."], columns=["continuation=item"])

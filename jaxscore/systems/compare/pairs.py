@@ -83,6 +83,9 @@ def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pair
         InputError: there is no pair, or what was asked is not known.
     """
     rule, (run_a, run_b) = _loaded(a, b, by_id=by_id)
+    lacks_text = run_a.n_without_text or run_b.n_without_text
+    if rule == SAME_TEXT and lacks_text and have_same_input(a, b):
+        rule = SAME_INPUT
     title, by_text = a.reader.title, rule in (SAME_TEXT, SAME_TOKENS)
     for side, run in (("A", run_a), ("B", run_b)):
         if by_text and (n := run.n_without_text):
