@@ -35,6 +35,10 @@ class InputError(Exception):
         return one_line(super().__str__(), LONGEST)
 
 
+class Held(InputError):
+    """Another run holds a file."""
+
+
 class NothingUsable(InputError):
     """No item can be used, so a result would contain only failures."""
 

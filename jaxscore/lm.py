@@ -223,22 +223,24 @@ REMEDIES = {
 }
 
 
-def require(system: str, lm: object, *needed: str) -> LM:
+def require(system: str, lm: object, *needed: str | type) -> LM:
     """Check that `lm` is a model with the capabilities that a system needs.
 
     Args:
         system: the name of the system, for the message.
-        needed: the required fields of `Capabilities`, keys of `REMEDIES`.
+        needed: the required fields of `Capabilities`, keys of `REMEDIES`, or types.
 
     Raises:
         InputError: `lm` is not a model, or lacks a capability.
     """
     can = lm.capabilities if isinstance(lm, LM) else Capabilities()
-    if missing := [name for name in needed if not getattr(can, name)]:
+    for need in needed:
+        if isinstance(lm, need) if isinstance(need, type) else getattr(can, need):
+            continue
         value = f" {lm!r}" if isinstance(lm, str) else ""
+        remedy = f"a {need.__name__}" if isinstance(need, type) else REMEDIES[need]
         raise InputError(
-            f"a source that is {type(lm).__name__}{value}, but {system} needs "
-            f"{REMEDIES[missing[0]]}"
+            f"a source that is {type(lm).__name__}{value}, but {system} needs {remedy}"
         )
     return cast(LM, lm)
 

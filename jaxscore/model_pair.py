@@ -143,10 +143,9 @@ class DivergenceScorer(Scorer):
             "generates": False,
         }
         p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **p_settings, **shared)
-        mesh_shape = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
         q = load_checkpoint(
             reference,
-            mesh=mesh and mesh_shape,
+            mesh=mesh and str(p.model.devices.shape),
             accept_config=reference_accept_config,
             **q_settings,
             **shared,
@@ -164,7 +163,8 @@ class DivergenceScorer(Scorer):
         both = paired(p.model, q.model)
         about = _about(p, q)
         # Without measures the compiler would remove all of q.
-        size = BatchTokens(batch_tokens, reproducible=reproducible, measures=both.measures)
+        measures = both.functions.measures
+        size = BatchTokens(batch_tokens, reproducible=reproducible, measures=measures)
         scorer = cls(
             both,
             p.encoder,
@@ -195,7 +195,7 @@ class DivergenceScorer(Scorer):
         }
 
     def facts(self) -> dict[str, Any]:
-        stored_as = self.models[-1].stored_as
+        stored_as = self.models[-1].checkpoint.stored_as
         return ({"reference_stored_as": stored_as} if stored_as else {}) | super().facts()
 
     def _stream(
@@ -207,7 +207,8 @@ class DivergenceScorer(Scorer):
         top: int,
     ) -> Iterator[ScoredRequest]:
         """Request all measures of the pair unless others are requested."""
-        return super()._stream(chunks, windows, n_requests, measures or self.model.measures, top)
+        measures = measures or self.model.functions.measures
+        return super()._stream(chunks, windows, n_requests, measures, top)
 
     @classmethod
     def from_tensors(cls, *_: Any, **__: Any) -> NoReturn:

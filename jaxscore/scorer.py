@@ -102,7 +102,8 @@ class Scorer:
 
     @property
     def capabilities(self) -> Capabilities:
-        generates = self.model.cached is not None or self.model.write is not None
+        functions = self.model.functions
+        generates = functions.cached is not None or functions.write is not None
         return Capabilities(
             scores=True,
             labels=True,
@@ -408,7 +409,7 @@ class Scorer:
 
     def facts(self) -> dict[str, Any]:
         """Return the plan, counts and programs of the current output, for its manifest."""
-        stored_as = self.model.stored_as
+        stored_as = self.model.checkpoint.stored_as
         return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
 
     @contextlib.contextmanager
@@ -430,7 +431,8 @@ class Scorer:
         tokens = self.batch_tokens
         other = tokens // 2 if tokens // 2 >= SHORTEST_ROW else 2 * tokens
         # `cached=None` also excludes prefix caches.
-        apart = dataclasses.replace(self.model, shares_text=False, cached=None)
+        functions = self.model.functions._replace(cached=None)
+        apart = dataclasses.replace(self.model, shares_text=False, functions=functions)
 
         def scorer(model: Model, **options: Any) -> Scorer:
             return type(self)(model, self.encoder, progress=self.progress, **options)

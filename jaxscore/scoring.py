@@ -24,7 +24,7 @@ from jaxscore.shell import evaluate as shell
 from jaxscore.shell.fields import Decision
 from jaxscore.shell.items import Items, with_examples
 from jaxscore.shell.settings import settings_from
-from jaxscore.shell.system import System, unit_fields
+from jaxscore.shell.system import System, item_fields, table_columns, unit_fields
 from jaxscore.systems import SYSTEMS, declaration
 from jaxscore.version import VERSION
 
@@ -78,13 +78,13 @@ class Scoring:
             self._settings.setdefault("audit_boundary", False)  # a table has no place for it
         self._results = {
             name: kind
-            for name, kind in declared.columns(self._chosen()).items()
-            if name not in declared.item_fields
+            for name, kind in table_columns(declared, self._chosen()).items()
+            if name not in item_fields(declared)
         } | {"error": "string"}
-        if unknown := sorted(self._columns.keys() - set(declared.item_fields)):
+        if unknown := sorted(self._columns.keys() - set(item_fields(declared))):
             raise InputError(
                 f"columns has {unknown[0]!r}, expected fields of {system}: "
-                f"{', '.join(declared.item_fields)}"
+                f"{', '.join(item_fields(declared))}"
             )
 
     def __call__(self, table: Any) -> Any:
@@ -160,7 +160,7 @@ class Scoring:
     def _scored(self, table: Any) -> Any:
         """A pyarrow Table with the columns of the results."""
         declared = self._declared
-        names = {field: self._columns.get(field, field) for field in declared.item_fields}
+        names = {field: self._columns.get(field, field) for field in item_fields(declared)}
         check_free(table.column_names, self._results, ())
         if missing := [name for name in self._columns.values() if name not in table.column_names]:
             raise InputError(
@@ -198,7 +198,7 @@ def _records_of(
     system: System, scorer: Scorer, rows: Sequence[dict[str, Any]], settings: Any
 ) -> list[Mapping[str, Any]]:
     """The record of each row, its values per token as NumPy arrays."""
-    items = Items(system, lambda: system.rows_of(rows), settings, is_file=False)
+    items = Items(system, lambda: system.read(rows), settings, is_file=False)
     if not items.n_usable:
         return [{"error": entry.error} for entry in items.entries()]
     streamed: list[Mapping[str, Any]] = []

@@ -12,6 +12,7 @@ from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.evaluate import compare
 from jaxscore.io.json_output import json_text
+from jaxscore.shell.system import id_field
 from jaxscore.systems import SYSTEMS, declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
@@ -178,7 +179,9 @@ def test_texts_that_cannot_be_used_fail_alone(scorer):
     assert [(one["id"], "error" in one) for one in report.items] == [
         (0, True), ("b", True), (2, False), (3, True),
     ]  # fmt: skip
-    assert [list(one) for one in report.items if "error" in one] == [["id", "error"]] * 3
+    assert [list(one)[2:] for one in report.items if "error" in one] == [
+        [], [], ["context", "continuation", "gold"],
+    ]  # fmt: skip
     first, second, third = report.failures
     assert (first.name, second.name, third.name) == ("0", "b", "3")
     assert "item 0 is of type int; expected a Request, a string" in first.error
@@ -340,6 +343,7 @@ def test_every_system_is_there():
         declared = declaration(name)
         assert declared.name == name
         assert dataclasses.is_dataclass(declared.settings)
+        assert id_field(declared) in (None, "id", "line", "context", "index")
 
 
 OUTPUTS = [{"model_input": "1 + 1 =", "output": [" 2", " three"]},

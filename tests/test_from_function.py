@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from jaxscore import InputError, Request, Scorer, evaluate
+from jaxscore.models.model import CheckpointFacts
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.shell.audits import NO_SHARING
 from tests.conftest import CASES, ROOT
@@ -213,7 +214,8 @@ def test_steps_have_rows_of_scoring_and_end_at_the_tokenizers_eos():
     assert {length for _, length in shapes} == {64}
     assert max(rows for rows, _ in shapes) == 8  # of slot tables with 1, 8, 32, ... rows
     end = texts[0][3]
-    scorer.engine.model = dataclasses.replace(scorer.model, eos_ids=(end,))
+    facts = CheckpointFacts(eos_ids=(end,))
+    scorer.engine.model = dataclasses.replace(scorer.model, checkpoint=facts)
     again = scorer.generate(prompts, max_new_tokens=20)
     for text, before in zip(again, texts, strict=True):
         expected = before[: before.index(end)] if end in before else before

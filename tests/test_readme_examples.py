@@ -65,13 +65,10 @@ def system(tmp_path, monkeypatch):
     [code] = blocks("Adding a system", "python")
     (tmp_path / "systems/pairs.py").write_text(code, encoding="utf-8")
     monkeypatch.setattr(systems, "__path__", [*systems.__path__, str(tmp_path / "systems")])
-    found = {file: "".join(line[1:] for line in lines) for file, lines in hunks("Adding a system")}
-    for table, file in (
-        (SYSTEMS, "jaxscore/systems/__init__.py"),
-        (listing.GROUPS["score"], "jaxscore/cli/listing.py"),
-    ):
-        added = ast.literal_eval(f"{{{found[file]}}}")
-        monkeypatch.setitem(table, "pairs", added["pairs"])
+    [(_, lines)] = hunks("Adding a system")
+    added = ast.literal_eval("{" + "".join(line[1:] for line in lines) + "}")["pairs"]
+    monkeypatch.setitem(SYSTEMS, "pairs", added)
+    monkeypatch.setitem(listing.GROUPS["score"], "pairs", added[1])
     monkeypatch.setattr(listing, "NAMES", (*listing.NAMES, "pairs"))
     yield
     for name in [name for name in sys.modules if name.startswith("jaxscore.systems.pairs")]:

@@ -120,14 +120,14 @@ def test_order_is_restored_and_duplicates_cost_nothing(scorers):
 
 def test_a_second_run_compiles_and_traces_nothing(scorers):
     traces = 0
-    model = scorers("tiny-llama3").model
+    functions = scorers("tiny-llama3").model.functions
 
     def counted(*args):
         nonlocal traces
         traces += 1
-        return model.hidden_states(*args)
+        return functions.hidden_states(*args)
 
-    scorer = fresh(scorers("tiny-llama3"), hidden_states=counted)
+    scorer = fresh(scorers("tiny-llama3"), functions=functions._replace(hidden_states=counted))
 
     def run(seed):
         random = np.random.default_rng(seed)

@@ -265,14 +265,14 @@ def test_truncate_left_without_special_tokens_keeps_no_first_token(scorers, name
 
 def test_a_probability_of_0_makes_self_certainty_infinite_and_is_named(scorers):
     base = scorers("tiny-llama3")
-    token = scorer_token(base)
+    token, functions = scorer_token(base), base.model.functions
 
     def unembedding(params):
-        head = base.model.unembedding(params)
+        head = functions.unembedding(params)
         bias = jnp.zeros(base.model.vocab_size).at[token].set(-jnp.inf)
         return head._replace(bias=bias)
 
-    scorer = fresh(base, unembedding=unembedding)
+    scorer = fresh(base, functions=functions._replace(unembedding=unembedding))
     [scored] = scorer.score([GOOD])
     assert_failed(scored, "self-certainty is infinite", "minus infinity")
     [raw] = scorer.score_sequences([one for (one,) in scorer.encoder.encode([GOOD])])

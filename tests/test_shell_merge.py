@@ -178,7 +178,7 @@ def empty():
 @given(st.data())
 def test_the_summary_of_any_split_is_that_of_the_whole(case, data):
     found = data.draw(st.lists(case.items, min_size=1, max_size=8))
-    rows = list(declaration(case.system).rows_of(found))
+    rows = list(declaration(case.system).read(found))
     cuts = data.draw(st.lists(st.integers(0, len(rows)), max_size=3).map(sorted))
     whole, parts = empty(), empty()
     score(case, rows, whole)

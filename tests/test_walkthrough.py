@@ -24,7 +24,7 @@ from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import BACKENDS
 from jaxscore.device.lm_head import score_positions
 from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
-from jaxscore.models.model import Model
+from jaxscore.models.model import Devices, Model, ModelFunctions
 from jaxscore.plan import packing, tries
 from jaxscore.text.encoder import TextEncoder
 
@@ -160,10 +160,7 @@ def test_from_two_texts_to_their_numbers():
 
 def test_the_scorer_does_all_of_it():
     model = Model(
-        hidden_states=hidden_states,
-        unembedding=unembedding,
-        cached=None,
-        write=None,
+        functions=ModelFunctions(hidden_states, unembedding),
         params=jnp.asarray(PULL),
         vocab_size=6,
         max_positions=64,
@@ -172,8 +169,7 @@ def test_the_scorer_does_all_of_it():
         implementation="native",
         dtype="float32",
         model_type="by hand",
-        eos_ids=(),
-        platform="cpu",
+        devices=Devices("cpu"),
     )
     sat, ran = Scorer(model, encoder()).score(REQUESTS)
     assert (sat.id, sat.tokens) == ("a", ["sat", "down"])

@@ -111,20 +111,21 @@ def compiled(target: targets.Target, raw: dict[str, Any], program: str, way: str
         rotary_of = one.positions.rotary_of * IN_LOOP
         one = one.replace(n_layers=IN_LOOP, windows=windows, rotary_of=rotary_of)
     model = abstract_model(one, "bfloat16", raw["model_type"], device)
+    functions = model.functions
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=on(device))
 
     if kind == "step":
-        assert model.cached is not None
-        empty = jax.eval_shape(functools.partial(model.cached.empty_cache, rows, length))
+        assert functions.cached is not None
+        empty = jax.eval_shape(functools.partial(functions.cached.empty_cache, rows, length))
         stored = side_by_side((empty.key, empty.value), device)
         cache = KVCache(*stored, ints(), ints(rows))
-        function, given = model.cached.extend, (*[ints(rows, 1)] * 3, (cache,))
+        function, given = functions.cached.extend, (*[ints(rows, 1)] * 3, (cache,))
     else:
         batch = abstract_rows(rows, length)
         given = side_by_side((batch.ids, batch.position, batch.subtree_end), device)
-        function = model.hidden_states
+        function = functions.hidden_states
     with targets.compiling_for(device):
         return lower(function, (model.params, *given), None, device).compile()
 

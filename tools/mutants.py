@@ -255,8 +255,8 @@ MUTANTS = [
          "key=lambda path: path == self._manifest)", "key=lambda path: path != self._manifest)",
          "a manifest says finished before its output is there"),
         ("upload-taken", "io", "io/test_remote.py",
-         "if before is not None and remote.identity(path) != before:\n                raise",
-         "if before is None and remote.identity(path) != before:\n                raise",
+         "if before is not None and remote.identity(path) != before:",
+         "if before is None and remote.identity(path) != before:",
          "the output of another worker is replaced"),
         # systems
         ("choose-bytes", "systems", "systems/choose",

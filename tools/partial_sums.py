@@ -125,7 +125,8 @@ def moved(one: Scores, other: Scores) -> tuple[float, float, float]:
 
 def layouts(scorer: Scorer, asked: list[str]) -> tuple[float, float]:
     """The noise floor: largest spread of a token, mean of the texts' largest."""
-    apart = dataclasses.replace(scorer.model, shares_text=False, cached=None)
+    functions = scorer.model.functions._replace(cached=None)
+    apart = dataclasses.replace(scorer.model, shares_text=False, functions=functions)
     others = [
         Scorer(scorer.model, scorer.encoder, reproducible=True),
         Scorer(scorer.model, scorer.encoder, batch_tokens=scorer.batch_tokens // 2),

@@ -16,14 +16,15 @@ from jaxscore.cli import (
 )
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files, streams
+from jaxscore.io import remote, streams
+from jaxscore.io.atomic import check_writable_folder, write_new_files
 from jaxscore.io.json_output import json_parts
-from jaxscore.io.local_path import Folder
-from jaxscore.io.run_files import RunFile
+from jaxscore.io.local_path import Folder, model_file_name
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.items import read_file
 from jaxscore.shell.report import Report
+from jaxscore.shell.system import item_fields
 from jaxscore.systems.chronologic import SYSTEM
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
@@ -57,7 +58,7 @@ class Flags(system_command.ApiFlags, outputs.PageFlags):
     """The flags of `chronologic` after its settings."""
 
     limit: int | None = flag(None, least=1, metavar="N", help=f"only the first N {SYSTEM.what}")
-    column: list[str] = settings_flags.column_flag(SYSTEM.item_fields)
+    column: list[str] = settings_flags.column_flag(item_fields(SYSTEM))
     output_dir: Path | None = flag(
         None,
         metavar="DIR",
@@ -115,10 +116,10 @@ def _run_file(args: argparse.Namespace) -> int:
     if args.output_dir is not None:
         streams.refuse_stream(args.output_dir, "--output-dir")
     setup = execute.Setup(SYSTEM, args, args.input)
-    columns = settings_flags.parse_columns(args.column, SYSTEM.item_fields)
+    columns = settings_flags.parse_columns(args.column, item_fields(SYSTEM))
     items = read_file(SYSTEM, args.input, setup.settings, columns=columns, limit=args.limit)
     folder = args.output_dir or args.input.parent
-    run_files.check_writable_folder(folder)
+    check_writable_folder(folder)
     pages = [] if args.html is None else outputs.page_paths(args, folder, *setup.inputs)
     with execute.scratch(folder / "records") as records:
         with outputs.open_page(pages) as browser:
@@ -145,15 +146,15 @@ def _run_file(args: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
-    ending = f"{run_files.model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    ending = f"{model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     data = "".join(json_parts(report.data() | {"questions": report.records}))
-    parts = [
-        RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        RunFile(f"eval_results_{kind}{ending}", ".json", data),
-    ]
+    texts = {
+        f"eval_report_{kind}{ending}.md": report.markdown(),
+        f"eval_results_{kind}{ending}.json": data,
+    }
     if args.html is None and not args.no_html:
-        parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
-    return run_files.write_new_files(folder, parts)
+        texts[f"eval_report_{kind}{ending}.html"] = report.html()
+    return write_new_files(folder, texts)
 
 
 COMMAND = shards.command(

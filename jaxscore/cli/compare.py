@@ -10,7 +10,7 @@ from jaxscore.cli import messages, outputs, settings_flags
 from jaxscore.cli.app import Command
 from jaxscore.errors import one_line
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.run_files import shorten_name
+from jaxscore.io.local_path import shorten_name
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.systems.compare import HELP, ComparedRuns, Settings, compare
 from jaxscore.systems.compare.open_run import find_manifest, open_run

@@ -13,9 +13,8 @@ from typing import Any
 
 from jaxscore.cli import messages
 from jaxscore.errors import InputError
-from jaxscore.io import run_files
 from jaxscore.io.items import read_previous_output
-from jaxscore.io.manifest import output_difference, read_manifest
+from jaxscore.io.manifest import manifest_path, output_difference, read_manifest
 from jaxscore.shell.items import Items
 from jaxscore.shell.made import record_facts
 from jaxscore.shell.system import Record, System
@@ -85,7 +84,7 @@ def begin(
         raise InputError(
             f"{output}: not as its manifest describes it ({why}), so its results may be of "
             "another origin; delete it to compute them again from the journal, or delete "
-            f"{run_files.manifest_path(output)} to keep them"
+            f"{manifest_path(output)} to keep them"
         )
     if why is not None:
         messages.remark(args, f"{output}: not as its manifest describes it ({why}), unfinished")

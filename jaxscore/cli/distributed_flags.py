@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 
 from jaxscore.errors import InputError
-from jaxscore.io import processes, run_files
+from jaxscore.io import processes
+from jaxscore.io.manifest import manifest_flags
 from jaxscore.version import VERSION
 
 PER_PROCESS = {"process_id", "quiet"}  # flags that may differ between processes
@@ -42,9 +43,7 @@ def join_run(args: argparse.Namespace) -> Iterator[None]:
         notify=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
     )
     flags = {
-        name: value
-        for name, value in run_files.manifest_flags(vars(args)).items()
-        if name not in PER_PROCESS
+        name: value for name, value in manifest_flags(vars(args)).items() if name not in PER_PROCESS
     }
     same = json.dumps([args.command, flags, VERSION, jax.__version__], sort_keys=True)
     with _reserve_stdout():

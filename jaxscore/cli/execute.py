@@ -18,11 +18,11 @@ from jaxscore.cli.made import MADE, OF_THE_MODEL, digest, made_of
 from jaxscore.cli.system_command import api_endpoint
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError, NoItems, NothingUsable
-from jaxscore.io import processes, remote, run_files
+from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.json_output import array_writer
-from jaxscore.io.manifest import OUTPUTS, output_facts
+from jaxscore.io.json_output import write_array
+from jaxscore.io.manifest import OUTPUTS, output_facts, publish_manifest, remove_manifest
 from jaxscore.io.records import METADATA, NOTHING, record_writer
 from jaxscore.io.streams import NOWHERE, form_of, is_stream
 from jaxscore.io.tables import TABLE_FORMS
@@ -32,7 +32,7 @@ from jaxscore.shell.items import Items, read_file, with_examples
 from jaxscore.shell.prompts import PromptSettings
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, item_fields, table_columns
 from jaxscore.version import VERSION
 
 FACTS = "facts"  # field of a manifest: `Facts.to_json`
@@ -106,7 +106,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     beside = args.part.beside
     setup = Setup(system, args, args.input, *([] if beside is None else [beside]))
     settings, files_read = setup.settings, setup.files_read
-    renamed = settings_flags.parse_columns(args.column, system.item_fields)
+    renamed = settings_flags.parse_columns(args.column, item_fields(system))
     try:
         items = read_file(
             system,
@@ -121,7 +121,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             raise
         return _finish_empty(system, args, setup)
     output = _output(system, args, items, settings)
-    reports = report_files(system, args, settings, output, *setup.inputs)
+    reports = report_files(system, args, output, *setup.inputs)
     files = [output, *reports.paths]
     model_name = _model_name(system, args, items)
     earlier = continuing.begin(system, args, items, settings, output, model_name)
@@ -162,7 +162,7 @@ def run(system: System, args: argparse.Namespace) -> int:
         _ = report.found, report.decisions  # which read the records, while these are open
         files_read.check_unchanged()
         if not earlier.is_complete:
-            run_files.remove_manifest(output)
+            remove_manifest(output)
     if earlier.is_complete:
         print(f"nothing was left to do in {output}")
     if not earlier.is_unchanged():
@@ -183,7 +183,9 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
     """
     if system.layout is None:
         return args.output
-    ending = system.ending(items, settings)
+    _, _, ending, ending_of = system.layout
+    if ending_of is not None:
+        ending = ending_of(items, settings)
     if ending and args.limit is not None:
         ending += f"-first{args.limit}"
     path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
@@ -193,19 +195,17 @@ def _output(system: System, args: argparse.Namespace, items: Items, settings: An
 
 
 def report_files(
-    system: System, args: argparse.Namespace, settings: Any, output: Path, *inputs: Path
+    system: System, args: argparse.Namespace, output: Path, *inputs: Path
 ) -> outputs.ReportFiles:
-    """Return the paths of the report, if the system and the settings make one.
+    """Return the paths of the report, if the system makes one.
 
     Raises:
         InputError: --html is given, and no page is made; or as `ReportFiles`.
     """
-    kinds = system.files(settings)
-    if "page" not in kinds and getattr(args, "html", None) is not None:
-        raise InputError(f"--html {args.html}: {system.name} makes no page with these flags")
-    return outputs.ReportFiles(
-        args, *inputs, output=output, has_page="page" in kinds, has_files="markdown" in kinds
-    )
+    has_report = type(system).report is not System.report
+    if not has_report and getattr(args, "html", None) is not None:
+        raise InputError(f"--html {args.html}: {system.name} makes no page; leave it out")
+    return outputs.ReportFiles(args, *inputs, output=output, has_report=has_report)
 
 
 def _model_name(system: System, args: argparse.Namespace, items: Items) -> str | None:
@@ -248,7 +248,7 @@ def scratch(output: Path) -> Iterator[Records]:
 
 def columns_of(system: System, settings: Any, *, has_text_ids: bool) -> dict[str, str]:
     """Columns of a table -> their types."""
-    return system.columns(settings) | ({"id": "string"} if has_text_ids else {})
+    return table_columns(system, settings) | ({"id": "string"} if has_text_ids else {})
 
 
 def table_metadata(made: Mapping[str, Any]) -> dict[str, str]:
@@ -275,15 +275,13 @@ def write_records(
     """
     system = report.declared
     if system.layout is not None:
-        with array_writer(file, is_ascii=system.layout.is_ascii) as write:
-            for record in report.records:
-                write(record)
+        write_array(file, report.records, is_ascii=system.layout.is_ascii)
         return
     if takes_lines(system, output):
         for line in report.records.lines():
             file.buffer.write(line)
         return
-    fields = system.item_fields
+    fields = item_fields(system)
     with record_writer(output, file, columns, source, fields, metadata, replaced) as write:
         for record in report.records:
             write(record)
@@ -334,7 +332,7 @@ def write_manifest(
     }
     if processes.is_first():
         record[OUTPUTS] = facts_of_files(output, report, reports)
-    return run_files.write_manifest(output, flags, record)
+    return publish_manifest(output, flags, record)
 
 
 def facts_of_files(output: Path, report: Report, reports: Sequence[Path]) -> dict[str, Any]:
@@ -348,7 +346,7 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     """Finish a shard without an item: an output without records, a manifest and no report."""
     settings, files_read = setup.settings, setup.files_read
     files_read.check_unchanged()
-    run_files.remove_manifest(args.output)
+    remove_manifest(args.output)
     with atomic(args.output) as file, scratch(args.output) as records:
         report = Report(system, settings, records, Facts(), {})
         columns = columns_of(system, settings, has_text_ids=True)
@@ -359,6 +357,6 @@ def _finish_empty(system: System, args: argparse.Namespace, setup: Setup) -> int
     facts |= {FACTS: Facts().to_json(), ABOUT: {}}
     if processes.is_first():
         facts[OUTPUTS] = {args.output.name: output_facts(args.output, 0)}
-    run_files.write_manifest(args.output, vars(args), facts)
+    publish_manifest(args.output, vars(args), facts)
     messages.remark(args, f"{args.input}: there is no item in it; its output has no records")
     return 0

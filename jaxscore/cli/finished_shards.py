@@ -9,8 +9,8 @@ from jaxscore.cli import messages
 from jaxscore.cli.made import MADE, difference
 from jaxscore.cli.shard_files import BESIDE, Shard
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files
-from jaxscore.io.manifest import changed_output
+from jaxscore.io import remote
+from jaxscore.io.manifest import changed_output, file_digest
 from jaxscore.io.streams import is_stream
 
 DIGEST = "_sha256"  # ending of the names of digests in a manifest: of the files that flags name
@@ -54,7 +54,7 @@ def is_finished(
     is_same = before == now and has_version and not (is_other and "mtime_ns" in (now or {}))
     same = all((before or {}).get(name) == (now or {}).get(name) for name in ("size", BESIDE))
     if not is_same and before and now and "mtime_ns" in now and same:
-        digest = run_files.file_digest(shard.source)
+        digest = file_digest(shard.source)
         is_same = digest is not None and digest == manifest.get("input_sha256")
     if is_same:
         if changed is not None:

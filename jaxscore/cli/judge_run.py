@@ -12,7 +12,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_parts
-from jaxscore.io.run_files import distinct_file_name
+from jaxscore.io.local_path import distinct_file_name
 from jaxscore.models import model_types
 from jaxscore.shell.evaluate import evaluate
 from jaxscore.shell.report import Report

@@ -8,36 +8,22 @@ from typing import Any
 
 from jaxscore.errors import InputError, check_choice
 from jaxscore.shell.flags import SWITCH
+from jaxscore.systems import SYSTEMS
 
+FIVE = ("paths", "chronologic", "probsem", "judge", "metrics", "results", "self-certainty")
+SAMPLES = (
+    "sample", "select", "vote", "usc-generate", "usc-select", "livecode-select", "livecode-parse",
+)  # fmt: skip
+LINES = {name: line for name, (_, line) in SYSTEMS.items() if line} | {
+    "results": "the metrics of all RAG experiments as one table"
+}
 GROUPS = {
     "start here": {
         "demo": "the five systems on the embedded model, as one table",
     },
-    "score": {
-        "score": "log-probability, entropy and self-certainty of each token",
-        "divergence": "how far two models lie apart, token by token",
-        "choose": "the most probable of several texts, and whether it is right",
-        "perplexity": "perplexity and bits per byte of documents of any length",
-        "preferences": "log-probabilities of preference pairs, for TRL's DPO",
-    },
-    "the five systems": {
-        "paths": "information gain of knowledge paths (Path Evaluation)",
-        "chronologic": "probability scores of answers, or letters (ChronoLogic)",
-        "probsem": "the most probable query after each context (ProbSem)",
-        "judge": "a model judges the responses of RAG experiments",
-        "metrics": "EM, F1, ROUGE and the like of RAG experiments",
-        "results": "the metrics of all RAG experiments as one table",
-        "self-certainty": "how certain a model is of each sampled response",
-    },
-    "samples": {
-        "sample": "many responses of a model to each prompt",
-        "select": "the response with the highest self-certainty",
-        "vote": "the answer of most responses, weighed by self-certainty",
-        "usc-generate": "ask a model which of its responses is the most consistent",
-        "usc-select": "the response that the model called the most consistent",
-        "livecode-select": "the code of the response with the highest confidence",
-        "livecode-parse": "the code of the first response",
-    },
+    "score": {name: line for name, line in LINES.items() if name not in (*FIVE, *SAMPLES)},
+    "the five systems": {name: LINES[name] for name in FIVE},
+    "samples": {name: LINES[name] for name in SAMPLES},
     "after the runs": {
         "merge": "the outputs of many shards as one, with one report",
         "report": "the report and the page of a finished output, made again",

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.io import run_files
+from jaxscore.io.manifest import OF_THE_RUN, file_digest, manifest_flags
 from jaxscore.models.weights.folder import resolve
-from jaxscore.systems import declaration
-from jaxscore.version import NUMBERS
+from jaxscore.version import NUMBERS, RECORDS
 
 MADE = "made"  # field of a manifest
 OF_THE_DEVICE = frozenset({"platform", "device_kind", "shards"})  # facts that move last bits alone
@@ -37,12 +36,12 @@ def made_of(
         `numbers`, the version of the numerics; `name`, `weights` and `tokenizer` of the model,
         and `loaded`, further facts of it; None if no local model was loaded.
     """
-    decisive = run_files.manifest_flags(vars(args))
+    decisive = manifest_flags(vars(args))
     out: dict[str, Any] = {
         "command": args.command,
-        "flags": {k: v for k, v in decisive.items() if k not in run_files.OF_THE_RUN},
+        "flags": {k: v for k, v in decisive.items() if k not in OF_THE_RUN},
         "files": dict(files),
-        "records": declaration(args.command).version,
+        "records": RECORDS,
         "numbers": NUMBERS,
         **dict.fromkeys(OF_THE_MODEL),
     }
@@ -75,7 +74,7 @@ def difference(args: argparse.Namespace, before: Mapping[str, Any]) -> Mismatch 
     Weights and tokenizer are hashed only if the rest agrees.
     """
     files = {
-        name: path if path is None else run_files.file_digest(path)
+        name: path if path is None else file_digest(path)
         for name in before["files"]
         if isinstance(path := getattr(args, name, None), Path | None)
     }

@@ -32,22 +32,28 @@ from jaxscore.cli.shard_files import (
 )
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files
+from jaxscore.io import remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import read_array, read_jsonl_records
-from jaxscore.io.manifest import OUTPUTS, REMEDY, UNVERIFIED, read_manifest
+from jaxscore.io.manifest import (
+    OUTPUTS,
+    REMEDY,
+    UNVERIFIED,
+    manifest_path,
+    read_manifest,
+    remove_manifest,
+)
 from jaxscore.io.records import METADATA, make_column, parse_cell
-from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import form_of, is_stream, open_binary
-from jaxscore.io.tables import DELIMITERS, read_csv, read_parquet
+from jaxscore.io.tables import DELIMITERS, read_csv, read_table
 from jaxscore.io.upload import Upload
 from jaxscore.shell.audits import Facts
 from jaxscore.shell.fields import Place, metadata_of
 from jaxscore.shell.flags import flag, options_of
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked, marked_decisions
-from jaxscore.shell.system import Record, System
+from jaxscore.shell.system import Record, System, table_columns
 from jaxscore.systems import SYSTEMS, declaration
 
 DESCRIPTION = """\
@@ -91,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     if remote.address_of(args.output) is not None:
         _check_replaced(args)
         upload = Upload(args.output, manifest_path(args.output))
-    reports = _report_files(args, listed, system, settings)
+    reports = _report_files(args, listed, system)
     check_forms(shards, args.output)
     with atomic(args.output) as file, execute.scratch(args.output) as records:
         for shard in shards:
@@ -112,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 _ = report.found, report.decisions
             except UNREADABLE as problem:
                 raise unreadable(args.folder, shards, report, problem) from problem
-            run_files.remove_manifest(args.output)
+            remove_manifest(args.output)
     first = _with_model(shards).manifest
     facts = {
         **{name: first[name] for name in ("machine", "model") if name in first},
@@ -264,8 +270,8 @@ def read_records(path: Path, system: System, settings: Any) -> Iterator[Record]:
     elif execute.takes_lines(system, path):
         yield from (record for _, record in read_jsonl_records(path))
     else:
-        types = system.columns(settings)
-        rows = read_parquet(path) if form == ".parquet" else (row for _, row in read_csv(path))
+        types = table_columns(system, settings)
+        rows = read_table(path) if form == ".parquet" else (row for _, row in read_csv(path))
         for row in rows:
             # The writer's own column is the last; next to a user's table there is none.
             extra = row.pop("extra") if [*row][-1:] == ["extra"] else None
@@ -289,7 +295,7 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
     system = report.declared
     marks = [] if report.facts.noise is None else marked_decisions(system)
     names = [str(decision.within) for _, decision in marks]
-    types = system.columns(report.chosen)
+    types = table_columns(system, report.chosen)
     left = iter(report.records)
     metadata = None if are_made_alike(shards) else METADATA
     with opened_table(file, shards, without=metadata) as (batches, write):
@@ -303,12 +309,12 @@ def _write_table(file: Any, shards: Sequence[Finished], report: Report) -> None:
 
 
 def _report_files(
-    args: argparse.Namespace, listed: Sequence[Any], system: System, settings: Any
+    args: argparse.Namespace, listed: Sequence[Any], system: System
 ) -> outputs.ReportFiles:
     """Files of the report, none of which is a file of a shard."""
     taken = [path for shard in listed for path in (shard.source, manifest_path(shard.source))]
     taken += listings(args.folder)
-    return execute.report_files(system, args, settings, args.output, *taken)
+    return execute.report_files(system, args, args.output, *taken)
 
 
 def unreadable(

@@ -13,9 +13,10 @@ from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO, BATCH_TOKENS, DEVICES, stages
 from jaxscore.errors import InputError, format_bytes
-from jaxscore.io import processes, run_files
+from jaxscore.io import processes
 from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
+from jaxscore.io.manifest import manifest_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import model_types
 from jaxscore.models.model_types import DTYPES, IMPLEMENTATIONS, QUANTIZED
@@ -211,7 +212,7 @@ class ModelSpec:
 
         path = default_path(output) if self.journal is None else local_path(self.journal)
         files = [output, *written]
-        check_path(path, *files, *map(run_files.manifest_path, files), source)
+        check_path(path, *files, *map(manifest_path, files), source)
         return path
 
     def adapters(self) -> dict[str, Path | None]:
@@ -372,10 +373,10 @@ def remark_loaded(spec: Any, scorer: "Scorer") -> None:
     for loaded_model in scorer.models:
         remark_model(spec, loaded_model)
     remark_faster_dtype(spec, scorer.model)
-    for replaced in dict.fromkeys(loaded.replaced_kernels for loaded in scorer.models):
+    for replaced in dict.fromkeys(loaded.devices.replaced_kernels for loaded in scorer.models):
         if replaced is not None:
             remark(spec, f"GPU kernels replaced: {replaced}")
-    on_accelerator = scorer.model.platform != "cpu"
+    on_accelerator = scorer.model.devices.platform != "cpu"
     if on_accelerator and (limit := limit_bytes()) is not None:
         remark(spec, f"memory of each device that programs may use: {format_bytes(limit)}")
     by_memory = spec.batch_tokens == AUTO or (spec.batch_tokens is None and on_accelerator)
@@ -414,13 +415,13 @@ def config_source(model: str) -> Path:
 
 def remark_model(args: argparse.Namespace, model: "Model") -> None:
     """Remark on weights that are stored quantized, and on parts that are not read."""
-    if model.stored_as is not None:
-        share = (
-            "" if model.stored_share is None else f"{model.stored_share:.0%} as stored, the rest "
-        )
-        remark(args, f"weights stored as {model.stored_as}; held {share}as {model.dtype}")
-    if model.left_out is not None:
-        remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
+    facts = model.checkpoint
+    if facts.stored_as is not None:
+        stored = facts.stored_share
+        share = "" if stored is None else f"{stored:.0%} as stored, the rest "
+        remark(args, f"weights stored as {facts.stored_as}; held {share}as {model.dtype}")
+    if facts.left_out is not None:
+        remark(args, f"left out of the model: {facts.left_out}; its text model alone is scored")
 
 
 # Flags of x86 processors that multiply bfloat16, and bfloat16's share of float32's time on plain
@@ -432,7 +433,7 @@ LEAST_PARAMETERS = 50_000_000  # of models whose runs are long enough to remark 
 
 def remark_faster_dtype(args: argparse.Namespace, model: "Model") -> None:
     """Remark that bfloat16 is faster here, if the default float32 was chosen."""
-    if args.dtype != "auto" or model.platform != "cpu" or model.dtype != "float32":
+    if args.dtype != "auto" or model.devices.platform != "cpu" or model.dtype != "float32":
         return
     import jax  # deferred: takes a second, and a loaded model has imported it
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.io import processes, remote, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.input_files import InputFiles
-from jaxscore.io.manifest import OUTPUTS, output_facts
+from jaxscore.io.manifest import MANIFEST, OUTPUTS, manifest_path, output_facts, publish_manifest
 from jaxscore.io.remote import displayed
-from jaxscore.io.run_files import manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
@@ -24,7 +23,7 @@ if TYPE_CHECKING:  # importing it imports JAX
     pass
 
 # Endings of names that an output may not have: see `report_paths`.
-RESERVED = {run_files.MANIFEST: "manifests"} | {
+RESERVED = {MANIFEST: "manifests"} | {
     f"{mark}report{kind}": "reports" for mark in "_." for kind in (".md", ".json", ".html")
 }
 
@@ -163,7 +162,6 @@ class ReportFiles:
 
     Attributes:
         paths: Markdown, JSON, and the page unless --no-html is given.
-        has_page: whether the page is written.
     """
 
     def __init__(
@@ -171,15 +169,13 @@ class ReportFiles:
         args: argparse.Namespace,
         *inputs: Path | None,
         output: Path | None = None,
-        has_page: bool = True,
-        has_files: bool = True,
+        has_report: bool = True,
         has_records: bool = True,
     ) -> None:
         """Args:
             inputs: files that the run reads.
             output: None for --output.
-            has_page: whether there is a page, unless --no-html is given.
-            has_files: whether there are Markdown and JSON.
+            has_report: False if none of the three is written.
             has_records: whether the output has records; otherwise the JSON goes to an output that
                 is a stream.
 
@@ -189,10 +185,9 @@ class ReportFiles:
         output = output or args.output
         markdown, data = report_paths(output)
         data = data if has_records or not is_stream(output) else output
-        self._markdown, self._data = (markdown, data) if has_files else (NOWHERE, NOWHERE)
-        self._pages = page_paths(args, markdown, *inputs) if has_page else []
-        self.has_page = bool(self._pages)
-        self.paths = [*([markdown, data] if has_files else []), *self._pages]
+        self._markdown, self._data = (markdown, data) if has_report else (NOWHERE, NOWHERE)
+        self._pages = page_paths(args, markdown, *inputs) if has_report else []
+        self.paths = [markdown, data, *self._pages] if has_report else []
         check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager
@@ -246,4 +241,4 @@ def write_own_manifest(
     record = {"versions": provenance.of_run({}), **facts}
     if processes.is_first():
         record[OUTPUTS] = {path.name: output_facts(path) for path in files}
-    return run_files.write_manifest(output, vars(args), record)
+    return publish_manifest(output, vars(args), record)

@@ -363,8 +363,8 @@ class Compiler:
         shape = self.shape(mesh)
         where = compile_devices(self.target, shape)
         model = abstract_model(self.config, self.dtype, self.model_type, where)
-        if model.replaced_kernels is not None:
-            self._remark(f"GPU kernels replaced: {model.replaced_kernels}")
+        if model.devices.replaced_kernels is not None:
+            self._remark(f"GPU kernels replaced: {model.devices.replaced_kernels}")
         device = None if self.target is None else self.target.devices[0]
         stored = costs.parameter_bytes(model.params, self.config, shape)
         _, gathered = costs.gathered_bytes(model.params, self.config, mesh)

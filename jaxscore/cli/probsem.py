@@ -22,9 +22,10 @@ from jaxscore.cli import (
     system_command,
 )
 from jaxscore.errors import UNPRINTABLE, InputError, many_lines
-from jaxscore.io import remote, run_files, streams
+from jaxscore.io import remote, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_parts
+from jaxscore.io.local_path import distinct_file_name, shorten_name
 from jaxscore.io.records import csv_line
 from jaxscore.shell.evaluate import run_system
 from jaxscore.shell.flags import flag, options_of
@@ -32,7 +33,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
 from jaxscore.systems.probsem import SYSTEM
 from jaxscore.systems.probsem.report import DISABLED
-from jaxscore.systems.probsem.suite import load, suite_files
+from jaxscore.systems.probsem.suite import load, prompt_files, suite_files
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -194,7 +195,7 @@ def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", "_".join((prompt, test, model, *flags)))
     name = UNPRINTABLE.sub("-", name)
-    return run_files.shorten_name(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
+    return shorten_name(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
 
 
 def variant(args: argparse.Namespace) -> list[str]:
@@ -214,8 +215,8 @@ def variant(args: argparse.Namespace) -> list[str]:
         (f"first{args.limit}", args.limit),
         (args.dtype, args.dtype != "auto"),
         (args.quantize, args.quantize),
-        (f"revision-{run_files.distinct_file_name(str(args.revision))}", args.revision),
-        (f"lora-{run_files.distinct_file_name(str(args.lora))}", args.lora),
+        (f"revision-{distinct_file_name(str(args.revision))}", args.revision),
+        (f"lora-{distinct_file_name(str(args.lora))}", args.lora),
         ("endpoint", args.api_base),
         ("chat", args.apply_chat_template),
         (f"system-{_short(system)}", system),
@@ -258,5 +259,6 @@ COMMAND = shards.command(
     run,
     functools.partial(execute.run, SYSTEM),
     column=(),
+    companions=prompt_files,
     forms=(".json",),
 )

@@ -29,9 +29,8 @@ from jaxscore.cli.shard_files import Shard, listings
 from jaxscore.cli.shards import Outcome, Part, State
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import AUTO
-from jaxscore.errors import InputError, install_extra
+from jaxscore.errors import Held, InputError, install_extra
 from jaxscore.io import processes, remote
-from jaxscore.journal.files import JournalHeld
 
 ADDRESS = "RAY_ADDRESS"
 KINDS = {"cpu": "CPU", "gpu": "GPU", "cuda": "GPU", "tpu": "TPU"}  # --device -> Ray's resource
@@ -367,7 +366,7 @@ class Actor:
                 return int(state.has_failed)
             try:
                 return shards.score_shard(args, shard, self._part, is_outdated=state.is_outdated)
-            except JournalHeld:
+            except Held:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(PAUSE)

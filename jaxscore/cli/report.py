@@ -10,8 +10,7 @@ from jaxscore.cli.finished_outputs import Finished, verified
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
-from jaxscore.io.manifest import OUTPUTS, read_manifest
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.manifest import OUTPUTS, manifest_path, read_manifest
 from jaxscore.shell.flags import flag, options_of
 
 DESCRIPTION = """\
@@ -50,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
     shard = Finished(args.file.name, args.file, manifest)
     system = merge.system_of(shard)
     settings = merge.settings_of(shard, system)
-    reports = execute.report_files(system, args, settings, args.file)
+    reports = execute.report_files(system, args, args.file)
     if not reports.paths:
-        raise InputError(f"{args.file}: {system.name} writes no report with the flags of that run")
+        raise InputError(f"{args.file}: {system.name} writes no report")
     with execute.scratch(args.file) as records:
         with verified(shard) as path:
             merge.add_records(records, path, system, settings)

@@ -1,7 +1,7 @@
 """`jaxscore schema`: JSON Schema (draft 2020-12) of a system's items, settings and records.
 
 It follows from the system's declaration. pydantic's `TypeAdapter` refuses `typing.TypedDict` on
-Python 3.11, and would add a dependency that only the server has; `setting` and `Metric` already
+Python 3.11, and would add a dependency that only the server has; `flag` and `Metric` already
 declare descriptions, choices and lower bounds.
 """
 
@@ -21,8 +21,9 @@ from jaxscore.cli.app import Command
 from jaxscore.io.json_output import json_text
 from jaxscore.shell.fields import Decision, Metric, metadata_of, per_token_fields
 from jaxscore.shell.flags import Flag, flag, flags_of, options_of
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, id_field
 from jaxscore.systems import SYSTEMS, declaration
+from jaxscore.version import RECORDS
 
 DESCRIPTION = """\
 Print the JSON Schema (draft 2020-12) of a system's input, settings and output.
@@ -102,7 +103,7 @@ def _item(system: System) -> dict[str, Any]:
     """An input object. Other fields are allowed: the record repeats them."""
     is_typed_dict = typing.is_typeddict(system.item)
     schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
-    if system.has_ids:
+    if id_field(system) == "id":
         schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
     return schema
 
@@ -138,12 +139,9 @@ def _setting(setting: Flag) -> dict[str, Any]:
 
 def _record(system: System) -> dict[str, Any]:
     """An output object: the declared fields, the input's, and `error` of a failed item."""
-    kinds = [system.record, *(kind.record for kind in system.compared if kind.record is not None)]
-    schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
-    for schema in schemas:
-        schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
-    title = f"record of {system.name}, version {system.version}"
-    return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
+    schema = _typed_dict(system.record)
+    schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
+    return {"title": f"record of {system.name}, version {RECORDS}", **schema}
 
 
 def _typed_dict(record: type) -> dict[str, Any]:

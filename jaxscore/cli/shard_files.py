@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.cli.outputs import report_paths
-from jaxscore.errors import InputError
+from jaxscore.errors import Held, InputError
 from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.local_path import Folder, check_inside, check_name
-from jaxscore.io.manifest import output_difference, read_manifest
-from jaxscore.io.run_files import MANIFEST, manifest_path
+from jaxscore.io.manifest import MANIFEST, manifest_path, output_difference, read_manifest
 from jaxscore.io.streams import compression_of, form_of, is_stream
 from jaxscore.io.tables import is_dataset
 from jaxscore.io.typed_json import read_bytes, read_typed
@@ -39,7 +38,7 @@ class Shard(NamedTuple):
     Attributes:
         name: below the folder of all inputs.
         identity: size and version, see `identity_of`.
-        beside: file of the same folder that is read with it, see `System.beside`.
+        beside: file of the same folder that is read with it, see `with_beside`.
     """
 
     source: Path
@@ -76,12 +75,13 @@ def shards_of(args: argparse.Namespace, given: Sequence[Path]) -> Iterator[Shard
                 "one of them, or give them to two runs with an --output each"
             )
         shard = Shard(source, name, output, identity or identity_of(source))
-        yield with_beside(shard, system)
+        yield with_beside(args, shard)
 
 
-def with_beside(shard: Shard, system: System) -> Shard:
+def with_beside(args: argparse.Namespace, shard: Shard) -> Shard:
     """A shard with the file that is read with it, and with its digest in the identity."""
-    for name in system.companions(shard.source.name):
+    companions = getattr(args, "companions", lambda name: ())
+    for name in companions(shard.source.name):
         beside = _sibling(shard.source, name)
         if (data := read_bytes(beside)) is not None:
             digest = hashlib.sha256(data).hexdigest()
@@ -284,7 +284,7 @@ def write_listing(folder: Path, given: Sequence[Path], shards: Sequence[Shard]) 
     if remote.address_of(path) is not None:
         remote.write_bytes(path, json_text(names).encode())
     else:
-        with atomic(path) as file:
+        with contextlib.suppress(Held), atomic(path) as file:  # another worker writes this list
             file.write(json_text(names))
 
 

@@ -33,12 +33,12 @@ from jaxscore.cli.shard_files import (
     with_beside,
     write_listing,
 )
-from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, streams
+from jaxscore.errors import Held, InputError
+from jaxscore.io import processes, remote, streams
+from jaxscore.io.items import SEVERAL
 from jaxscore.io.local_path import Folder
-from jaxscore.io.manifest import OUTPUTS, UNVERIFIED
-from jaxscore.io.run_files import manifest_path
-from jaxscore.journal.files import JournalHeld, add_rows, default_path
+from jaxscore.io.manifest import OUTPUTS, UNVERIFIED, file_digest, manifest_path
+from jaxscore.journal.files import add_rows, default_path
 from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.system import System
 from jaxscore.systems import declaration
@@ -145,7 +145,9 @@ def command(
 
     Args:
         run_file: runs on one file.
-        more: further attributes of the arguments.
+        more: further attributes of the arguments: `forms`, endings of the files that are taken from
+            a folder; `companions`, which computes from an input's name the possible names of a file
+            that is read with it.
     """
     options = [*options, *options_of(ShardFlags)]
     attributes = {"run_file": run_file, **more}
@@ -180,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
             f"--input {remote.displayed(given[0])}: the default output lies beside the input, and "
             "this one is read from a temporary copy; give --output FILE"
         )
-    shard = with_beside(Shard(given[0], "", args.output, None), declaration(args.command))
+    shard = with_beside(args, Shard(given[0], "", args.output, None))
     if remote.address_of(shard.source) is not None:
         check_apart([shard])
     if args.output is None or remote.address_of(args.output) is None:
@@ -198,18 +200,11 @@ def _check_file(args: argparse.Namespace, source: Path) -> None:
     """Refuse folders without the slash that makes shards of their files, before anything is read.
 
     Raises:
-        InputError: the input is a folder that is not read as a whole, or the output is a folder or
-            an address that is only read.
+        InputError: the input is a folder in a store, or the output is a folder or an address that
+            is only read.
     """
-    if remote.address_of(source) is not None:
-        is_folder = isinstance(source, Folder)
-    else:
-        is_folder = source.is_dir() and not declaration(args.command).takes_folder(source)
-    if is_folder:
-        raise InputError(
-            f"--input {remote.displayed(source)}: found a folder, whose files give one output "
-            "each; give --output FOLDER/ with a slash, then jaxscore merge FOLDER/"
-        )
+    if remote.address_of(source) is not None and isinstance(source, Folder):
+        raise InputError(f"--input {remote.displayed(source)}: {SEVERAL}")
     if args.output is None:
         return
     if remote.address_of(args.output) is not None:
@@ -326,7 +321,7 @@ def _check_beside(shard: Shard, source: Path) -> None:
     """
     if shard.beside is None or remote.address_of(shard.beside) is None:
         return
-    digest = run_files.file_digest(source.with_name(shard.beside.name))
+    digest = file_digest(source.with_name(shard.beside.name))
     if digest != (shard.identity or {}).get(BESIDE):
         raise InputError(
             f"{remote.displayed(shard.beside)}: changed while this run read it; run the same "
@@ -355,14 +350,14 @@ def score_shard(
     """
     if remote.address_of(shard.source) is None:  # hours may have passed since it was listed
         shard = shard._replace(identity=identity_of(shard.source))
-        shard = with_beside(shard, declaration(args.command))
+        shard = with_beside(args, shard)
     part.prefix, part.identity = f"{shard.name}:", shard.identity
     # Every shard would print a closing block; its manifest and report have the same.
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             return _run_one(args, shard, part, is_outdated=is_outdated)
     except InputError as problem:
-        if is_outdated and not isinstance(problem, JournalHeld):
+        if is_outdated and not isinstance(problem, Held):
             _remove_outdated(args, shard)
         raise
     finally:

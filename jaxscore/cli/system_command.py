@@ -12,7 +12,7 @@ from jaxscore.cli.model_flags import ModelSpec, PairSpec, model_options
 from jaxscore.io import records as record_files
 from jaxscore.shell.flags import Flag, flag, options_of
 from jaxscore.shell.prompts import PromptSettings
-from jaxscore.shell.system import System
+from jaxscore.shell.system import System, item_fields
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
@@ -72,7 +72,7 @@ def file_options(system: System) -> list[Flag]:
             help=f"{system.what}: {settings_flags.FORMS}; also several files, patterns, folders, "
             "addresses such as s3://bucket/file, or -",
         )
-        column: list[str] = settings_flags.column_flag(system.item_fields)
+        column: list[str] = settings_flags.column_flag(item_fields(system))
         output: Path | None = flag(
             None if is_named else dataclasses.MISSING,
             *("--output-file",) * is_named,

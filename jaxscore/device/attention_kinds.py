@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.backends import Build
 from jaxscore.device.decoder_config import NO_MIXER, RECURRENT, DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
@@ -71,17 +70,6 @@ def cache_head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
         strict=True,
     )
     return max(heads), max(widths)
-
-
-def to_cache(keys_values: KeyValue, config: DecoderConfig, build: Build, dtype: Any) -> Any:
-    """Convert keys and values [R, L, K, H] to the layout of a KV cache, [R, K, L, H]."""
-    heads, width = cache_head_shape(config, build)
-
-    def cache_layout(x: Array) -> Array:
-        x = x.astype(dtype).swapaxes(1, 2)
-        return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, width - x.shape[3])))
-
-    return to_storage(tuple(map(cache_layout, keys_values)), build.backend.integers)
 
 
 def sources_of(config: DecoderConfig, layer_type: int) -> list[int]:
@@ -257,7 +245,11 @@ class LayerCall:
         if len(cached_layers(self.config)) < self.config.n_layers:
             index = layer_indices["cached"]
             caches = tuple(c._replace(key=c.key[index], value=c.value[index]) for c in caches)
-        caches = tuple(_trim_cache(cache, config, self.build) for cache in caches)
+        heads, width = _head_shape(config, self.build)
+        caches = tuple(
+            c._replace(key=c.key[:, :heads, :, :width], value=c.value[:, :heads, :, :width])
+            for c in caches
+        )
         return trim_rotary(self.inputs._replace(caches=caches), config)
 
     def _without_keys(self, added: Array, states: Any) -> Any:
@@ -266,19 +258,19 @@ class LayerCall:
         return added, self._stored((zeros, zeros)), tuple(self.sources), states
 
     def _stored(self, keys_values: KeyValue) -> Any:
-        return to_cache(keys_values, self.config, self.build, self.layout.dtype)
+        """Convert keys and values [R, L, K, H] to the layout of a KV cache, [R, K, L, H]."""
+        heads, width = cache_head_shape(self.config, self.build)
+
+        def cache_layout(x: Array) -> Array:
+            x = x.astype(self.layout.dtype).swapaxes(1, 2)
+            return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, width - x.shape[3])))
+
+        return to_storage(tuple(map(cache_layout, keys_values)), self.build.backend.integers)
 
 
 def block_config(config: DecoderConfig) -> DecoderConfig:
     """Return the config of the halves of `SharedBlocks`."""
     return config.replace(recurrent=None, mlp_layers=None)
-
-
-def _trim_cache(cache: KVCache, config: DecoderConfig, build: Build) -> KVCache:
-    """Truncate a layer's cache to its number of heads and channels."""
-    heads, width = _head_shape(config, build)
-    key, value = (x[:, :heads, :, :width] for x in (cache.key, cache.value))
-    return cache._replace(key=key, value=value)
 
 
 def _layer_indices(config: DecoderConfig) -> tuple[dict[str, Array], list[tuple[int, bool]]]:

@@ -109,7 +109,9 @@ def mesh_estimates(
     """
     powers = (2**power for power in range(n_devices.bit_length()))
     models = [n for n in powers if n_devices % n == 0 and divides(config, n)]
-    if working is None and (generates or not _is_bounded(config)):
+    # Recurrent layers and shared blocks need more memory than `token_bytes`.
+    is_bounded = config.recurrent is None and config.shared_blocks is None
+    if working is None and (generates or not is_bounded):
         working = int(WORKING * memory)
 
     def estimate_mesh(mesh: MeshShape) -> MeshEstimate:
@@ -132,11 +134,6 @@ def mesh_estimates(
         return estimates
     fsdp = (MeshShape(n_devices // n, n, fsdp=True) for n in models if n < n_devices)
     return [*estimates, *map(estimate_mesh, fsdp)]
-
-
-def _is_bounded(config: DecoderConfig) -> bool:
-    """Return True if `token_bytes` holds: recurrent layers and shared blocks need more memory."""
-    return config.recurrent is None and config.shared_blocks is None
 
 
 def token_bytes(config: DecoderConfig, model: int) -> int:

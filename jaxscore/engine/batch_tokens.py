@@ -33,7 +33,7 @@ class BatchTokens:
             requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an
                 accelerator, where small batches are limited by reading the weights.
             reproducible: if True, batches hold one sequence each and the number is not used.
-            measures: names of `Model.measures` that every batch computes.
+            measures: names of `ModelFunctions.measures` that every batch computes.
         """
         self._requested, self._reproducible, self._measures = requested, reproducible, measures
         self._measured: Future[int] | None = None
@@ -61,7 +61,8 @@ class BatchTokens:
 
     def _by_memory(self, model: Model) -> bool:
         """Return True if memory determines the number of tokens."""
-        is_auto = self._requested == AUTO or (self._requested is None and model.platform != "cpu")
+        on_accelerator = model.devices.platform != "cpu"
+        is_auto = self._requested == AUTO or (self._requested is None and on_accelerator)
         return is_auto and not self._reproducible
 
 
@@ -89,7 +90,7 @@ def _agreed_tokens(tokens: int) -> int:
 
 def _max_tokens(model: Model, free: int, measures: tuple[str, ...]) -> int:
     available = SHARE * free
-    tokens = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
+    tokens = MOST_CPU if model.devices.platform == "cpu" else MOST_ACCELERATOR
     while tokens > LEAST:
         needed = _working_bytes(model, tokens, measures)
         if needed <= available:

@@ -74,7 +74,7 @@ class Dispatch:
         Batches of a group would also run the same program on a single device, so a batch's bits do
         not depend on the other batches of its group.
         """
-        needs = self.variants[variant].model.paths
+        needs = self.variants[variant].model.functions.paths
         waiting_by_shape: dict[Hashable, list[PlannedBatch]] = {}
         for batch in batches:
             paths = None if needs is None else plan_paths(batch, needs)

@@ -58,7 +58,7 @@ class Engine(Pipeline):
         planner = Planner(facts, batch_tokens=batch_tokens, reproducible=reproducible)
         self.model = model
         self.variants = variants_of(model, deterministic_options() if reproducible else {})
-        dispatch = Dispatch(self.variants, model.mesh)
+        dispatch = Dispatch(self.variants, model.devices.mesh)
         super().__init__(planner, dispatch, RunStatistics(), journal, progress=progress)
         self._n_runs, self._lock = 0, threading.Lock()
 
@@ -88,7 +88,7 @@ class Engine(Pipeline):
         Args:
             top: number of most probable tokens to return for each scored token, see
                 `SequenceScores`.
-            measures: names of `Model.measures` to return for each scored token.
+            measures: names of `ModelFunctions.measures` to return for each scored token.
 
         Raises:
             ValueError: `top` is below 0 or above the vocabulary size, or the model lacks a measure.
@@ -98,7 +98,7 @@ class Engine(Pipeline):
             raise ValueError(
                 f"top is {top}, expected 0 to {self.model.vocab_size}, the model's vocabulary"
             )
-        available, measures = self.model.measures, [*measures]
+        available, measures = self.model.functions.measures, [*measures]
         if unknown := [name for name in measures if name not in available]:
             raise ValueError(
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(available) or 'none'}"
@@ -153,11 +153,12 @@ class Engine(Pipeline):
                     "read their results to the end, or close their iterators"
                 )
             self.close()
-            longer = model.longer and (model.longer[0], _with_params(model.longer[1], params))
-            self.model = dataclasses.replace(_with_params(model, params), longer=longer)
-            models = [self.model] if longer is None else [self.model, longer[1]]
-            for k, (variant, updated) in enumerate(zip(self.variants, models, strict=True)):
+            # The new parameters are not from the quantized checkpoint.
+            checkpoint = dataclasses.replace(model.checkpoint, stored_as=None)
+            self.model = dataclasses.replace(model, params=params, checkpoint=checkpoint)
+            for k, variant in enumerate(self.variants):
                 variant.programs.forget_parameters()
+                updated = dataclasses.replace(self.model, functions=variant.model.functions)
                 self.variants[k] = variant._replace(model=updated)
 
     def score_sequences(
@@ -189,16 +190,16 @@ class Engine(Pipeline):
             sequences,
             vocab_size=vocab_size,
             max_positions=positions,
-            placeholders=self.model.placeholders,
-            limit_reason=self.model.limit_reason,
+            placeholders=self.model.checkpoint.placeholders,
+            limit_reason=self.model.checkpoint.limit_reason,
         )
 
     def facts(self) -> dict[str, Any]:
         """Return plan, counts and programs of the current output, for its manifest."""
-        mesh, planner = self.model.mesh, self.planner
+        devices, planner = self.model.devices, self.planner
         return {
             "batch_tokens": None if planner.reproducible else planner.batch_tokens,
-            "mesh": None if mesh is None else str(mesh.shape),
+            "mesh": None if devices.mesh is None else str(devices.shape),
             "compiler_options": self.programs.options,
             **self.statistics.facts(),
             "batches_that_did_not_fit": sorted(self.dispatch.too_large),
@@ -208,8 +209,3 @@ class Engine(Pipeline):
                 for name, seconds, size in variant.programs.compiled
             ],
         }
-
-
-def _with_params(model: Model, params: Any) -> Model:
-    """Return the model with other parameters, which are not from a quantized checkpoint."""
-    return dataclasses.replace(model, params=params, stored_as=None)

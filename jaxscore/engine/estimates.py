@@ -115,9 +115,8 @@ def estimate_layer(
     if layer.recurrent is not None:
         arrays = *arrays, (), abstract_paths(model, rows * length)
     arrays = side_by_side(arrays, where)
-    lowered = lower(
-        model.hidden_states, (model.params, *arrays), mesh, target.devices[0], outputs=ROWS
-    )
+    args = model.params, *arrays
+    lowered = lower(model.functions.hidden_states, args, mesh, target.devices[0], outputs=ROWS)
     try:
         with compiling_for(target.devices[0]):
             program = lowered.compile()
@@ -136,12 +135,13 @@ def estimate_layer(
 
 def abstract_paths(model: Model, n_tokens: int) -> Paths:
     """Return the shapes of `Paths` without exits, whose states are computed in a loop."""
-    assert model.paths is not None
+    needs = model.functions.paths
+    assert needs is not None
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
-    n_chunks, size, _ = model.paths.shape(n_tokens)
+    n_chunks, size, _ = needs.shape(n_tokens)
     chunks: Any = None
     if n_chunks:
         per_chunk = ints(n_chunks)
@@ -194,7 +194,7 @@ def estimate_vocabulary(
     scored = side_by_side(abstract_rows(1, queries).scored, device)
 
     def run(params: Any, hidden_QD: jax.Array, scored: ScoredPositions) -> Any:
-        head = model.unembedding(params)
+        head = model.functions.unembedding(params)
         return terms(IMPLEMENTATIONS[head.backend.lm_head](hidden_QD, scored, head, 0, ()), head)
 
     lowered = lower(run, (model.params, hidden, scored), None, device)

@@ -186,7 +186,7 @@ def measure(
         model: the model, on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
         rows, length: shape of the batch of each share of `data`.
         device: an absent device of the model, or None for JAX's devices.
-        measures: names of `Model.measures` that the program computes.
+        measures: names of `ModelFunctions.measures` that the program computes.
 
     Raises:
         InputError: the compiler of this device does not report memory.
@@ -194,7 +194,8 @@ def measure(
             `refused`.
     """
     started = time.perf_counter()
-    mesh, batch = model.mesh, abstract_batch(rows, length, _path_shape(model, rows * length))
+    mesh = model.devices.mesh
+    batch = abstract_batch(rows, length, _path_shape(model, rows * length))
     score, packed_batch = scoring(model, rows, length, device if mesh is None else mesh)
     score = functools.partial(score, measures=measures)
     lowered = lower(score, (model.params, packed_batch), mesh, device)
@@ -251,8 +252,9 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
 
     On a mesh there is one batch for each share of `data`.
     """
-    run = score_batch if model.mesh is None else score_shard
-    function = functools.partial(run, model.hidden_states, model.unembedding, (rows, length))
+    run = score_batch if model.devices.mesh is None else score_shard
+    states, unembedding = model.functions.hidden_states, model.functions.unembedding
+    function = functools.partial(run, states, unembedding, (rows, length))
     path_shape = _path_shape(model, rows * length)
     if path_shape is not None:
         function = functools.partial(function, path_shape=path_shape)
@@ -308,7 +310,8 @@ def abstract_batch(
 
 def _path_shape(model: Model, n_tokens: int) -> ChunkShape | None:
     """Return the usual chunk sizes for recurrent layers, or None if the model has none."""
-    return None if model.paths is None else model.paths.usual_shape(n_tokens)
+    needs = model.functions.paths
+    return None if needs is None else needs.usual_shape(n_tokens)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:

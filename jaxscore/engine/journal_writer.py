@@ -98,7 +98,11 @@ class JournalWriter:
 
         That holds if each earlier window is written, or has none of these sequences.
         """
-        self._recent = [recent for recent in self._recent if not self._is_written(recent)]
+        waiting = {id(unwritten) for unwritten, _ in self._unwritten}
+        waiting |= {id(incomplete.window) for incomplete in self._incomplete.values()}
+        self._recent = [
+            recent for recent in self._recent if not recent.done or id(recent) in waiting
+        ]
         is_disjoint = all(window.keys.isdisjoint(recent.keys) for recent in self._recent)
         self._recent.append(window)
         return is_disjoint
@@ -144,12 +148,6 @@ class JournalWriter:
         finally:
             self._queue.put(None)
             self._transactions.stop()
-
-    def _is_written(self, window: Window) -> bool:
-        """Return True if the journal has all scores of a window."""
-        waiting = [waiting for waiting, _ in self._unwritten]
-        waiting += [incomplete.window for incomplete in self._incomplete.values()]
-        return window.done and all(other is not window for other in waiting)
 
     def _write_incomplete(self) -> None:
         """Queue all incomplete sequences."""

@@ -14,7 +14,7 @@ from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.models import load
-from jaxscore.models.model import Model
+from jaxscore.models.model import CheckpointFacts, Model
 from jaxscore.models.model_types import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.weights import fingerprint
 from jaxscore.models.weights.checkpoint import raw_config
@@ -81,8 +81,8 @@ def load_checkpoint(
             before_weights=before_weights,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
-    shape = None if model.mesh is None else model.mesh.shape
-    processes.verify_same("weights or mesh", f"{digests().outline} {shape}".encode())
+    outline = f"{digests().outline} {model.devices.shape}"
+    processes.verify_same("weights or mesh", outline.encode())
     weights = processes.broadcast_from_first(digests().digest.encode()).decode()
     return Loaded(model, encoder, facts_of_numbers(model, weights, quantize, reproducible))
 
@@ -152,7 +152,7 @@ def load_functions(
     encoder = encoder_of(tokenizer)
     eos_id = encoder.tokenizer.eos_token_id
     if eos_id is not None and eos_id < vocab_size:
-        model = dataclasses.replace(model, eos_ids=(eos_id,))
+        model = dataclasses.replace(model, checkpoint=CheckpointFacts(eos_ids=(eos_id,)))
     about = facts_of_numbers(model, new_identity(), None, reproducible)
     return Loaded(model, encoder, about)
 
@@ -188,7 +188,6 @@ def facts_of_numbers(
     Args:
         weights: the identity of the parameters.
     """
-    shape = None if model.mesh is None else model.mesh.shape
     about = {
         "model": weights,
         "model_type": model.model_type,
@@ -198,12 +197,12 @@ def facts_of_numbers(
         "platform": jax.default_backend(),
         "device_kind": jax.devices()[0].device_kind,
         "reproducible": reproducible,
-        "shards": shape.model if shape else 1,
+        "shards": model.devices.shape.model,
         "jax": jax.__version__,
         "numbers": NUMBERS,
     }
-    if model.accepted:
-        about["accepted_config"] = dict(model.accepted)
+    if model.checkpoint.accepted:
+        about["accepted_config"] = dict(model.checkpoint.accepted)
     if model.implementation == "transformers":
         about["transformers"] = importlib.metadata.version("transformers")
     return about

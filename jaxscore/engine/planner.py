@@ -58,14 +58,15 @@ class ModelFacts:
 
 def model_facts(model: Model) -> ModelFacts:
     """Collect the facts about a model for planning."""
+    cached, paths = model.functions.cached, model.functions.paths
     return ModelFacts(
         width=model.width,
         max_positions=model.max_positions,
         n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params, is_leaf=is_blocks)),
         shares_text=model.shares_text,
-        takes_prefixes=model.cached is not None and model.cached.saves_work,
-        on_cpu=model.platform == "cpu",
-        deals_rows=model.paths is not None and model.paths.size > 0,
+        takes_prefixes=cached is not None and cached.saves_work,
+        on_cpu=model.devices.platform == "cpu",
+        deals_rows=paths is not None and paths.size > 0,
         longer_from=None if model.longer is None else model.longer[0],
     )
 

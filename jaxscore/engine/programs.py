@@ -1,5 +1,6 @@
 """Ahead-of-time compilation of each program once; model variants and prefix caches."""
 
+import dataclasses
 import functools
 import threading
 import time
@@ -201,7 +202,7 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     Args:
         ids: int32 [p], at most as many as the model's positions; padded here to a row length.
     """
-    cached, needs = model.cached, model.paths
+    cached, needs = model.functions.cached, model.functions.paths
     assert cached is not None  # otherwise the planner does not use prefixes
     slots = prefix_slots(model, len(ids))
     padded = np.zeros((1, slots), np.int32)
@@ -278,13 +279,14 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
     Args:
         options: compiler options, see `device.backends.deterministic_options`.
     """
-    run = score_batch if model.mesh is None else score_shard
-    models = [model] if model.longer is None else [model, model.longer[1]]
+    mesh = model.devices.mesh
+    run = score_batch if mesh is None else score_shard
+    versions = [model.functions] if model.longer is None else [model.functions, model.longer[1]]
     return [
         Variant(
-            variant,
-            Programs(variant.mesh, options),
-            functools.partial(run, variant.hidden_states, variant.unembedding),
+            dataclasses.replace(model, functions=functions),
+            Programs(mesh, options),
+            functools.partial(run, functions.hidden_states, functions.unembedding),
         )
-        for variant in models
+        for functions in versions
     ]

@@ -44,17 +44,17 @@ def of_model(
     """
     import jax
 
-    device = jax.devices()[0]
+    device, checkpoint = jax.devices()[0], model.checkpoint
     return {
         "model": name or model.model_type,
         "revision": None if name is None else commit(name, revision, cache_dir),
         **({} if lora is None else {"lora": str(lora)}),
         **({"quantized": model.quantized} if model.quantized else {}),
-        **({"stored_as": model.stored_as} if model.stored_as else {}),
-        **({"mesh": str(model.mesh.shape)} if model.mesh else {}),
+        **({"stored_as": checkpoint.stored_as} if checkpoint.stored_as else {}),
+        **({"mesh": str(model.devices.shape)} if model.devices.mesh else {}),
         "model_type": model.model_type,
-        **({"left_out": model.left_out} if model.left_out else {}),
-        **({"accepted_config": dict(model.accepted)} if model.accepted else {}),
+        **({"left_out": checkpoint.left_out} if checkpoint.left_out else {}),
+        **({"accepted_config": dict(checkpoint.accepted)} if checkpoint.accepted else {}),
         "implementation": model.implementation,
         "dtype": model.dtype,
         **({"reproducible": True} if reproducible else {}),

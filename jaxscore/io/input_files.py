@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxscore.errors import InputError
+from jaxscore.io.manifest import file_digest
 from jaxscore.io.remote import displayed
-from jaxscore.io.run_files import file_digest
 
 # Nanoseconds in which some file systems give two writes one time.
 COARSEST_TIME = 2_000_000_000

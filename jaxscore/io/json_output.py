@@ -3,7 +3,6 @@
 Such sequences keep memory bounded; they are written as lists.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -15,7 +14,7 @@ from typing import Any, Generic, TextIO, TypeVar, overload
 import numpy as np
 import orjson
 
-# Lists of token ids: an id on a line of its own takes five times the space of the text.
+# Lists of token ids: one id on each line would take five times the space of the text.
 TOKEN_IDS = re.compile(r'("(?:prompt_)?token_ids": )(\[(?:[\s\d,\[\]]|null)*\])')
 HALF_PAIR = re.compile("[\ud800-\udfff]")  # a lone surrogate, which UTF-8 cannot encode
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -48,7 +47,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Strict, indented JSON with a line end, of values as of `to_json_value`.
+    """Return strict, indented JSON with a newline, of values that `to_json_value` takes.
 
     Half a surrogate pair, which a user's JSON may contain, is escaped.
 
@@ -59,10 +58,10 @@ def json_text(value: Any) -> str:
 
 
 def json_parts(fields: Mapping[str, Any]) -> Iterator[str]:
-    """`json_text` of an object in parts, of which each has at most one element of a list.
+    """Yield `json_text` of an object in parts, of which each has at most one element of a list.
 
     Raises:
-        TypeError: as of `json_text`.
+        TypeError: a value is neither JSON nor a dataclass.
     """
     opening = "{"
     for name, value in fields.items():
@@ -78,7 +77,7 @@ def json_parts(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _indented(value: Any, margin: int = 0) -> str:
-    """`json_text` without a line end, whose lines but the first begin with `margin` blanks."""
+    """Return `json_text` without its newline; all lines but the first begin with a margin."""
     text = json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, indent=2)
     return _escape_half_pairs(text).replace("\n", "\n" + " " * margin)
 
@@ -88,16 +87,16 @@ def _on_one_line(text: str) -> str:
 
 
 def _escape_half_pairs(text: str) -> str:
-    return HALF_PAIR.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+    return HALF_PAIR.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """One line of JSONL in UTF-8: float32 in its shortest form, NaN in an array as null.
+    """Return a line of JSONL in UTF-8: float32 in its shortest form, NaN in an array as null.
 
     Outside arrays, numbers that JSON lacks are written as by `json_number`.
 
     Raises:
-        TypeError: a value has no JSON.
+        TypeError: a value cannot be written as JSON.
     """
     value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
@@ -112,7 +111,7 @@ def json_line(record: Mapping[str, Any]) -> bytes:
 
 
 def extra_fields(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
-    """JSON text of the fields that are no columns of a table, or None if there are none."""
+    """Return the fields that are not columns of a table as JSON text, or None if all are."""
     others = {name: value for name, value in record.items() if name not in columns}
     return json_line(others).decode().rstrip() if others else None
 
@@ -126,48 +125,32 @@ def _to_list(array: np.ndarray) -> Any:
 
 
 def _is_plain(item: Any) -> bool:
-    """Whether orjson writes a value of a record as `to_json_value` would."""
-    kind = type(item)
-    if kind is float:
+    """Return True if orjson and `to_json_value` serialise a value of a record identically."""
+    type_ = type(item)
+    if type_ is float:
         return math.isfinite(item)
-    if kind is list:
+    if type_ is list:
         return PLAIN_TYPES.issuperset(map(type, item))
-    return kind in PLAIN_TYPES or kind is np.ndarray
+    return type_ in PLAIN_TYPES or type_ is np.ndarray
 
 
-def write_array(file: TextIO, items: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON array in the published scripts' layout: indented by four, ASCII only.
+def write_array(file: TextIO, items: Iterable[Mapping[str, Any]], *, is_ascii: bool = True) -> None:
+    """Write a JSON array, encoding one object at a time to bound memory.
 
-    Token ids, which these scripts do not write, are on one line.
-
-    Objects are encoded one at a time, to bound memory.
-    """
-    with array_writer(file) as write:
-        for item in items:
-            write(item)
-
-
-@contextlib.contextmanager
-def array_writer(
-    file: TextIO, *, is_ascii: bool = True
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Open a function that writes one object of an array.
+    Token ids are on one line.
 
     Args:
-        is_ascii: as `write_array` does; otherwise as `json_text` does.
+        is_ascii: use the published scripts' layout, indented by four and ASCII only; otherwise
+            that of `json_text`.
     """
     opening, margin = "[", " " * (4 if is_ascii else 2)
-
-    def write(item: Mapping[str, Any]) -> None:
-        nonlocal opening
+    for item in items:
         text = json.dumps(
             to_json_value(dict(item)), ensure_ascii=is_ascii, allow_nan=False, indent=margin
         )
         text = TOKEN_IDS.sub(lambda match: match[1] + _on_one_line(match[2]), text)
         file.write(f"{opening}\n{margin}" + _escape_half_pairs(text).replace("\n", f"\n{margin}"))
         opening = ","
-
-    yield write
     file.write("[]\n" if opening == "[" else "\n]\n")
 
 

@@ -1,10 +1,11 @@
-"""Local paths from users, a refusal of remote addresses, and folders that nobody else can write.
+"""Local paths and names from users, masked addresses, and folders that nobody else can write.
 
 Compiled programs are code that runs, and a link in a folder of unfinished work makes this process
 write elsewhere. So both are in folders that belong to this user, whatever the umask.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import stat
@@ -14,7 +15,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 import platformdirs
 
-from jaxscore.errors import InputError
+from jaxscore.errors import UNPRINTABLE, InputError
 
 # At least two characters before the colon: `C:` is a drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -34,6 +35,7 @@ MASKED = re.compile(r"""\.\.\.[:;,.)\]}'"]*""")
 CREDENTIAL = re.compile(
     r"(?i)([?&#;][^\s?&#;=/]*(?:sig|token|secret|passw|credential|key|auth)[^\s?&#;=/]*=)[^\s&#;]+"
 )
+LONGEST_NAME = 120  # maximum bytes of a name from data in a file name, which may have 255
 LEAST_SECRET = 3  # characters of what is looked for in messages of stores
 CACHE = "JAXSCORE_CACHE"  # variable of the environment
 DRIVE = re.compile(r"[A-Za-z]:")  # start of a part that Windows takes for a drive
@@ -98,6 +100,34 @@ def _is_encodable(name: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def shorten_name(name: str, longest: int = LONGEST_NAME) -> str:
+    """Return the name, or a digest of it and its end if it is too long."""
+    raw = name.encode(errors="backslashreplace")
+    if len(raw) <= longest:
+        return name
+    return f"{hashlib.sha256(raw).hexdigest()[:8]}_{raw[9 - longest :].decode(errors='ignore')}"
+
+
+def model_file_name(model: str) -> str:
+    """Return a model's name as part of a file name, as published scripts write it.
+
+    `:`, `/`, unprintable characters, and those that some file system refuses become `_`.
+    """
+    return shorten_name(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
+
+
+def distinct_file_name(name: str) -> str:
+    """Replace all but letters, digits and `.+-` by `_`, and add a digest if the name changed.
+
+    Different names stay different.
+    """
+    plain = re.sub(r"[^\w.+-]", "_", name)
+    if plain != name:
+        raw = name.encode(errors="backslashreplace")
+        plain += f"_{hashlib.sha256(raw).hexdigest()[:8]}"
+    return shorten_name(plain)
 
 
 def check_inside(path: Path, folder: Path) -> None:

@@ -1,26 +1,50 @@
 """Manifests of finished outputs: their fields, and a check of an output against its manifest.
 
-A manifest is in the folder of its output. Every command reads manifests with these functions, so a
-damaged one gives the same message everywhere. `run_files.write_manifest` writes them.
+A manifest is in the folder of its output. Every command reads and writes manifests with these
+functions, so a damaged one gives the same message everywhere.
 """
 
+import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 from jaxscore.errors import InputError
-from jaxscore.io import remote
+from jaxscore.io import processes, remote
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import read_json
 from jaxscore.io.json_output import json_text
+from jaxscore.io.local_path import ADDRESS, mask_address
 from jaxscore.io.remote import displayed
-from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.streams import is_stream
 from jaxscore.io.typed_json import read_typed
 
+MANIFEST = ".run.json"  # ending of a manifest's name
 OUTPUTS = "outputs"  # field of a manifest: name of a file -> its facts, see `output_facts`
 REMEDY = "restore the manifest, or delete it and score the input again"
 UNVERIFIED = (
     "not verified: {n} outputs, whose manifests of an earlier version have no digest of them"
+)
+
+NO_FLAGS = {
+    "run",
+    "run_file",
+    "companions",
+    "words",
+    "published",
+    "command",
+    "loaded",
+    "scorer",
+    "part",
+    "forms",
+    "fingerprints",
+}  # attributes of argparse's result beside flags
+
+# Flags that do not decide what records say.
+OF_THE_RUN = frozenset(
+    "input output shard force journal quiet html no_html device mesh batch_tokens distributed "
+    "coordinator num_processes process_id join_timeout engine actors".split()
 )
 
 
@@ -126,6 +150,11 @@ class Manifest(TypedDict, total=False):
     missing: list[str]
 
 
+def manifest_path(output: Path) -> Path:
+    """Path of an output's manifest."""
+    return output.parent / f"{output.name}{MANIFEST}"
+
+
 def read_manifest(output: Path) -> dict[str, Any] | None:
     """Read the manifest of a local or remote output; None if it is missing.
 
@@ -139,6 +168,14 @@ def read_manifest_file(path: Path) -> dict[str, Any] | None:
     """Read a manifest by its own path, see `read_manifest`."""
     manifest: dict[str, Any] | None = read_typed(path, Manifest, "a manifest", REMEDY)
     return manifest
+
+
+def file_digest(path: Path) -> str | None:
+    """SHA-256 of a file in hexadecimal, or None for a pipe, which can be read only once."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_identity(path: Path) -> dict[str, Any] | None:
@@ -218,6 +255,61 @@ def changed_output(path: Path, why: str) -> InputError:
         f"{displayed(path)}: not as its manifest describes it ({why}); run the command that wrote "
         "it again"
     )
+
+
+def remove_manifest(output: Path) -> None:
+    """Remove an output's manifest before the output is replaced: no other run's lies beside it."""
+    if processes.is_first() and not is_stream(output):
+        manifest_path(output).unlink(missing_ok=True)
+
+
+def publish_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
+    """Write an output's manifest beside it.
+
+    Args:
+        flags: argparse's result, including defaults and `command`.
+        facts: JSON values about the run: versions, machine, model, plan, counts, failures,
+            seconds.
+
+    Returns:
+        Path of the manifest.
+
+    Raises:
+        InputError: as of `atomic`.
+    """
+    own = {
+        "command": flags["command"],
+        "output": _flag_value(output),
+        "flags": manifest_flags(flags),
+    }
+    # `facts` may hold an earlier manifest, whose command, output and flags give way.
+    record = {**own, **facts, **own}
+    path = manifest_path(output)
+    with atomic(path) as file:
+        file.write(json_text(record))
+    return path
+
+
+def manifest_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags as a manifest has them.
+
+    Args:
+        flags: argparse's result.
+    """
+    return {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS}
+
+
+def _flag_value(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_flag_value(item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = str(value)
+    if isinstance(value, Path) and remote.address_of(value) is not None:
+        text = displayed(value)
+    elif ADDRESS.match(text) and not re.search(r"\s", text):  # other texts are not changed
+        text = mask_address(text)
+    return text.encode("utf-8", "backslashreplace").decode()  # a path may be invalid Unicode
 
 
 def add_identities(manifest: Path) -> None:

@@ -1,6 +1,6 @@
 """Writes records as JSONL, CSV or Parquet, by the ending of the file.
 
-Columns of Parquet are typed, beside those of the user's table:
+Columns of Parquet are typed, and follow those of the user's table:
 
     user's table     title: string | year: int32 | price: decimal
     records          one per row, in order: sum_logprob, logprob[], ...
@@ -13,7 +13,6 @@ import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
@@ -25,6 +24,7 @@ from jaxscore.io.streams import form_of, refuse_compressed
 from jaxscore.io.tables import DELIMITERS, is_dataset, open_batches
 
 NOTHING: Mapping[str, str] = {}
+TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 
 def field_type(kind: str) -> Any:
@@ -37,15 +37,15 @@ def field_type(kind: str) -> Any:
 
 
 def is_nested(kind: str) -> bool:
-    """Whether a column has lists of lists."""
+    """Return True if a column has lists of lists."""
     return kind.startswith("[[")
 
 
 def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> Any:
-    """The Arrow array of one field of all records, null if it is missing or NaN in an array.
+    """Return one field of all records as Arrow array, null if it is missing or NaN in an array.
 
     Args:
-        kind: as of `field_type`.
+        kind: see `field_type`.
     """
     import pyarrow
 
@@ -62,7 +62,7 @@ def make_column(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> A
 
 
 def _lists(values: Sequence[Any], type_: Any) -> Any:
-    """One column of lists, null for a record without one."""
+    """Return a column of lists, null for a record without a list."""
     import pyarrow
 
     present = [each for each in values if each is not None]
@@ -82,7 +82,7 @@ def check_free(names: Collection[str], columns: Collection[str], repeated: Colle
     """Refuse a user's column with the name of a result.
 
     Args:
-        names: of the user's columns.
+        names: names of the user's columns.
         columns: fields of the records.
         repeated: fields that the records repeat from the input.
 
@@ -101,15 +101,15 @@ def append_records(
     columns: Mapping[str, str],
     replaced: Collection[str] = (),
 ) -> Any:
-    """A pyarrow Table with a typed column for each field of `columns` that it does not have.
+    """Return a pyarrow Table with a typed column for each field of `columns` that it lacks.
 
-    A column of text gives way to a field that is no text, such as the index of the option whose
+    A column of text gives way to a field that is not text, such as the index of the option whose
     text the user wrote.
 
     Args:
         table: the user's rows.
         records: one per row, in order.
-        columns: field -> its type, as of `field_type`.
+        columns: field -> its type, see `field_type`.
         replaced: further columns that give way to a field, as the records read it elsewhere.
     """
     for name, kind in columns.items():
@@ -125,19 +125,13 @@ def _is_replaced(schema: Any, name: str, kind: str) -> bool:
     """Return True if a user's column is text and the record's field is not, such as an index."""
     from pyarrow.types import is_large_string, is_string
 
-    own = schema.field(name).type
-    is_text = is_string(own) or is_large_string(own)
+    type_ = schema.field(name).type
+    is_text = is_string(type_) or is_large_string(type_)
     return is_text and name != "id" and kind not in ("string", "[string]")
 
 
-def _is_integer(schema: Any, name: str) -> bool:
-    from pyarrow.types import is_integer
-
-    return bool(is_integer(schema.field(name).type))
-
-
 def append_fields(schema: Any, columns: Mapping[str, str], replaced: Collection[str] = ()) -> Any:
-    """The schema of `append_records` for the schema of the user's table."""
+    """Return the schema of `append_records` for the schema of the user's table."""
     import pyarrow
 
     for name, kind in columns.items():
@@ -153,7 +147,7 @@ class UserRows:
     """The rows of a user's table, some at a time.
 
     Attributes:
-        schema: of the table.
+        schema: the schema of the table.
     """
 
     def __init__(self, schema: Any, batches: Iterator[Any]) -> None:
@@ -163,7 +157,7 @@ class UserRows:
         self._waiting = pyarrow.Table.from_batches([], schema)
 
     def take(self, n: int) -> Any:
-        """The next n rows as a pyarrow Table."""
+        """Return the next n rows as a pyarrow Table."""
         import pyarrow
 
         while self._waiting.num_rows < n:
@@ -175,10 +169,10 @@ class UserRows:
 
 @contextlib.contextmanager
 def open_rows(path: Path | None) -> Iterator[UserRows | None]:
-    """The rows of a Parquet file or a folder of `datasets`; None for anything else.
+    """Open the rows of a Parquet file or a folder of `datasets`; None for anything else.
 
     Raises:
-        InputError: as of `open_batches`.
+        InputError: see `open_batches`.
     """
     is_table = path is not None and (path.suffix.lower() == ".parquet" or is_dataset(path))
     if path is None or not is_table:
@@ -189,10 +183,10 @@ def open_rows(path: Path | None) -> Iterator[UserRows | None]:
 
 
 def csv_line(row: Iterable[object], delimiter: str = ",") -> str:
-    """One row of CSV with its line end.
+    """Return a row of CSV with its newline.
 
-    Before Python 3.13 the writer quotes a cell only for its own line ends, and a reader takes an
-    unquoted carriage return for the end of the row.
+    Before Python 3.13 the writer quotes a cell only for the newline that it writes, and a reader
+    takes an unquoted carriage return for the end of the row.
     """
     line = io.StringIO(newline="")
     csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(row)
@@ -220,7 +214,7 @@ def record_writer(
     Args:
         path: its ending decides the format, see `FORMS`.
         file: open file of that name; a table is complete when the block ends.
-        columns: columns of a table, see `ParquetWriter`; JSONL has all fields of a record.
+        columns: columns of a table, see `parquet_writer`; JSONL has all fields of a record.
         source: the input, with an item for each record. If both are Arrow tables, the output has
             the input's columns too.
         repeated: fields of the input that the records repeat.
@@ -235,9 +229,9 @@ def record_writer(
         refuse_compressed(path)
         with (
             open_rows(source) as rows,
-            ParquetWriter(file.buffer, columns, rows, repeated, metadata, replaced) as table,
+            parquet_writer(file.buffer, columns, rows, repeated, metadata, replaced) as write,
         ):
-            yield table.write
+            yield write
     elif kind in DELIMITERS:
         flat = [name for name, type_ in columns.items() if not is_nested(type_)]
         delimiter, names = DELIMITERS[kind], list(dict.fromkeys(["id", *flat, "error"]))
@@ -257,7 +251,7 @@ def record_writer(
 
 
 def cell_of(value: Any) -> str:
-    """Text of a cell: JSON, except that null is empty and a string has no quotes."""
+    """Return the text of a cell: JSON, except that null is empty and a string is not quoted."""
     if value is None or (isinstance(value, float) and json_number(value) is None):
         return ""
     if isinstance(value, str):
@@ -269,10 +263,10 @@ def cell_of(value: Any) -> str:
 
 
 def parse_cell(text: str, kind: str) -> Any:
-    """The value of a cell that `record_writer` wrote; an empty one is null, or an empty string.
+    """Return the value of a cell that `record_writer` wrote; empty ones are null or empty text.
 
     Args:
-        kind: as of `field_type`.
+        kind: see `field_type`.
     """
     if kind == "string":
         return text
@@ -281,125 +275,92 @@ def parse_cell(text: str, kind: str) -> Any:
     return float(text) if kind.startswith("float") else orjson.loads(text)
 
 
-TOGETHER = 1024  # records per row group, which bounds a reader's memory
-
-
-class ParquetWriter:
-    """Writes records as rows of one table.
+@contextlib.contextmanager
+def parquet_writer(
+    file: BinaryIO,
+    columns: Mapping[str, str],
+    rows: UserRows | None = None,
+    repeated: Collection[str] = ("id",),
+    metadata: Callable[[], Mapping[str, str]] = dict,
+    replaced: Mapping[str, str] = NOTHING,
+) -> Iterator[Write]:
+    """Open a function that writes one record per call as a row of a table.
 
     Columns have the names of the fields. `error` is the reason of a failed item. Missing fields
     and NaN in arrays are null.
 
-    Rows of a user's table keep their own columns, with their types, before those of the
-    records. Without them `id` is text, and `extra` has all other fields as JSON text.
+    Rows of a user's table keep their columns, with their types, before those of the records.
+    Without them `id` is text, and `extra` has all other fields as JSON text.
+
+    Args:
+        columns: name -> type of a field, see `field_type`; `id`, `error` and `extra` are added.
+            Next to `rows` an `id` that they do not have is an integer, unless `columns` says
+            otherwise.
+        rows: rows of the user's table, one for each record, in order.
+        repeated: fields that the records repeat from the user's table.
+        metadata: gives what is added to the schema's metadata, at the first rows: some of it only
+            a loaded model knows.
+        replaced: field -> column of the user of another name that it was read from: a column with
+            the field's name gives way. Such an `id` is text, unless that column has integers.
+
+    Raises:
+        InputError: pyarrow is not installed, or a column of the user has the name of a result.
 
     Example:
         >>> columns = {"sum_logprob": "float64", "logprob": "[float32]"}
-        >>> with open("out.parquet", "wb") as file, ParquetWriter(file, columns) as table:
-        ...     table.write({"id": "a", "sum_logprob": -1.5})
+        >>> with open("out.parquet", "wb") as file, parquet_writer(file, columns) as write:
+        ...     write({"id": "a", "sum_logprob": -1.5})
     """
+    # Over 60 lines: two forms of a table share the buffer of rows and the open file.
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            "a .parquet file is written with pyarrow, which is not installed; "
+            "pip install pyarrow, or give an --output that ends in .jsonl"
+        ) from None
+    if rows is None:
+        flat = {name: type_ for name, type_ in columns.items() if not is_nested(type_)}
+        columns = {"id": "string", **flat, "error": "string", "extra": "string"}
+    else:
+        columns = {"id": "int64", **columns, "error": "string"}
+        if "id" in replaced:
+            source = rows.schema.field(replaced["id"]).type
+            columns["id"] = columns["id"] if pyarrow.types.is_integer(source) else "string"
+        check_free(rows.schema.names, columns, repeated)
+    schema = append_fields(pyarrow.schema([]) if rows is None else rows.schema, columns, replaced)
+    has_text_ids = rows is None or ("id" in replaced and columns["id"] == "string")
+    writer: Any = None
+    waiting: list[Mapping[str, Any]] = []
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        columns: Mapping[str, str],
-        rows: UserRows | None = None,
-        repeated: Collection[str] = ("id",),
-        metadata: Callable[[], Mapping[str, str]] = dict,
-        replaced: Mapping[str, str] = NOTHING,
-    ) -> None:
-        """Args:
-            columns: name -> type of a field, as of `field_type`; `id`, `error` and
-                `extra` are added. Beside `rows` an `id` that they do not have is an integer,
-                unless `columns` says otherwise.
-            rows: of the user's table, one for each record, in order.
-            repeated: fields that the records repeat from the user's table.
-            metadata: gives what is added to the schema's metadata, at the first rows.
-            replaced: field -> column of the user of another name that it was read from: a
-                column with the field's name gives way. Such an `id` is text, unless that
-                column has integers.
-
-        Raises:
-            InputError: pyarrow is not installed, or a column of the user has the name of a result.
-        """
-        try:
-            import pyarrow
-        except ImportError:
-            raise InputError(
-                "a .parquet file is written with pyarrow, which is not installed; "
-                "pip install pyarrow, or give an --output that ends in .jsonl"
-            ) from None
-        self._arrow: Any = pyarrow
-        self._rows = rows
-        if rows is None:
-            flat = {name: kind for name, kind in columns.items() if not is_nested(kind)}
-            self._columns = {"id": "string", **flat, "error": "string", "extra": "string"}
-        else:
-            self._columns = {"id": "int64", **columns, "error": "string"}
-            if "id" in replaced and not _is_integer(rows.schema, replaced["id"]):
-                self._columns["id"] = "string"
-            check_free(rows.schema.names, self._columns, repeated)
-        schema = pyarrow.schema([]) if rows is None else rows.schema
-        self._replaced = replaced
-        self._schema = append_fields(schema, self._columns, replaced)
-        self._file, self._metadata = file, metadata
-        self._writer: Any = None
-        self._waiting: list[Mapping[str, Any]] = []
-
-    def __enter__(self) -> "ParquetWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None:
-                self._flush()
-                self._opened()
-        finally:
-            if self._writer is not None:
-                self._writer.close()
-
-    def _opened(self) -> Any:
-        """The writer of the file, whose schema says what only a loaded model knows."""
-        if self._writer is None:
-            from pyarrow import parquet
-
-            metadata = {**(self._schema.metadata or {}), **self._metadata()}
-            self._schema = self._schema.with_metadata(metadata or None)
-            self._writer = parquet.ParquetWriter(self._file, self._schema)
-        return self._writer
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record as a row; arrays are NumPy arrays or lists."""
-        self._waiting.append(record)
-        if len(self._waiting) == TOGETHER:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._waiting:
+    def flush() -> None:
+        nonlocal writer, schema
+        if writer is None:
+            schema = schema.with_metadata({**(schema.metadata or {}), **metadata()} or None)
+            writer = parquet.ParquetWriter(file, schema)
+        records = waiting
+        if has_text_ids:
+            records = [{**record, "id": str(record["id"])} for record in waiting]
+        if not records:
             return
-        writer = self._opened()
-        if self._rows is None:
-            records = self._as_text()
-            columns = [make_column(records, name, kind) for name, kind in self._columns.items()]
-            table = self._arrow.Table.from_arrays(columns, schema=self._schema)
+        if rows is None:
+            names = columns.keys() - {"extra"}
+            records = [{**record, "extra": extra_fields(record, names)} for record in records]
+            arrays = [make_column(records, name, type_) for name, type_ in columns.items()]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
         else:
-            rows = self._rows.take(len(self._waiting))
-            records = self._waiting
-            if "id" in self._replaced and self._columns["id"] == "string":
-                records = [{**record, "id": str(record["id"])} for record in records]
-            table = append_records(rows, records, self._columns, self._replaced)
-        writer.write_table(table)
-        self._waiting = []
+            writer.write_table(append_records(rows.take(len(records)), records, columns, replaced))
+        waiting.clear()
 
-    def _as_text(self) -> list[Mapping[str, Any]]:
-        """The records with `id` as text, and with `extra`."""
-        known = self._columns.keys() - {"extra"}
-        return [
-            {**record, "id": str(record["id"]), "extra": extra_fields(record, known)}
-            for record in self._waiting
-        ]
+    def write(record: Mapping[str, Any]) -> None:
+        waiting.append(record)
+        if len(waiting) == TOGETHER:
+            flush()
+
+    try:
+        yield write
+        flush()
+    finally:
+        if writer is not None:
+            writer.close()

@@ -1,7 +1,7 @@
 """Files behind addresses such as s3://bucket/file: copied to this machine, and uploaded whole.
 
-The rest of the program reads and writes local files. An address becomes a path in a folder of its
-own below the user's cache folder:
+The rest of the program reads and writes local files. An address becomes a path in a separate
+folder below the user's cache folder:
 
     s3://bucket/run/out.jsonl   <cache>/remote/<digest of the address>/out.jsonl
 
@@ -14,9 +14,12 @@ off, or by the client where they cannot be.
 
 import codecs
 import contextlib
+import glob
 import hashlib
 import itertools
 import re
+import secrets
+import socket
 import sys
 import threading
 import time
@@ -25,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.atomic import remove_abandoned, temporary_folder
 from jaxscore.io.json_input import MOST_BYTES
 from jaxscore.io.local_path import (
     ADDRESS,
@@ -52,17 +55,17 @@ SCHEMES = {  # scheme -> what installs its file system
     "https": "pip install aiohttp (extra http)",
 }
 READ_ONLY = ("http", "https")
-VERSIONS = (  # of a file's facts, what changes with its bytes: the first one that it has
-    ("ETag", "etag", "generation", "blob_id", "md5Hash"),
-    ("LastModified", "last_modified", "mtime", "created"),
-)
+# Facts that change with the bytes of a file: its identity has the first of them. Listings may write
+# times in another form than a look at one file.
+CONTENT_VERSIONS = ("ETag", "etag", "generation", "blob_id", "md5Hash")
+VERSIONS = (*CONTENT_VERSIONS, "LastModified", "last_modified", "mtime", "created")
 TRIES = 4
 PAUSE = 0.5  # seconds before the second try; doubled before each further one
 LONGEST_RETRY = 60.0  # seconds after the first failure within which another try begins
 SILENCE = 15.0  # seconds without a byte from a store, after which its request fails
 # Schemes whose clients always retry: gcsfs 6 times within 40 s, huggingface_hub as often
 CLIENT_RETRIES = ("gs", "gcs", "hf")
-# Statuses of web servers that another try may not get; None if there was no answer
+# Statuses of web servers that another try may not get; None without an answer
 PASSING = (None, 408, 429, 500, 502, 503, 504)
 FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotImplementedError, TypeError)
 STDIN = "stdin.json"  # the name of its copy: an array, or one object per line
@@ -70,24 +73,23 @@ LONGEST_REASON = 300  # characters of a store's own message
 _parents: dict[Path, str] = {}  # local folder -> the address that it represents
 _files: dict[Path, str] = {}  # local path -> its address as the user gave it
 _with_spaces: dict[str, str] = {}  # addresses that `mask` does not find in a text -> masked
-_retrying = threading.local()  # `active` is True in a thread within `_persist`
+_retrying = threading.local()  # `active` is True in a thread within `_request`
 
 
 class _Changed(OSError):
-    """A file that differs from what the store says of it, which another try may mend."""
+    """A file differs from the store's facts about it, which another try may mend."""
 
 
 class RemoteFile(NamedTuple):
-    """A file of a store: its address, and what changes with its bytes."""
+    """A file of a store: its address, size and version."""
 
     address: str
     identity: Mapping[str, Any]
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an address of a scheme that is handled."""
-    found = ADDRESS.match(text)
-    return found is not None and found[1].lower() in SCHEMES
+    """Return True if a text is an address of a scheme that is handled."""
+    return _scheme(text) in SCHEMES
 
 
 def stage(address: str) -> Path:
@@ -184,8 +186,8 @@ def displayed(text: object) -> str:
 
 
 def _scheme(address: str) -> str:
-    found = ADDRESS.match(address)
-    return "" if found is None else found[1].lower()
+    match = ADDRESS.match(address)
+    return "" if match is None else match[1].lower()
 
 
 def _client_options(scheme: str, configured: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,26 +242,29 @@ def _send_at_once(params: dict[str, Any], **_: Any) -> None:
     params["headers"].pop("Expect", None)
 
 
-def _facts(store: Any, address: str) -> dict[str, Any]:
-    """What a store says of the file behind an address.
+def _facts(store: Any, place: str) -> dict[str, Any]:
+    """Return a store's facts about a file.
+
+    Args:
+        place: see `_place`.
 
     Raises:
         FileNotFoundError: there is no such file.
         Exception: the store does not answer.
     """
     try:
-        return dict(store.info(_place(address)))
+        return dict(store.info(place))
     except FileNotFoundError as problem:
         # The client of web pages calls every failure a missing file. Its cause has the status.
         cause = problem.__cause__
-        is_web = _scheme(address) in READ_ONLY
+        is_web = _scheme(place) in READ_ONLY
         if is_web and cause is not None and getattr(cause, "status", None) in PASSING:
             raise cause from None
         raise
 
 
 def _place(address: str) -> str:
-    """The address as a file system takes it: without the scheme, except of web pages."""
+    """Return an address as its file system takes it: without the scheme, except of web pages."""
     return address if _scheme(address) in READ_ONLY else address.partition("://")[2]
 
 
@@ -273,35 +278,39 @@ def _refusal(address: str, problem: Exception) -> InputError:
     )
 
 
-def _persist(address: str, action: Callable[[], T]) -> T:
-    """Do something with a store; a failure that may pass is tried again.
+def _request(address: Path | str, action: Callable[[Any, str], T]) -> T:
+    """Do something with a store, again after a failure that may pass.
 
-    Within another action nothing is tried again: that one is, as a whole.
+    Within another action nothing is tried again: that action is, as a whole.
+
+    Args:
+        address: an address, or its local path.
+        action: gets the file system and the address as `_place` has it.
 
     Raises:
         InputError: it failed for good, too often, or for too long.
         FileExistsError: see `action`.
     """
+    address = str(address_of(address)) if isinstance(address, Path) else address
+    store, place = _store(address), _place(address)
     if getattr(_retrying, "active", False):
-        return action()
-    first_failure = None
+        return action(store, place)
+    deadline = None
     _retrying.active = True
     try:
         for attempt in itertools.count(1):
             try:
-                return action()
+                return action(store, place)
             except (InputError, FileExistsError):
                 raise
-            except FINAL as problem:
-                raise _refusal(address, problem) from None
             except Exception as problem:  # stores raise many unrelated kinds
                 now, pause = time.monotonic(), PAUSE * 2 ** (attempt - 1)
-                first_failure = now if first_failure is None else first_failure
+                deadline = now + LONGEST_RETRY if deadline is None else deadline
                 is_retried = _scheme(address) in CLIENT_RETRIES and not isinstance(
                     problem, _Changed
                 )
-                is_late = now + pause > first_failure + LONGEST_RETRY
-                if is_retried or is_late or attempt == TRIES:
+                is_last = attempt == TRIES or now + pause > deadline
+                if isinstance(problem, FINAL) or is_retried or is_last:
                     raise _refusal(address, problem) from None
                 time.sleep(pause)
     finally:
@@ -310,90 +319,82 @@ def _persist(address: str, action: Callable[[], T]) -> T:
 
 
 def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {"size": facts.get("size")}
-    for names in VERSIONS:
-        if known := [name for name in names if facts.get(name)]:
-            return out | {known[0]: str(facts[known[0]])}
-    return out
+    version = next((name for name in VERSIONS if facts.get(name)), None)
+    return {"size": facts.get("size")} | ({} if version is None else {version: str(facts[version])})
 
 
 def identity(path: Path) -> dict[str, Any] | None:
-    """Size and ETag, generation or time of a file behind an address; None if there is no file.
+    """Return size and ETag, generation or time of a remote file; None if there is no file.
 
     Raises:
         InputError: the store does not answer.
     """
-    address = str(address_of(path))
-    store = _store(address)
 
-    def look() -> dict[str, Any] | None:
+    def look(store: Any, place: str) -> dict[str, Any] | None:
         try:
-            facts = _facts(store, address)
+            facts = _facts(store, place)
             return None if facts.get("type") == "directory" else _identity(facts)
         except FileNotFoundError:
             return None
 
-    return _persist(address, look)
+    return _request(path, look)
 
 
 def find(address: str) -> list[RemoteFile]:
-    """The files below a folder, or those that a pattern matches, by name, in one listing.
+    """List the files below a folder, or those that a pattern matches, by name.
 
     Raises:
         InputError: the store does not answer, or cannot be listed.
     """
-    store, place = _store(address), _place(address)
     scheme = address.partition("://")[0]
-    is_pattern = any(sign in place for sign in "*?[")
-    search = store.glob if is_pattern else store.find
-    found = _persist(address, lambda: search(place, detail=True))
-    files = {name: facts for name, facts in found.items() if facts.get("type") != "directory"}
+
+    def search(store: Any, place: str) -> dict[str, dict[str, Any]]:
+        is_pattern = any(sign in place for sign in "*?[")
+        return dict((store.glob if is_pattern else store.find)(place, detail=True))
+
     return [
         RemoteFile(name if "://" in name else f"{scheme}://{name.lstrip('/')}", _identity(facts))
-        for name, facts in sorted(files.items())
+        for name, facts in sorted(_request(address, search).items())
+        if facts.get("type") != "directory"
     ]
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """A small file behind an address, or None if it does not exist.
+    """Read a small remote file; None if it does not exist.
 
     Raises:
         InputError: the store does not answer.
     """
-    address = str(address_of(path))
-    store = _store(address)
 
-    def read() -> bytes | None:
+    def read(store: Any, place: str) -> bytes | None:
         try:
-            return bytes(store.cat_file(_place(address)))
+            return bytes(store.cat_file(place))
         except FileNotFoundError:
             return None
 
-    return _persist(address, read)
+    return _request(path, read)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a small file behind an address, whatever the store has there.
+    """Write a small remote file, or replace it.
 
     Raises:
         InputError: the store refuses.
     """
-    address = str(address_of(path))
-    store = _store(address)
-    _persist(address, lambda: store.pipe_file(_place(address), data))
+    _request(path, lambda store, place: store.pipe_file(place, data))
 
 
 @contextlib.contextmanager
 def fetched(
     path: Path, beside: Path | None = None, expected: Mapping[str, Any] | None = None
 ) -> Iterator[Path]:
-    """A local file to read: the path itself, or a copy that the block's end removes.
+    """Yield a local file to read: the path itself, or a copy that the block's end removes.
 
     Standard input, `-`, is copied too, since inputs are read more than once.
 
     Args:
         beside: a file of the same folder, which is copied too.
-        expected: identity of what is behind an address, as it was listed; None for any.
+        expected: identity of the remote file, as it was listed; None for any.
 
     Raises:
         InputError: the store does not answer, or the file changes while it is copied.
@@ -402,23 +403,26 @@ def fetched(
     if address is None and descriptor(path) != 0 and str(path) != "-":
         yield path
         return
-    with temporary_folder(create_work_folder() / "inputs") as folder:
+    inputs = create_work_folder() / f"inputs-{socket.gethostname()}"  # others' locks may be hidden
+    for left in inputs.parent.glob(f".{glob.escape(inputs.name)}-*.part"):
+        remove_abandoned(str(left), is_folder=True)
+    with temporary_folder(inputs.with_name(f"{inputs.name}-{secrets.token_hex(4)}")) as folder:
         copy = folder / (STDIN if address is None else path.name)
         plain = "" if address is None else _without_parameters(address)
         _parents[folder] = plain.rpartition("/")[0]
         if address is not None:
-            _download(address, copy, expected)
+            _download(path, copy, expected or {})
         else:
             refuse_device(path, sys.stdin.buffer)
             with copy.open("wb") as file:
                 _copy_text(sys.stdin.buffer, file)
         if beside is not None:
-            _download(str(address_of(beside)), folder / beside.name)
+            _download(beside, folder / beside.name)
         yield copy
 
 
 def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy UTF-8 text up to the first byte that no reader takes: others may never end."""
+    """Copy UTF-8 text up to the first byte that every reader refuses: the rest may never end."""
     decoder, n_of_line = codecs.getincrementaldecoder("utf-8")(), 0
     while n_of_line <= MOST_BYTES and (chunk := source.read(CHUNK)):
         target.write(chunk)
@@ -430,30 +434,26 @@ def _copy_text(source: BinaryIO, target: BinaryIO) -> None:
         n_of_line = n_of_line + len(chunk) if newline < 0 else len(chunk) - 1 - newline
 
 
-def _download(address: str, copy: Path, expected: Mapping[str, Any] | None = None) -> None:
-    store, place = _store(address), _place(address)
-
-    def download() -> None:
-        before = _identity(_facts(store, address))
-        # A listing may write times otherwise than a look at one file.
-        known = before.keys() & (expected or {}).keys() & {"size", *VERSIONS[0]}
-        if any(before[name] != (expected or {})[name] for name in known):
+def _download(path: Path, copy: Path, expected: Mapping[str, Any] = {}) -> None:
+    def download(store: Any, place: str) -> None:
+        before = _identity(_facts(store, place))
+        compared = before.keys() & expected.keys() & {"size", *CONTENT_VERSIONS}
+        if any(before[name] != expected[name] for name in compared):
             raise InputError(
-                f"{mask_address(address)}: changed while this run read it; run the same command "
-                "again"
+                f"{displayed(path)}: changed while this run read it; run the same command again"
             )
         store.get_file(place, str(copy))
-        if _identity(_facts(store, address)) != before:
+        if _identity(_facts(store, place)) != before:
             raise _Changed("it changed while it was copied")
         if before["size"] not in (None, copy.stat().st_size):
             raise _Changed(f"found {copy.stat().st_size} bytes, expected {before['size']}")
 
-    _persist(address, download)
+    _request(path, download)
 
 
 @contextlib.contextmanager
 def copy_beside(path: Path) -> Iterator[Path | None]:
-    """A copy of the file behind a path's address, beside the path; None if it is not there.
+    """Yield a copy of a remote file, next to its local path; None if it does not exist.
 
     Raises:
         InputError: the store does not answer.
@@ -462,7 +462,7 @@ def copy_beside(path: Path) -> Iterator[Path | None]:
         yield None
         return
     with temporary_folder(create_private_folder(path.parent) / path.name) as folder:
-        _download(str(address_of(path)), folder / path.name)
+        _download(path, folder / path.name)
         yield folder / path.name
 
 
@@ -476,26 +476,24 @@ def send(source: Path, path: Path, mode: Callable[[], str] = lambda: "overwrite"
         InputError: the store refuses.
         FileExistsError: there is a file that is not to be replaced.
     """
-    address, size = str(address_of(path)), source.stat().st_size
-    store, place = _store(address), _place(address)
+    size = source.stat().st_size
 
-    def put() -> None:
+    def put(store: Any, place: str) -> None:
         store.put_file(str(source), place, mode=mode())
-        if (found := _facts(store, address).get("size")) != size:
-            raise _Changed(f"found {found} bytes in the store, expected {size}")
+        if (stored := _facts(store, place).get("size")) != size:
+            raise _Changed(f"found {stored} bytes in the store, expected {size}")
 
-    _persist(address, put)
+    _request(path, put)
 
 
 def remove(path: Path) -> None:
-    """Remove the file behind an address, if there is one.
+    """Remove the file at a path's address, if it exists.
 
     Raises:
         InputError: the store refuses.
     """
-    address = str(address_of(path))
     if identity(path) is not None:
-        _persist(address, lambda: _store(address).rm_file(_place(address)))
+        _request(path, lambda store, place: store.rm_file(place))
 
 
 def check_writable(path: Path) -> None:

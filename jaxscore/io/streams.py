@@ -184,7 +184,7 @@ def _reader(path: Path, kind: str, raw: BinaryIO) -> Any:
 
 
 @contextlib.contextmanager
-def compressed_writer(path: Path, raw: BinaryIO) -> Iterator[TextIO]:
+def text_writer(path: Path, raw: BinaryIO) -> Iterator[TextIO]:
     """Open UTF-8 text over a file that is being written, compressed by the ending of its name.
 
     Equal texts give equal bytes: no name and no time is stored.
@@ -195,13 +195,20 @@ def compressed_writer(path: Path, raw: BinaryIO) -> Iterator[TextIO]:
     Raises:
         InputError: it is a .zst file, and no package writes it.
     """
-    kind = compression_of(path)
+    compression = compression_of(path)
     file: Any
-    if kind == ".gz":
+    if not compression:
+        text = io.TextIOWrapper(raw, "utf-8", newline="\n")
+        try:
+            yield text
+        finally:
+            text.detach()
+        return
+    if compression == ".gz":
         file = gzip.GzipFile("", "wb", 6, raw, mtime=0)
-    elif kind == ".bz2":
+    elif compression == ".bz2":
         file = bz2.BZ2File(raw, "wb")
-    elif kind == ".xz":
+    elif compression == ".xz":
         file = lzma.LZMAFile(raw, "wb")  # noqa: SIM115
     else:
         file = _zstandard(path).ZstdCompressor().stream_writer(raw, closefd=False)

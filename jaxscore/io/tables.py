@@ -21,7 +21,7 @@ DATASET, SPLITS = "state.json", "dataset_dict.json"  # files that `save_to_disk`
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(first line of the row, column -> text) of every row that is not blank.
+    """Read each row that is not empty as (its first line, column -> text).
 
     The first row has the column names. Quoting follows RFC 4180.
 
@@ -35,7 +35,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     lines = (text for _, text in read_lines(path, ends=True))
     rows = csv.reader(lines, delimiter=DELIMITERS[form_of(path)], strict=True)
     names: list[str] | None = None
-    found = False
+    has_rows = False
     while True:
         first = rows.line_num + 1
         try:
@@ -58,36 +58,34 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 f"{path}:{first}: found {len(row)} cells, expected {len(names)}, one for each "
                 f"column of the first row ({', '.join(map(repr, names))})"
             )
-        found = True
+        has_rows = True
         yield first, dict(zip(names, row, strict=True))
-    if not found:
+    if not has_rows:
         raise NoItems(
             f"{path}: {'the file is empty' if names is None else 'there is no row'}, expected the "
             "names of the columns and at least one row"
         )
 
 
-def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the rows of a Parquet file, `TOGETHER` at a time.
+def read_table(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the rows of a Parquet file or a folder of `datasets`, `TOGETHER` at a time.
 
     NaN becomes null, as pandas writes missing values; dates and times become ISO 8601 strings, and
     decimals numbers.
 
     Raises:
-        InputError: pyarrow is not installed; the file cannot be read; a column has values that
-            JSON lacks.
+        InputError: see `open_batches`; a column has values that JSON lacks.
     """
     number = 0
-    with _open_parquet(path, ", or save the items as .json") as table:
-        check_column_names(table.schema_arrow.names, str(path))
-        for batch in table.iter_batches(batch_size=TOGETHER):
+    with open_batches(path) as (_, batches):
+        for batch in batches:
             for row in batch.to_pylist():
                 number += 1
                 yield plain_row(row, f"{path}: item {number}")
 
 
 def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """Read the rows of a table that `ParquetWriter` wrote, without `extra`.
+    """Read the rows of a table that `parquet_writer` wrote, without `extra`.
 
     Args:
         lists: names of the list columns to read. Most are values per token, which take much
@@ -129,30 +127,23 @@ def _open_parquet(path: Path, remedy: str = "") -> Iterator[Any]:
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether `save_to_disk` of `datasets` wrote the folder."""
+    """Return True if `save_to_disk` of `datasets` wrote the folder."""
     return (path / DATASET).is_file() or (path / SPLITS).is_file()
 
 
-def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
-    """Read the rows of a folder that `save_to_disk` of `datasets` wrote, `TOGETHER` at a time.
-
-    The folder is memory-mapped. Values are converted as by `read_parquet`.
+@contextlib.contextmanager
+def open_batches(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """Open a Parquet file or a folder of `datasets` as its schema and its record batches.
 
     Raises:
-        InputError: `datasets` is not installed; the folder cannot be read or has several splits;
-            a column has values that JSON lacks.
+        InputError: its package is not installed; it cannot be read, has two columns of one name,
+            or is a folder of several splits.
     """
-    number = 0
-    with _open_dataset(path) as found:
-        for table in found.iter(batch_size=TOGETHER):
-            for row in table.to_pylist():
-                number += 1
-                yield plain_row(row, f"{path}: item {number}")
-
-
-@contextlib.contextmanager
-def _open_dataset(path: Path) -> Iterator[Any]:
-    """Open a folder that `save_to_disk` wrote; failures in the block are `InputError`s too."""
+    if not is_dataset(path):
+        with _open_parquet(path, ", or save the items as .json") as file:
+            check_column_names(file.schema_arrow.names, str(path))
+            yield file.schema_arrow, file.iter_batches(batch_size=TOGETHER)
+        return
     if (path / SPLITS).is_file():
         splits = sorted(split.name for split in path.iterdir() if (split / DATASET).is_file())
         raise InputError(
@@ -168,30 +159,15 @@ def _open_dataset(path: Path) -> Iterator[Any]:
             "pip install datasets, or save the rows as .jsonl or .parquet"
         ) from None
     try:
-        found = datasets.load_from_disk(str(path)).with_format("arrow")
-        check_column_names(found.column_names, str(path))
-        yield found
+        dataset = datasets.load_from_disk(str(path)).with_format("arrow")
+        check_column_names(dataset.column_names, str(path))
+        tables = dataset.iter(batch_size=TOGETHER)  # of the memory-mapped folder
+        batches = (batch for table in tables for batch in table.to_batches())
+        yield dataset.features.arrow_schema, batches
     except InputError:
         raise
     except Exception as problem:  # a damaged folder may raise anything
         raise _unreadable(path, problem, "a folder that save_to_disk of datasets wrote") from None
-
-
-@contextlib.contextmanager
-def open_batches(path: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Open a Parquet file or a folder of `datasets` as its schema and its record batches.
-
-    Raises:
-        InputError: as of `read_parquet` and `read_dataset`.
-    """
-    if is_dataset(path):
-        with _open_dataset(path) as found:
-            tables = found.iter(batch_size=TOGETHER)
-            batches = (batch for table in tables for batch in table.to_batches())
-            yield found.features.arrow_schema, batches
-        return
-    with _open_parquet(path) as file:
-        yield file.schema_arrow, file.iter_batches(batch_size=TOGETHER)
 
 
 def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:

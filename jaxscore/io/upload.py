@@ -1,7 +1,7 @@
-"""Sends an output to its store: copies of its journal while it is computed, then all its files.
+"""Uploads an output to its store: copies of its journal while it is computed, then all its files.
 
-A journal is locked and written on the worker's own disk, which a preempted machine loses. A copy of
-it lies beside the output while the output is not finished, for a worker that goes on elsewhere.
+A journal is locked and written on the worker's disk, which a preempted machine loses. A copy of it
+is next to the remote output until the output is finished, for a worker that continues elsewhere.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ SHARE = 20  # and least multiple of the last copy's seconds: each copies the who
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a local file is replaced or written."""
+    """Return facts that change when a local file is replaced or written."""
     facts = path.stat()
     return facts.st_ino, facts.st_mtime_ns
 
@@ -35,15 +35,16 @@ class Upload:
     """Files of one output, from its local folder to its store.
 
     A file that was missing when the run began is only created, so that of two workers with the
-    same output one is refused. That and the order, manifest last, hold what a manifest says.
+    same output one is refused. Together with the order, manifest last, this makes the manifest
+    true.
     """
 
     def __init__(self, output: Path, manifest: Path) -> None:
-        """Look at what the store has.
+        """Ask the store for the files that it has.
 
         Args:
             output: the local path of an address.
-            manifest: of the output, which lies beside it.
+            manifest: the path of the output's manifest.
 
         Raises:
             InputError: nothing can be written there, or the store does not answer.
@@ -57,7 +58,7 @@ class Upload:
     def finish(self) -> None:
         """Upload all files, and remove the local ones with their journal.
 
-        The old manifest is removed first: it never lies beside an output of another run.
+        The old manifest is removed first: it never describes the output of another run.
 
         Raises:
             Taken: another worker has written the output meanwhile.
@@ -65,9 +66,8 @@ class Upload:
         """
         if not processes.is_first():
             return
-        for path, before in self._before.items():
-            if before is not None and remote.identity(path) != before:
-                raise self._taken(path)
+        for path in self._before:
+            self._check_unchanged(path)
         if self._before[self._manifest] is not None:
             remote.remove(self._manifest)
             self._before[self._manifest] = None
@@ -79,26 +79,32 @@ class Upload:
         shutil.rmtree(self._output.parent, ignore_errors=True)
 
     def _files(self) -> list[Path]:
-        """The local files without the journal, by name."""
-        files = sorted(self._output.parent.rglob("*"))
-        return [path for path in files if path.is_file() and not self._is_hidden(path)]
+        """Return the local files without the journal and unfinished files, by name."""
+        folder = self._output.parent
+        return [
+            path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+            and not any(
+                name.startswith(".") and name != self._output.name
+                for name in path.relative_to(folder).parts
+            )
+        ]
 
-    def _is_hidden(self, path: Path) -> bool:
-        """Whether it is a journal or a temporary file."""
-        parts = path.relative_to(self._output.parent).parts
-        return any(part.startswith(".") and part != self._output.name for part in parts)
-
-    def _put(self, path: Path) -> None:
+    def _check_unchanged(self, path: Path) -> None:
         before = self._before.get(path)
         if before is not None and remote.identity(path) != before:
             raise self._taken(path)
-        is_new = path in self._before and before is None
-        tried = False
+
+    def _put(self, path: Path) -> None:
+        self._check_unchanged(path)
+        is_new = path in self._before and self._before[path] is None
+        n_tries = 0
 
         def mode() -> str:
-            nonlocal tried
-            is_again, tried = tried, True
-            is_begun = is_again and self._is_begun(path)
+            nonlocal n_tries
+            n_tries += 1
+            is_begun = n_tries > 1 and self._is_begun(path)
             return "create" if is_new and not is_begun else "overwrite"
 
         try:
@@ -112,15 +118,15 @@ class Upload:
             ) from None
 
     def _is_begun(self, path: Path) -> bool:
-        """Whether the store has what a try of this run left: all of the file, or its beginning.
+        """Return True if the store has the file, or its beginning, from a try of this run.
 
         Raises:
             FileExistsError: another worker has written it between two tries.
         """
         before = self._before.get(path)
-        if path not in self._before or (found := remote.read_bytes(path)) is None:
+        if path not in self._before or (stored := remote.read_bytes(path)) is None:
             return False
-        if path.read_bytes().startswith(found):
+        if path.read_bytes().startswith(stored):
             return True
         if before is None or remote.identity(path) != before:
             raise FileExistsError(str(path))
@@ -140,9 +146,9 @@ def copied_journal(
     """Fetch the copy of an earlier worker, and copy the journal while the block runs.
 
     Args:
-        path: of the journal, in the local folder of the output's address.
-        loaded: gives the scorer, or None while no model is loaded.
-        add_rows: adds what the copy has to the local journal, which a worker of this machine may
+        path: the journal, in the local folder of the output's address.
+        loaded: returns the scorer, or None while no model is loaded.
+        add_rows: adds the rows of the copy to the local journal, which a worker of this machine may
             have left before one of another machine made the copy.
 
     Raises:

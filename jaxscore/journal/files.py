@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError
+from jaxscore.errors import Held, InputError
 from jaxscore.io.local_path import create_private_folder, refuse_planted_link
 
 try:
@@ -136,10 +136,6 @@ def _is_sqlite(path: Path) -> bool:
     return True
 
 
-class JournalHeld(InputError):
-    """Error: another run holds the journal."""
-
-
 @contextlib.contextmanager
 def explain_errors(path: Path, remedy: str = "") -> Iterator[None]:
     """Raise errors of SQLite and of the file system as InputError."""
@@ -156,7 +152,7 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
         create: if True, create the file, its folder and the tables if they do not exist.
 
     Raises:
-        JournalHeld: another run holds the file for longer than a second.
+        Held: another run holds the file for longer than a second.
         InputError: the file system does not support locks; the file is not a journal, is damaged
             or has another layout; its folder is not writable, or other users can write to its
             `.jaxscore`.
@@ -179,7 +175,7 @@ def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
     if create:
         remedy = "wait for that run, or give this run its own journal with --journal PATH, "
         remedy += "or --journal off"
-    raise JournalHeld(f"journal {path}: another run holds it; {remedy}")
+    raise Held(f"journal {path}: another run holds it; {remedy}")
 
 
 def _lock_database(path: Path, create: bool) -> sqlite3.Connection | None:
@@ -258,7 +254,7 @@ def add_rows(path: Path, other: Path) -> None:
         other: a journal in the same folder, which no run holds.
 
     Raises:
-        JournalHeld: a run holds `path`.
+        Held: a run holds `path`.
         InputError: one of the files is damaged, not a journal, or has another layout.
     """
     open_database(other).close()  # checks the file

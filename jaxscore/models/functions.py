@@ -27,7 +27,7 @@ from jaxscore.device.lm_head.token_scores import weight_and_bias
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import REPLICATED, DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models.model import Cached, MeshChoice, Model
+from jaxscore.models.model import Cached, Devices, MeshChoice, Model, ModelFunctions
 from jaxscore.models.model_types import Implementation
 from jaxscore.models.weights.array_tensors import abstract_array, copied_to, copied_tree
 from jaxscore.plan.row_batches import row_lengths
@@ -100,10 +100,11 @@ def build(
             return {"model": copied_tree(values, like)}
 
     return Model(
-        hidden_states=forms.hidden_states,
-        unembedding=forms.unembedding,
-        cached=Cached(forms.extend, _empty_cache, saves_work=False),
-        write=None,
+        functions=ModelFunctions(
+            forms.hidden_states,
+            forms.unembedding,
+            Cached(forms.extend, _empty_cache, saves_work=False),
+        ),
         params=placed,
         vocab_size=vocab_size,
         max_positions=max_positions,
@@ -112,9 +113,7 @@ def build(
         implementation=implementation,
         dtype="float32" if dtype == "float32" else "bfloat16",
         model_type=name,
-        eos_ids=(),
-        platform=current_platform(),
-        mesh=mesh,
+        devices=Devices(current_platform(), mesh),
         replace_params=copy_values,
     )
 

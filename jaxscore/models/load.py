@@ -150,7 +150,8 @@ def load(
     stored_as = None if scheme is None else scheme.describe()
     if adapter is not None:
         model = dataclasses.replace(model, replace_params=_refuse_with_adapter)
-    return dataclasses.replace(model, stored_as=stored_as, accepted=checkpoint.accepted)
+    facts = dataclasses.replace(model.checkpoint, stored_as=stored_as, accepted=checkpoint.accepted)
+    return dataclasses.replace(model, checkpoint=facts)
 
 
 def _check_platform() -> None:

@@ -11,6 +11,7 @@ from jaxscore.device.decoder import Extend, KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.lm_head import divergence
 from jaxscore.device.lm_head.sums import MEASURES
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.score import HiddenStates, PairStates
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError, check_choice
@@ -44,22 +45,83 @@ class Cached(NamedTuple):
     saves_work: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """Two pure functions over parameters, and the facts that planning needs.
+class ModelFunctions(NamedTuple):
+    """Pure functions over the parameters of a model.
 
     Attributes:
         hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
             `Pair` for a model pair.
-        paths: the inputs about paths that recurrent layers need per batch; None without such
-            layers.
         cached: functions for generation and the prefix cache; None for transformers' classes and
             pairs.
         write: generation by transformers' classes; None for other models.
+        paths: the inputs about paths that recurrent layers need per batch; None without such
+            layers.
+        measures: names of further measures that the scores may have.
+    """
+
+    hidden_states: HiddenStates | PairStates
+    unembedding: Callable[[Any], Any]
+    cached: Cached | None = None
+    write: Write | None = None
+    paths: PathNeeds | None = None
+    measures: tuple[str, ...] = MEASURES
+
+
+class Devices(NamedTuple):
+    """Devices that the functions of a model are compiled for, with its parameters.
+
+    Attributes:
+        platform: the platform of the devices.
+        mesh: the mesh, of which the functions then compute one shard; None for one device.
+        gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
+        replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
+            run, with the reason; None if there are none.
+    """
+
+    platform: Platform
+    mesh: DeviceMesh | None = None
+    gathered_bytes: int = 0
+    replaced_kernels: str | None = None
+
+    @property
+    def shape(self) -> MeshShape:
+        """The shape of the mesh; 1 x 1 for one device."""
+        return MeshShape() if self.mesh is None else self.mesh.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointFacts:
+    """Facts from the files of a checkpoint that its functions do not depend on.
+
+    Attributes:
+        eos_ids: tokens that end a generated text.
+        placeholders: ids of tokens that represent an image or sound, which the model does not
+            read -> the config's attribute with the id.
+        left_out: description of the parts of a multimodal checkpoint that are not read.
+        limit_reason: the reason why `Model.max_positions` is less than the model was trained for;
+            empty if it is not.
+        accepted: unhandled config keys that the user vouches for, with their values.
+        stored_as: description of the quantized weights; None if they are plain.
+        stored_share: share of all parameters that stay in the blocks of their file; None if none
+            do.
+    """
+
+    eos_ids: tuple[int, ...] = ()
+    placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    left_out: str | None = None
+    limit_reason: str = ""
+    accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stored_as: str | None = None
+    stored_share: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The parameters of a model, its functions over them, and the facts that planning needs.
+
+    Attributes:
         params: tree of device arrays.
         max_positions: length of the longest path.
-        limit_reason: the reason why that is less than the model was trained for; empty if it is
-            not.
         width: width of the hidden states, which determines the row lengths that are worthwhile.
         shares_text: if True, rows may contain tries. False for models without the interval mask,
             such as transformers' classes, whose mask is two-dimensional: they take one request per
@@ -67,25 +129,11 @@ class Model:
         implementation: "native", "transformers", or "function" for a user's functions.
         dtype: "float32" or "bfloat16".
         model_type: the config's model type.
-        eos_ids: tokens that end a generated text.
-        longer: a number of tokens, and the model over the same parameters for requests of which it
-            reads more tokens.
-        replaced_kernels: description of the replacements for kernels that the GPU or JAX cannot
-            run, with the reason; None if there are none.
+        longer: a number of tokens, and the functions for requests of which the model reads more
+            tokens; None if the same functions serve all lengths.
         quantized: storage of the layers' weights; None if they are in `dtype`.
-        stored_share: share of all parameters that stay in the blocks of their file; None if none
-            do.
-        stored_as: description of the checkpoint's quantized weights; None if they are plain.
-        platform: the platform that the functions are compiled for.
-        mesh: devices of the parameters; the functions then compute one shard. None for one
-            device.
-        gathered_bytes: the peak of gathered bytes on a device, see `costs.gathered_bytes`.
-        placeholders: ids of tokens that represent an image or sound, which the model does not
-            read -> the config's attribute with the id.
-        left_out: description of the parts of a multimodal checkpoint that are not read.
+        checkpoint: facts from the checkpoint's files; the defaults for other models.
         generation_defaults: the checkpoint's sampling defaults, which are not applied.
-        accepted: unhandled config keys that the user vouches for, with their values.
-        measures: names of further measures that its scores may have.
         replace_params: function that returns new `params` from new values: tensors like those that
             `params` were read from, or a tree like `params`. The result shares no memory with the
             values. Raises InputError naming what does not fit. None if that is not possible.
@@ -94,10 +142,7 @@ class Model:
         ValueError: an implementation or dtype that does not exist.
     """
 
-    hidden_states: HiddenStates | PairStates
-    unembedding: Callable[[Any], Any]
-    cached: Cached | None
-    write: Write | None
+    functions: ModelFunctions
     params: Any
     vocab_size: int
     max_positions: int
@@ -106,22 +151,11 @@ class Model:
     implementation: Implementation
     dtype: Dtype
     model_type: str
-    eos_ids: tuple[int, ...]
-    platform: Platform
-    longer: tuple[int, "Model"] | None = None
-    replaced_kernels: str | None = None
+    devices: Devices
+    longer: tuple[int, ModelFunctions] | None = None
     quantized: Quantize | None = None
-    stored_share: float | None = None
-    stored_as: str | None = None
-    mesh: DeviceMesh | None = None
-    gathered_bytes: int = 0
-    placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    left_out: str | None = None
-    limit_reason: str = ""
+    checkpoint: CheckpointFacts = dataclasses.field(default_factory=CheckpointFacts)
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
-    accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    measures: tuple[str, ...] = MEASURES
-    paths: PathNeeds | None = None
     replace_params: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -146,51 +180,53 @@ def paired(p: Model, q: Model) -> Model:
             f"--reference has {q.vocab_size} columns of logits and --model {p.vocab_size}; a "
             "divergence compares probabilities of the same tokens, so give two models with as many"
         )
-    if p.mesh is not None and p.mesh.shape.model > 1 and p.implementation != q.implementation:
+    if p.devices.shape.model > 1 and p.implementation != q.implementation:
         raise InputError(
-            f"--mesh {p.mesh.shape} splits the vocabulary of our decoder and not that of "
+            f"--mesh {p.devices.shape} splits the vocabulary of our decoder and not that of "
             "transformers' class; give both models the same --model-impl, or model=1"
         )
-    return dataclasses.replace(_together(p, q), longer=_longer(p, q))
+    shorter = min(p, q, key=lambda model: model.max_positions)
+    checkpoint = dataclasses.replace(
+        p.checkpoint,
+        placeholders={**q.checkpoint.placeholders, **p.checkpoint.placeholders},
+        limit_reason=shorter.checkpoint.limit_reason,
+    )
+    return dataclasses.replace(
+        p,
+        functions=_paired_functions(p.functions, q.functions),
+        params={"p": p.params, "q": q.params},
+        replace_params=None,
+        max_positions=shorter.max_positions,
+        width=max(p.width, q.width),
+        shares_text=p.shares_text and q.shares_text,
+        longer=_longer(p, q),
+        checkpoint=checkpoint,
+    )
 
 
-def _together(p: Model, q: Model) -> Model:
-    """Return the pair without its model for long requests."""
+def _paired_functions(p: ModelFunctions, q: ModelFunctions) -> ModelFunctions:
+    """Return functions over the parameters of both models."""
 
     def hidden_states(params: Any, *rows: Any, **paths: Any) -> Any:
         return tuple(
-            model.hidden_states(params[name], *rows, **(paths if model.paths else {}))
-            for name, model in (("p", p), ("q", q))
+            functions.hidden_states(params[name], *rows, **(paths if functions.paths else {}))
+            for name, functions in (("p", p), ("q", q))
         )
 
     def unembedding(params: Any) -> divergence.Pair:
         return divergence.Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
 
-    shorter = min(p, q, key=lambda model: model.max_positions)
-    return dataclasses.replace(
-        p,
-        hidden_states=hidden_states,
-        unembedding=unembedding,
-        cached=None,
-        write=None,
-        params={"p": p.params, "q": q.params},
-        replace_params=None,
-        max_positions=shorter.max_positions,
-        limit_reason=shorter.limit_reason,
-        width=max(p.width, q.width),
-        shares_text=p.shares_text and q.shares_text,
-        longer=None,
-        placeholders={**q.placeholders, **p.placeholders},
-        measures=divergence.MEASURES,
-        paths=max((needs for needs in (p.paths, q.paths) if needs is not None), default=None),
+    needs = (functions.paths for functions in (p, q) if functions.paths is not None)
+    return ModelFunctions(
+        hidden_states, unembedding, paths=max(needs, default=None), measures=divergence.MEASURES
     )
 
 
-def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
-    """Return the pair for long requests, which have other rotary frequencies, and their length.
+def _longer(p: Model, q: Model) -> tuple[int, ModelFunctions] | None:
+    """Return the pair's functions for long requests, and their length; see `Model.longer`.
 
     Raises:
-        InputError: both models have one, beyond different lengths.
+        InputError: both models have such functions, from different lengths on.
     """
     lengths = {model.longer[0] for model in (p, q) if model.longer is not None}
     if not lengths:
@@ -201,5 +237,7 @@ def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
             f"the rotary frequencies of the two models change after {first} and after {second} "
             "tokens; a divergence needs models that change at the same length"
         )
-    long_p, long_q = (model if model.longer is None else model.longer[1] for model in (p, q))
-    return lengths.pop(), _together(long_p, long_q)
+    long_p, long_q = (
+        model.functions if model.longer is None else model.longer[1] for model in (p, q)
+    )
+    return lengths.pop(), _paired_functions(long_p, long_q)

@@ -30,7 +30,14 @@ from jaxscore.models import costs, model_types, wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
-from jaxscore.models.model import Cached, MeshChoice, Model
+from jaxscore.models.model import (
+    Cached,
+    CheckpointFacts,
+    Devices,
+    MeshChoice,
+    Model,
+    ModelFunctions,
+)
 from jaxscore.models.model_types import Dtype, Quantize
 from jaxscore.models.weights.array_tensors import (
     MEMORY,
@@ -109,12 +116,16 @@ def build(
             folder, family, config, tensors, numpy_dtype, placement, integers=integers
         )
     eos_ids, generation_defaults = read_generation_config(folder, text.raw)
-    return dataclasses.replace(
-        from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
+    checkpoint = CheckpointFacts(
+        eos_ids=eos_ids,
         placeholders=text.placeholders,
         left_out=left_out,
         limit_reason=_limit_reason(family, config, text.raw, folder),
         stored_share=stored_share(params) if config.stored else None,
+    )
+    return dataclasses.replace(
+        from_params(config, params, dtype, raw["model_type"], mesh),
+        checkpoint=checkpoint,
         generation_defaults=generation_defaults,
         replace_params=functools.partial(
             _new_params, load, config, text.wrapper, jax.tree.map(abstract_array, params)
@@ -123,7 +134,7 @@ def build(
 
 
 def _limit_reason(family: Family, config: DecoderConfig, raw: dict[str, Any], folder: Path) -> str:
-    """Return `Model.limit_reason` if the decoder takes fewer positions than the config has."""
+    """Return the family's reason if the decoder takes fewer positions than the config has."""
     if not family.limit_reason:
         return ""
     max_positions = read(raw, str(config_path(folder))).config.max_position_embeddings
@@ -218,7 +229,6 @@ def from_params(
     params: decoder.Params,
     dtype: Dtype,
     model_type: str,
-    eos_ids: tuple[int, ...] = (),
     mesh: DeviceMesh | None = None,
     device: jax.Device | None = None,
     backend: Backend | None = None,
@@ -234,13 +244,34 @@ def from_params(
     if backend is None:
         backend, replaced = current_backend(device), _replaced_kernels(config, dtype, device)
     build = Build(backend, 1 if mesh is None else mesh.shape.model)
-    longer = None
-    if config.positions.long_rotary:
-        tables = config.positions.long_rotary
-        long_config = config.replace(rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(long_config, params, dtype, model_type, eos_ids, mesh, device, backend)
-        longer = config.positions.long_from, model
+    gathered_bytes = 0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1]
     placed = array_specs(params) if mesh is not None and mesh.shape.fsdp else None
+    longer = None
+    if tables := config.positions.long_rotary:
+        long_config = config.replace(rotary=tables, long_rotary=(), long_from=0)
+        longer = config.positions.long_from, _functions(long_config, build, dtype, placed)
+    return Model(
+        functions=_functions(config, build, dtype, placed),
+        params=params,
+        vocab_size=config.vocab_size,
+        max_positions=config.max_positions,
+        width=config.width,
+        shares_text=True,
+        implementation="native",
+        dtype=dtype,
+        model_type=model_type,
+        longer=longer,
+        quantized="int8" if config.quantized else "stored" if config.stored else None,
+        devices=Devices(current_platform(device), mesh, gathered_bytes, replaced),
+    )
+
+
+def _functions(config: DecoderConfig, build: Build, dtype: Dtype, placed: Any) -> ModelFunctions:
+    """Return the decoder's functions.
+
+    Args:
+        placed: partition specs of parameters that a mesh shards with `fsdp`, otherwise None.
+    """
 
     def shards(p: Any) -> Any:
         return p if placed is None else as_shards(p, placed)
@@ -255,32 +286,20 @@ def from_params(
     ) -> Any:
         return decoder.extend(shards(p), config, ids, at, end, caches, build, paths, kept)
 
-    return Model(
-        hidden_states=hidden_states,
-        unembedding=lambda p: decoder.unembedding(shards(p), config, build),
-        cached=Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
-        paths=_path_needs(config, backend),
-        write=None,
-        params=params,
-        vocab_size=config.vocab_size,
-        max_positions=config.max_positions,
-        width=config.width,
-        shares_text=True,
-        implementation="native",
-        dtype=dtype,
-        model_type=model_type,
-        eos_ids=eos_ids,
-        longer=longer,
-        quantized="int8" if config.quantized else "stored" if config.stored else None,
-        mesh=mesh,
-        gathered_bytes=0 if mesh is None else costs.gathered_bytes(params, config, mesh.shape)[1],
-        platform=current_platform(device),
-        replaced_kernels=replaced,
+    needs = None
+    if config.recurrent is not None:
+        size = CHUNK if config.recurrent.has_state else 0
+        needs = PathNeeds(size, build.backend.exits_per_step)
+    return ModelFunctions(
+        hidden_states,
+        lambda p: decoder.unembedding(shards(p), config, build),
+        Cached(extend, functools.partial(_empty_cache, config, build, dtype)),
+        paths=needs,
     )
 
 
 def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | None) -> str | None:
-    """Return `Model.replaced_kernels`. Attention in float32 never uses a GPU kernel."""
+    """Return `Devices.replaced_kernels`. Attention in float32 never uses a GPU kernel."""
     uses = {
         "attention": dtype != "float32" and any(map(config.has_attention, range(config.n_layers))),
         "experts": config.experts is not None,
@@ -289,13 +308,6 @@ def _replaced_kernels(config: DecoderConfig, dtype: Dtype, device: jax.Device | 
     why = "; ".join(dict.fromkeys(kernel.why for kernel in replaced.values()))
     names = ", ".join(f"{field} by {kernel.instead!r}" for field, kernel in replaced.items())
     return f"{names} ({why})" if replaced else None
-
-
-def _path_needs(config: DecoderConfig, backend: Backend) -> PathNeeds | None:
-    """Return the needs of recurrent layers about a batch's paths; None without such layers."""
-    if config.recurrent is None:
-        return None
-    return PathNeeds(CHUNK if config.recurrent.has_state else 0, backend.exits_per_step)
 
 
 def _empty_cache(

@@ -223,7 +223,7 @@ def check_sequences(
         max_positions: maximum number of tokens that the model reads.
         placeholders: placeholder ids of images, videos or audio -> the config key that defines
             them. They may be scored, but not read.
-        limit_reason: see `Model`.
+        limit_reason: see `CheckpointFacts`.
 
     Returns:
         Index of each such sequence -> the reason.

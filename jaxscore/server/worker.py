@@ -149,7 +149,7 @@ class Worker:
     def _warm_up(self) -> None:
         """Compute a window as lm-eval requests it, so that the first client finds its programs."""
         model = self._scorer.model
-        allowed = np.setdiff1d(np.arange(model.vocab_size), list(model.placeholders))
+        allowed = np.setdiff1d(np.arange(model.vocab_size), list(model.checkpoint.placeholders))
         ids = np.resize(allowed, min(WARM_UP_TOKENS, model.max_positions)).astype(np.int32)
         self._compute([every_token(ids), next_token(ids)], TOPS[1])
         self._count_programs()

@@ -19,11 +19,11 @@ from typing import Any, Self, cast
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
 from jaxscore.io.json_output import to_json_value
-from jaxscore.lm import LM, LocalLM
+from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import NO_LAYOUTS
 from jaxscore.shell.rounding_audit import Draw, Noise, OtherLayouts, Spread, united_noise
-from jaxscore.shell.system import Aside, Record, System, units
+from jaxscore.shell.system import Aside, Record, System, result_of, units
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import Request
@@ -185,6 +185,22 @@ class AuditedLM:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lm, name)
+
+    # The members of `LM` are here by name: since Python 3.12 `isinstance` ignores `__getattr__`.
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `LM.capabilities`."""
+        return self._lm.capabilities
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Warnings about the model."""
+        return self._lm.remarks
+
+    def describe(self) -> dict[str, Any]:
+        """See `LM.describe`."""
+        return self._lm.describe()
 
     def score(self, requests: Iterable[Any], **options: Any) -> list[Any]:
         """Score as `LM.score` does."""
@@ -363,7 +379,8 @@ def _way(system: System, lm: Any, sample: Sequence[Any], settings: Any) -> Way:
 
 def _results(system: System, record: Record) -> list[float | None]:
     """The result of each unit of a record, whose infinities may be text."""
-    values = [unit.get(system.result) for unit in units(system, record)]
+    field, _ = result_of(system)
+    values = [unit.get(field) for unit in units(system, record)]
     return [float(value) if isinstance(value, str) else value for value in values]
 
 

@@ -1,7 +1,6 @@
 """One system on items, from Python or from a file: score, audit, and mark the records."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from jaxscore.shell.audits import NO_SHARING, ON_PAGE_ALONE, AuditedLM, Facts, e
 from jaxscore.shell.items import Items, scored, with_examples
 from jaxscore.shell.records import Records
 from jaxscore.shell.report import Report, marked
-from jaxscore.shell.system import PAGE, System, name_of
+from jaxscore.shell.system import PAGE, System, id_field, name_of
 
 MOST_PLACES = 1000  # of failed items, for messages
 OnItem = Callable[[Mapping[str, Any]], None]
@@ -31,33 +30,32 @@ def run_system(
     """Score items, and audit the run.
 
     Args:
-        lm: the model; for a system that needs none its `source`, and None if all is recalled.
+        lm: the model; None for a system that needs none, and if all is recalled.
         items: checked, see `System.check`, with what is recalled.
         records: empty; gets the records.
         about: entries to add to the report's settings.
         on_item: takes each record as it is finished, its values per token as NumPy arrays.
 
     Raises:
-        InputError: the model lacks a capability, or is not a `source`.
+        InputError: the model lacks a capability, or the system needs none.
     """
     needs = () if len(items.recalled) == items.n_all else system.needs(settings)
     if needs:
         require(system.name, lm, *needs)
-    elif not system.needs(settings) and not isinstance(lm, system.source):
-        raise InputError(_wrong_source(system, lm))
-    started = time.perf_counter()
+    elif lm is not None and not system.needs(settings):
+        raise InputError(
+            f"{system.name} computes nothing with a model; give None in place of a scorer"
+        )
     watched = AuditedLM(lm, settings) if needs else lm
     places: dict[str, str] = {}
     for entry, record in scored(system, watched, items, settings):
         page = record.pop(PAGE, None)
         if "error" in record and len(places) < MOST_PLACES:
-            places[name_of(record, system.id_field)] = entry.name
+            places[name_of(record, id_field(system) or "id")] = entry.name
         records.append(record, page)
         if on_item is not None:
             on_item(record)
     facts, noted, vocabulary = Facts(n_runs=1), {}, None
-    if lm is not None and not needs:
-        facts, noted = Facts(seconds=time.perf_counter() - started, n_runs=1), lm.describe()
     if needs:
         facts = watched.facts()
         effects: Any = effects_of(system, lm, items, settings, facts.boundaries, records)
@@ -73,14 +71,6 @@ def run_system(
     return Report(system, settings, records, facts, made, vocabulary, places)
 
 
-def _wrong_source(system: System, lm: object) -> str:
-    """Message about a model that a system does not use."""
-    if system.source is type(None):
-        return f"{system.name} computes nothing with a model; give None in place of a scorer"
-    needed = system.source.__name__
-    return f"a source that is {type(lm).__name__}, but {system.name} needs a {needed}"
-
-
 def evaluate(
     system: System,
     lm: Any,
@@ -94,7 +84,7 @@ def evaluate(
     settings = with_examples(system, settings)
     if isinstance(objects, Iterator):
         objects = list(objects)  # which can be read once
-    items = Items(system, lambda: system.rows_of(objects), settings, is_file=False)
+    items = Items(system, lambda: system.read(objects), settings, is_file=False)
     system.check(items, settings)
     records = Records.temporary()
     return run_system(system, lm, items, settings, records, about=about, on_item=on_item)

@@ -9,9 +9,29 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+Numbers = float | Sequence[float | None] | Mapping[str, float | None] | None
 PER_TOKEN = "per token"
 PerToken = Annotated[list[T], PER_TOKEN]
 """Type of a record's field with a value for each token, null if it is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired:
+    """Metadata of a field of a record that says what was asked.
+
+    `compare` pairs two units if all of these agree. Records that do not repeat the request have
+    none; then the item type has them, and the texts are read from the input. A field with a value
+    for each token counts if the texts are not known.
+
+    Attributes:
+        value: computes what was asked from the record if the field itself does not say it; the
+            record then has this field.
+    """
+
+    value: Callable[[Mapping[str, Any]], object] | None = None
+
+
+PAIRED = Paired()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +46,15 @@ class Metric:
         title: the displayed name, with the unit.
         name: in the comparison, if it is not the field's.
         value: computes it from the record if the field itself is not the number; the record then
-            has this field. None if the item does not have the number.
+            has this field. None if the item does not have the number; a mapping is one number for
+            each name.
+        is_main: True if it comes before the others; the first one is the headline.
     """
 
     title: str
     name: str | None = None
-    value: Callable[[Mapping[str, Any]], float | Sequence[float | None] | None] | None = None
+    value: Callable[[Mapping[str, Any]], Numbers] | None = None
+    is_main: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +86,17 @@ class Decision:
     spread: str | Callable[[Mapping[str, float], Any], float] = "sum_logprob"
 
 
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Metadata of the number that a system is about; audits report its mean.
+
+    Attributes:
+        title: its displayed name, such as "accuracy".
+    """
+
+    title: str
+
+
 class Place:
     """Metadata of a field with the record's place in the output, from 0."""
 
@@ -78,82 +112,6 @@ class NoiseFloor:
 
     entry: str
     spread: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared:
-    """The way in which `compare` finds the units of two runs and pairs them: by id and by text.
-
-    A unit is a record, or an entry of a list that the record holds. Functions take the unit with
-    all fields of its record, those that the user added included:
-
-        Compared(
-            signature=("path_evaluations",),
-            text=("question", "path"),
-            parts="path_evaluations",  # list[PathRecord], which declares the metrics
-            part_name="path",  # ["A", "in", "B"]: the unit's id is "q1: A -> in -> B"
-        )
-
-        Compared(  # of a report's file {"questions": [...], "settings": {...}}
-            signature=("answers", "truth"),
-            list_in="questions",
-            text=("question", "answers", "truth"),
-            id=(),
-            name=lambda record, place: f"line {record.get('line')}: {record['question']}",
-            n_tokens="n_tokens",
-        )
-
-    Attributes:
-        text: fields of the request, or a function of them: two units are a pair if these agree.
-            Empty if the records do not have it.
-        id: field that identifies a record; of several the first that it has, otherwise its place.
-            Empty if the text is all that identifies it.
-        name: takes the unit and the place of its record from 0 and names it for people; the
-            default is the id.
-        parts: field with a list of objects, each of them a unit; the units of a record are one
-            group in intervals and tests. Empty if the record is the unit.
-        part_name: field of a part that completes its id; a list is joined by arrows.
-        answer: field with what was judged; pairs in which it differs are counted.
-        n_tokens: field with the number of scored tokens, or a list of such numbers.
-        error: computes the reason why a unit lacks numbers, if its field `error` does not say so.
-        numbers: computes metrics that are not declared, by name, such as a user's columns.
-        settings: names of settings that the functions need: the unit has them as fields.
-        order: metrics that come before the others; the first one is the headline.
-        fixed: settings that decide what is counted: runs in which they differ are not compared.
-        input_fields: fields of the input's lines whose texts are compared if the records do not
-            have them.
-        what: the units, in the plural, if they are not the system's items.
-        name_of_runs: name of the records, if several systems write records that can be
-            compared with each other, or one system writes records of two kinds.
-        record: the declared type of the records, if it is not the system's.
-        signature: fields that identify the records in a file without a manifest. Of several
-            systems that fit, the one with the most fields is taken.
-        without: fields that such a record does not have.
-        list_in: field of the report's file that holds the records; empty if the output file has
-            them.
-        file: pattern of the file's name, for messages.
-    """
-
-    text: tuple[str, ...] | Callable[[Mapping[str, Any]], object]
-    signature: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    id: tuple[str, ...] = ("id",)
-    name: Callable[[Mapping[str, Any], int], object] | None = None
-    parts: str = ""
-    part_name: str = ""
-    answer: str | None = None
-    n_tokens: str = "n_scored"
-    error: Callable[[Mapping[str, Any]], str | None] | None = None
-    numbers: Callable[[Mapping[str, Any]], Mapping[str, float | None]] | None = None
-    settings: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    fixed: tuple[str, ...] = ("boundary",)
-    input_fields: tuple[str, ...] | None = None
-    what: str = ""
-    name_of_runs: str = ""
-    record: type | None = None
-    list_in: str = ""
-    file: str = ""
 
 
 def per_token_fields(record: type) -> frozenset[str]:

@@ -16,9 +16,9 @@ from jaxscore.io.items import NOTHING, Row, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import json_line, to_json_value
 from jaxscore.io.tables import plain_row
-from jaxscore.shell.prompts import PromptSettings
+from jaxscore.shell.prompts import ExampleItem, PromptSettings
 from jaxscore.shell.settings import Settings
-from jaxscore.shell.system import SHOWN, Record, System
+from jaxscore.shell.system import SHOWN, Record, System, id_field, item_fields
 
 MISSING = ("NaTType", "NAType")  # types of pandas for a missing value
 
@@ -32,9 +32,8 @@ class Entry:
         id: its own, else its line or place from 1.
         item: None if the object cannot be used.
         error: why not.
-        extra: its other fields, which its record repeats.
-        given: all fields of an object that cannot be used, without `id` and those that have the
-            name of a result.
+        extra: fields that its record repeats: the other ones; of an object that cannot be used all
+            that its record does not declare.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Entry:
     item: Any = None
     error: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Items(Sequence[Any]):
@@ -75,7 +73,7 @@ class Items(Sequence[Any]):
             InputError: from `rows`.
         """
         self._system, self._rows, self._prefix, self._limit = system, rows, prefix, limit
-        self._reserved = system.result_fields(settings)
+        self._reserved = result_fields(system, settings)
         self.is_file = is_file
         self._undrawn: Collection[int] = ()
         self.recalled: dict[int, Record] = {}
@@ -231,14 +229,10 @@ def scored(
     system: System, lm: Any, items: Items, settings: Settings
 ) -> Iterator[tuple[Entry, Record]]:
     """All objects of the input, each with its record, which has their ids and other fields."""
-    records = iter(system.score(lm, items, settings))
+    records, field = iter(system.score(lm, items, settings)), id_field(system)
     for entry in items.entries():
-        if entry.error is not None:
-            yield entry, system.unusable(entry)
-        elif system.has_ids or system.id_field != "id":
-            yield entry, {system.id_field: entry.id, **next(records), **entry.extra}
-        else:
-            yield entry, next(records)
+        record = next(records) if entry.error is None else {"error": entry.error}
+        yield entry, record if field is None else {field: entry.id, **record, **entry.extra}
     if next(records, None) is not None:
         raise AssertionError(f"{system.name}: more records than items")
 
@@ -262,37 +256,37 @@ def read_entry(
     name = where
     id: str | int = number
     extra: dict[str, Any] = {}
+    has_ids = id_field(system) == "id"
     try:
         if not isinstance(value, dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
-        if system.has_ids and "id" in value:
+        if has_ids and "id" in value:
             id = require_field(value, "id", (str, int), where)
             if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
-        if system.has_ids:
-            others = {field: v for field, v in value.items() if field not in system.item_fields}
-            extra = json_fields(others, where)
+        if has_ids:
+            known = item_fields(system)
+            extra = json_fields({k: v for k, v in value.items() if k not in known}, where)
         if clashing := sorted(extra.keys() & reserved):
             raise InputError(f"{where}: {taken_field(clashing[0])}")
         if system.layout is not None and not system.layout.repeats:
             extra = {}
         return Entry(name, id, item_of(system.item, value, where), None, extra)
     except InputError as problem:
-        fields = _fields_to_repeat(system, value, reserved, where)
-        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "), given=fields)
+        extra = {}
+        if has_ids and system.layout is None and isinstance(value, dict):
+            declared = {*reserved, *system.record.__annotations__}
+            with contextlib.suppress(InputError):  # the problem itself
+                extra = json_fields({k: v for k, v in value.items() if k not in declared}, where)
+        return Entry(name, id, None, str(problem).removeprefix(f"{where}: "), extra)
 
 
-def _fields_to_repeat(
-    system: System, value: Any, reserved: Collection[str], where: str
-) -> dict[str, Any]:
-    """Fields of an object that cannot be used, see `Entry.given`."""
-    if not system.has_ids or not isinstance(value, dict):
-        return {}
-    try:
-        left_out = {"id", *reserved}
-        return json_fields({k: v for k, v in value.items() if k not in left_out}, where)
-    except InputError:  # the problem itself
-        return {}
+def result_fields(system: System, settings: Settings) -> frozenset[str]:
+    """Return the names that an input object may not use, since the record has them."""
+    if system.layout is not None and not system.layout.repeats:
+        return frozenset()
+    names = frozenset(system.record.__annotations__) - {*item_fields(system)} | {"error"}
+    return names - settings.omitted_fields()
 
 
 def json_fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
@@ -346,11 +340,15 @@ def with_examples(system: System, settings: Any) -> Any:
     """
 
     def read(value: Any, position: int, where: str) -> Any:
-        if isinstance(value, system.item):
-            return system.example(value, where)
-        if not isinstance(value, dict):
+        if not isinstance(value, system.item | dict):
             raise InputError(f"{where}: found {json_kind(value)}, expected an object")
-        return system.example(item_of(system.item, value, where), where)
+        item = item_of(system.item, value, where) if isinstance(value, dict) else value
+        if isinstance(item, ExampleItem):
+            try:
+                item.check_example()
+            except InputError as problem:
+                raise InputError(f"{where}: {problem}") from None
+        return item
 
     return settings.with_examples(read) if isinstance(settings, PromptSettings) else settings
 

@@ -35,6 +35,18 @@ OWN_EXAMPLES = (
 )
 
 
+class ExampleItem:
+    """Base of an item's type if not every item can be a few-shot example."""
+
+    def check_example(self) -> None:
+        """Check that prompts can show the item with its right answer.
+
+        Raises:
+            InputError: they cannot.
+        """
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
 class Example:
     """A prompt with its right answer, both written as an item's prompt and continuation are.

@@ -135,17 +135,3 @@ def _restored(lines: Sequence[bytes], extras: Sequence[bytes]) -> Records:
 
 def _unchanged(record: Record) -> Record:
     return record
-
-
-class View(LazySequence[Any]):
-    """Elements that are computed when they are read: of some places of a sequence, in an order."""
-
-    def __init__(self, places: Sequence[int], element: Callable[[int], Any]) -> None:
-        self._places, self._element = places, element
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def element(self, place: int) -> Any:
-        """See `LazySequence.element`."""
-        return self._element(int(self._places[place]))

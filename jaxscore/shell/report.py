@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis import margins
-from jaxscore.io.json_output import json_number
+from jaxscore.io.json_output import Lazy, json_number
 from jaxscore.report.document import Document, Source
 from jaxscore.shell.audits import ON_PAGE_ALONE, Effect, Facts
 from jaxscore.shell.fields import Decision, NoiseFloor, metadata_of
 from jaxscore.shell.prompts import OWN_EXAMPLES
-from jaxscore.shell.records import Records, View
+from jaxscore.shell.records import Records
 from jaxscore.shell.rendered import Rendered
 from jaxscore.shell.rounding_audit import Noise
 from jaxscore.shell.settings import Settings
-from jaxscore.shell.system import Record, Summary, System, unit_fields, units
+from jaxscore.shell.system import Record, Summary, System, result_of, unit_fields, unit_title, units
 from jaxscore.types.results import Strip, data_frame
 
 MOST_WARNINGS = 100  # about single records
@@ -117,11 +117,11 @@ class Report(Rendered):
     def findings(self) -> list[str]:
         """Sentences that say how the headline is to be read."""
         own = list(self.declared.findings(self))
-        effect, title = self.facts.blank, self.declared.result_title
+        effect, (_, title) = self.facts.blank, result_of(self.declared)
         if effect is None or not effect.n_items or not effect.raises_most:
             return own
         published, with_blank = effect.means.values()
-        sampled = f"a sample of {effect.n_items} {self._unit_name}"
+        sampled = f"a sample of {effect.n_items} {unit_title(self.declared)}"
         return [
             *own,
             f"With a space before the answer the {title} is {with_blank:.4g} instead of "
@@ -186,7 +186,8 @@ class Report(Rendered):
         effect = self.facts.boundary
         if "effect" in audit and effect is not None:
             moved = ", ".join(f"{mean:.4g} ({way})" for way, mean in effect.means.items())
-            sampled = f"{self.declared.result_title} over {effect.n_items} {self._unit_name}"
+            _, title = result_of(self.declared)
+            sampled = f"{title} over {effect.n_items} {unit_title(self.declared)}"
             lines.append(f"{sampled}: {moved}; believe {audit['effect']['advice']}")
         return lines
 
@@ -203,15 +204,10 @@ class Report(Rendered):
             "finding": self.findings[-1] if effect.raises_most else None,
         }
 
-    @property
-    def _unit_name(self) -> str:
-        """The units of the numbers, in the plural: the parts of records, or the items."""
-        names = [one.what for one in self.declared.compared if one.parts and one.what]
-        return names[0] if names else self.declared.what
-
     def _effect(self, effect: Effect) -> dict[str, Any]:
-        numbers = {"n": effect.n_items, **effect.means}
-        return {"what": self._unit_name, "results": {self.declared.result_title: numbers}}
+        _, title = result_of(self.declared)
+        results = {title: {"n": effect.n_items, **effect.means}}
+        return {"what": unit_title(self.declared), "results": results}
 
     def _counted(self) -> dict[str, dict[str, float]]:
         """Counts whose names have a dot, as objects."""
@@ -271,7 +267,7 @@ class Report(Rendered):
             return [Strip.from_page(fields) for fields in page["strips"]]
 
         places = range(len(self.records)) if self.records.has_extras else ()
-        return View(places, strips_of)
+        return Lazy(places, strips_of)
 
     @functools.cached_property
     def document(self) -> Document | None:

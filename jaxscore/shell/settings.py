@@ -10,7 +10,14 @@ from jaxscore.shell.flags import Flag, flag, flags_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: checks each field by its declaration."""
+    """Base of all settings: checks each field by its declaration.
+
+    Attributes:
+        fixed: settings, and facts of the report, that decide what is counted: `compare` refuses
+            runs in which they differ.
+    """
+
+    fixed: ClassVar[tuple[str, ...]] = ("boundary", "answer_separator")
 
     def __post_init__(self) -> None:
         """Check all values, and make lists tuples.

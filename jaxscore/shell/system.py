@@ -9,15 +9,15 @@ The end of a run, `merge`, `report` and `compare` read the records with the same
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.io.items import NOTHING, Row, read_rows
-from jaxscore.io.tables import is_dataset
+from jaxscore.io.items import NOTHING, Row, read_lenient_rows, read_rows
 from jaxscore.shell.fields import (
-    Compared,
+    Paired,
+    Result,
     arrow_type,
     metadata_of,
     per_token_fields,
@@ -34,7 +34,6 @@ Record = dict[str, Any]
 T = typing.TypeVar("T")
 SHOWN = 60  # characters of an id in a message
 PAGE = "_page"  # field of a record that the page displays, and that no file has
-FILES = frozenset({"markdown", "json", "page"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,13 +81,15 @@ class Layout(NamedTuple):
     Attributes:
         is_ascii: other characters are escaped and the indentation is 4; otherwise it is 2.
         repeats: records have the other fields of the input.
-        ending: end of the default name next to the input, for --help; empty if --output is
-            required. See `System.ending`.
+        ending: end of the default name next to the input, without `.json`; empty if --output is
+            required.
+        ending_of: computes it from the items and the settings; `ending` is then for --help.
     """
 
     is_ascii: bool
     repeats: bool = True
     ending: str = ""
+    ending_of: Callable[["Items", Any], str] | None = None
 
 
 class System:
@@ -98,16 +99,11 @@ class System:
         name: the command, and the name in `evaluate`. The docstring is the help.
         what: its items, in the plural.
         item, settings, record: types of an input object (a frozen dataclass that checks itself, or
-            a TypedDict to get the object as it is), of the settings, and of an output line.
-        version: version of the record; raised when a field changes its meaning.
-        id_field: field of the record with the item's id, or with its place if items have no ids.
+            a TypedDict to get the object as it is), of the settings, and of an output line. The
+            shell fills the first field of the record: `id`, or a name for the item's place. The
+            record of a TypedDict is whole.
         parts: field of the record with a list of objects that each have numbers.
-        result: the number that the system is about, a field of a record or of a part, for audits.
-        result_title: its name in audits.
         layout: layout of an output that is one JSON array; None if the output's name decides.
-        source: type of `lm` if `needs` is empty, such as a classifier's; NoneType for none. It has
-            `describe`, as an `LM` has.
-        compared: ways in which `compare` pairs two runs; empty if they are not compared.
     """
 
     name: ClassVar[str]
@@ -115,14 +111,8 @@ class System:
     item: ClassVar[type]
     settings: ClassVar[type[Settings]]
     record: ClassVar[type]
-    version: ClassVar[int] = 1
-    id_field: ClassVar[str] = "id"
     parts: ClassVar[str] = ""
-    result: ClassVar[str] = ""
-    result_title: ClassVar[str] = ""
     layout: ClassVar[Layout | None] = None
-    source: ClassVar[type] = type(None)
-    compared: ClassVar[tuple[Compared, ...]] = ()
 
     def score(self, lm: Any, items: Sequence[Any], settings: Any) -> Iterator[Record]:
         """Yield one record per item, in order, without its id and the item's other fields.
@@ -131,10 +121,6 @@ class System:
         `PAGE`. An item that cannot be scored has a record with `error`.
         """
         raise NotImplementedError
-
-    def unusable(self, entry: "Entry") -> Record:
-        """Return the record of an object that cannot be used."""
-        return {self.id_field: entry.id, "error": entry.error}
 
     def summarize(self, records: Sequence[Record], settings: Any) -> Summary:
         """Summarize finished records. Pure; reads them as often as it needs.
@@ -147,16 +133,12 @@ class System:
         """The Markdown report and the page, or None."""
         return None
 
-    def files(self, settings: Any) -> frozenset[str]:
-        """Files of the report that a run with these settings writes, of `FILES`."""
-        return FILES if type(self).report is not System.report else frozenset()
-
     def findings(self, run: "Report") -> Sequence[str]:
         """Sentences without a full stop that say how the headline is to be read."""
         return ()
 
-    def needs(self, settings: Any) -> tuple[str, ...]:
-        """Capabilities of the model, see `lm.Capabilities`; none if `source` is used.
+    def needs(self, settings: Any) -> tuple[str | type, ...]:
+        """Return the model's capabilities, see `lm.Capabilities`, or its type; empty for no model.
 
         Args:
             settings: None for those of any settings.
@@ -164,48 +146,26 @@ class System:
         return ("scores",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The objects of an input file.
+        """Read the objects of an input: of a file, by its path, or from Python.
 
         Args:
             columns, lists: see `io.items.read_rows`.
-        """
-        return read_rows(path, columns, lists)
-
-    def takes_folder(self, path: Path) -> bool:
-        """Return True if a folder is one input of `read`; otherwise its files are inputs."""
-        return is_dataset(path)
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """The objects that Python gives, as the input file has them.
 
         Raises:
-            InputError: one object in place of a list of them.
+            InputError: a file that cannot be read, or one object in place of a list of them.
         """
-        if isinstance(objects, str | Mapping):
+        if isinstance(source, Path):
+            yield from read_rows(source, columns, lists)
+            return
+        if isinstance(source, str | Mapping):
             raise InputError(
                 f"found one {self.what.removesuffix('s')}, expected a list of them; put it in "
                 "brackets"
             )
-        for place, value in enumerate(objects, start=1):
+        for place, value in enumerate(source, start=1):
             yield Row(place, f"item {place}", value)
-
-    def example(self, item: Any, where: str) -> Any:
-        """Check an item that is a few-shot example; by default each can be one.
-
-        Raises:
-            InputError: it cannot, with its place.
-        """
-        return item
-
-    def companions(self, name: str) -> Sequence[str]:
-        """Names that a file may have that is read with an input of a name, from its folder."""
-        return ()
-
-    def ending(self, items: "Items", settings: Any) -> str:
-        """Return the end of the output's default name, without `.json`; empty without one."""
-        return "" if self.layout is None else self.layout.ending
 
     def check(self, items: "Items", settings: Any) -> None:
         """Refuse or draw items before a model is loaded; by default refuse if none is usable."""
@@ -238,40 +198,43 @@ class System:
         shared = {name: value for name, value in record.items() if name != self.parts}
         return [{**shared, **part} for part in record.get(self.parts, ())]
 
-    @property
-    def has_ids(self) -> bool:
-        """True if records have the item's id and its other fields."""
-        return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
 
-    @functools.cached_property
-    def item_fields(self) -> tuple[str, ...]:
-        """Names of the input's fields."""
-        ids = ("id",) if self.has_ids else ()
-        return tuple(dict.fromkeys((*ids, *typing.get_type_hints(self.item))))
+class LenientSystem(System):
+    """A system whose files may have NaN and infinities, as Python's `json` writes them."""
 
-    def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
-        """Names that an input object may not use, since the record has them.
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """See `System.read`."""
+        if isinstance(source, Path):
+            return read_lenient_rows(source, columns, lists)
+        return super().read(source, columns, lists)
 
-        Args:
-            settings: settings of the run; None for any run.
-        """
-        if self.layout is not None and not self.layout.repeats:
-            return frozenset()
-        names = frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
-        return names if settings is None else names - settings.omitted_fields()
 
-    def columns(self, settings: Settings) -> dict[str, str]:
-        """Column -> Arrow type of the record as a table, see `io.records`; none of an array."""
-        if self.layout is not None:
-            return {}
-        omitted = settings.omitted_fields()
-        if getattr(settings, "summary_only", False):
-            omitted |= per_token_fields(self.record)
-        return {
-            name: arrow_type(hint)
-            for name, hint in typing.get_type_hints(self.record).items()
-            if name != "id" and name not in omitted
-        }
+def id_field(system: System) -> str | None:
+    """Return the field of a record with the item's id, its first; None if `score` makes it."""
+    return None if typing.is_typeddict(system.item) else next(iter(system.record.__annotations__))
+
+
+@functools.cache
+def item_fields(system: System) -> tuple[str, ...]:
+    """Return the names of the input's fields."""
+    ids = ("id",) if id_field(system) == "id" else ()
+    return tuple(dict.fromkeys((*ids, *typing.get_type_hints(system.item))))
+
+
+def table_columns(system: System, settings: Settings) -> dict[str, str]:
+    """Return column -> Arrow type of the records as a table, see `io.records`; none of an array."""
+    if system.layout is not None:
+        return {}
+    omitted = settings.omitted_fields()
+    if getattr(settings, "summary_only", False):
+        omitted |= per_token_fields(system.record)
+    return {
+        name: arrow_type(hint)
+        for name, hint in typing.get_type_hints(system.record).items()
+        if name != "id" and name not in omitted
+    }
 
 
 def units(system: System, record: Record) -> Iterable[Record]:
@@ -281,12 +244,27 @@ def units(system: System, record: Record) -> Iterable[Record]:
     return record[system.parts] if system.parts else (record,)
 
 
+def unit_type(system: System) -> type:
+    """Return the declared type of a unit."""
+    if not system.parts:
+        return system.record
+    (part,) = typing.get_args(typing.get_type_hints(system.record)[system.parts])
+    return typing.cast(type, part)
+
+
+def unit_title(system: System) -> str:
+    """Return the name of the units in the plural: of items, or of what identifies a part."""
+    return f"{unit_fields(system, Paired)[0][0]}s" if system.parts else system.what
+
+
 def unit_fields(system: System, kind: type[T]) -> list[tuple[str, T]]:
     """Fields of a unit with their metadata of a type, such as `Decision`."""
-    record = system.record
-    if system.parts:
-        (record,) = typing.get_args(typing.get_type_hints(record)[system.parts])
-    return metadata_of(record, kind)
+    return metadata_of(unit_type(system), kind)
+
+
+def result_of(system: System) -> tuple[str, str]:
+    """Return field and title of a unit's `Result`; both are empty without one."""
+    return next(((name, result.title) for name, result in unit_fields(system, Result)), ("", ""))
 
 
 def name_of(record: Mapping[str, Any], id_field: str = "id") -> str:

@@ -98,7 +98,6 @@ class GeneratingSystem(System, abc.ABC):
     """
 
     texts_per_slot = 16
-    has_ids = False  # the records are made here, whole
 
     @abc.abstractmethod
     def prompt(self, entry: Entry, settings: Any) -> Prompt:

@@ -24,9 +24,8 @@ import numpy as np
 from jaxscore.engine import WINDOW, WINDOW_TOKENS
 from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.shell.fields import Metric
+from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
-from jaxscore.shell.items import Entry
 from jaxscore.shell.settings import Settings as BaseSettings
 from jaxscore.shell.system import Summary, System, failed
 from jaxscore.text import chat_template
@@ -109,9 +108,9 @@ class Item:
     The other fields are not applied, so each must be absent or empty.
     """
 
-    prompt: str | list[Any] | None = None
-    chosen: str | list[Any]
-    rejected: str | list[Any]
+    prompt: Annotated[str | list[Any] | None, PAIRED] = None
+    chosen: Annotated[str | list[Any], PAIRED]
+    rejected: Annotated[str | list[Any], PAIRED]
     tools: Any = None
     chat_template_kwargs: Any = None
     images: Any = None
@@ -381,10 +380,6 @@ class Preferences(System):
                     if getattr(scored, name):
                         lm.warnings[sentence] += 1
                 yield _record(item, scored)
-
-    def unusable(self, entry: Entry) -> dict[str, Any]:
-        """The record has the object's other fields, so that no line of the input is lost."""
-        return {**super().unusable(entry), **entry.given}
 
     def summarize(self, records: Sequence[Mapping[str, Any]], settings: Settings) -> Summary:
         """The mean margin over the scored pairs."""

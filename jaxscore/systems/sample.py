@@ -17,7 +17,7 @@ from jaxscore.errors import InputError, is_valid_unicode
 from jaxscore.io.items import NAME_FIELDS
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.flags import flag
-from jaxscore.shell.items import Entry, Items
+from jaxscore.shell.items import Entry
 from jaxscore.shell.system import Layout, Summary
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, name_of
 from jaxscore.text import chat_template
@@ -247,11 +247,11 @@ class Sample(GeneratingSystem):
 
     name, what = "sample", "prompts"
     item, settings, record = Item, Settings, Record
-    layout = Layout(is_ascii=True, ending="-samples-N")
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        """See `System.ending`."""
-        return f"-samples-{settings.n}"
+    layout = Layout(
+        is_ascii=True,
+        ending="-samples-N",
+        ending_of=lambda _, settings: f"-samples-{settings.n}",
+    )
 
     def prompt(self, entry: Entry, settings: Settings) -> Prompt:
         """See `GeneratingSystem.prompt`."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import named, read_lenient_rows
+from jaxscore.io.items import named
 from jaxscore.io.json_input import json_kind
 from jaxscore.shell.flags import flag
-from jaxscore.shell.items import Entry, Items
-from jaxscore.shell.system import Layout, Summary
+from jaxscore.shell.items import Entry
+from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import without_ids
 from jaxscore.systems.generations import GeneratingSystem, GenerationSettings, Prompt, Texts
 from jaxscore.text import chat_template
@@ -133,7 +133,7 @@ def prompt(question: str, responses: Sequence[str]) -> str:
     )
 
 
-class UscGenerate(GeneratingSystem):
+class UscGenerate(LenientSystem, GeneratingSystem):
     """Show a model several of its responses to a question and ask which is the most
     consistent (universal self-consistency, arXiv 2311.17311).
 
@@ -179,13 +179,12 @@ class UscGenerate(GeneratingSystem):
 
     name = "usc-generate"
     item, settings, record = Item, Settings, Record
-    layout = Layout(is_ascii=True, ending="-consistency-N")
-    read = staticmethod(read_lenient_rows)
+    layout = Layout(
+        is_ascii=True,
+        ending="-consistency-N",
+        ending_of=lambda _, settings: f"-consistency-{settings.n}",
+    )
     texts_per_slot = 4
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        """See `System.ending`."""
-        return f"-consistency-{settings.n}"
 
     def prompt(self, entry: Entry, settings: Settings) -> Prompt:
         """See `GeneratingSystem.prompt`."""

@@ -101,7 +101,7 @@ def test_an_output_that_cannot_be_written(run, place, monkeypatch, name):
         ran = run(*command(folder, name, "--output", no_file))
         assert_refused(ran, folder, "found a folder, expected the name of a file")
     ran = run(*command(folder, name, "--output", folder / "in.jsonl" / "out"))
-    assert_refused(ran, folder, "in.jsonl is no folder); give a place that can")
+    assert_refused(ran, folder, "in.jsonl is not a folder); give a path that can")
 
 
 def copied(folder, *names):

@@ -7,9 +7,10 @@ import pytest
 
 import jaxscore
 from jaxscore.cli import compare
-from jaxscore.io.records import ParquetWriter
+from jaxscore.io.records import parquet_writer
+from jaxscore.shell.system import table_columns
+from jaxscore.systems import declaration
 from jaxscore.systems.choose import SYSTEM as CHOOSE
-from jaxscore.systems.compare.open_run import comparisons_of
 from jaxscore.systems.score import SYSTEM as SCORE
 from tests.conftest import CASES
 from tests.systems.compare.records import made_by, path, paths, score, write
@@ -47,10 +48,13 @@ def test_two_runs_of_score(run, two, tmp_path):
     ran = run("compare", a, b)
     assert (ran.code, ran.err) == (0, "")
     assert (
-        "log-probability of a text, nats: B is lower by 0.5 (95% interval -, p = 0.0004 after Holm "
+        "log-probability of a text, nats: A -11.5, B -12, B is lower by 0.5 (p = 0.0004 after Holm "
         "over 4 tests), n = 24 pairs\n" in ran.out
     )
-    assert "mean entropy, nats per token: no difference shown, the means are equal" in ran.out
+    assert (
+        "mean entropy, nats per token: A 1, B 1, no difference shown, the means are equal"
+        in ran.out
+    )
     names = [f"a-vs-b.{kind}" for kind in ("report.md", "report.json", "report.html", "run.json")]
     assert ran.out.endswith("".join(f"{tmp_path / name}\n" for name in names).replace(
         f"\n{tmp_path}", f"\n         {tmp_path}"))  # fmt: skip
@@ -75,16 +79,128 @@ def test_the_texts_of_two_inputs_are_compared(run, two, tmp_path):
     a, b = two(lines(), [*lines(1.0), score("z")], made_by("score", one), made_by("score", other))
     ran = run("compare", a, b)
     assert ran.code == 0
-    assert "the runs have the same ids and other texts of 1 texts: i0; they are left out" in ran.err
-    assert "B alone has 1 texts: z; they are left out" in ran.err
+    assert "the runs have the same ids and other texts of 1 request: i0; it is left out" in ran.err
+    assert "B alone has 1 request: z; it is left out" in ran.err
     found = result(tmp_path)
     assert found["pairs"]["matched_by"] == "text"
     assert (found["pairs"]["compared"], found["other_text"]) == (N - 1, ["i0"])
     assert found["without_partner"] == {"a": [], "b": ["z"]}
     one.write_text("{}\n", encoding="utf-8")  # no longer what the run has read
     ran = run("compare", a, b)
-    assert "matched by id alone: " in ran.err
+    assert "are matched by id and by their scored tokens: " in ran.err
     assert result(tmp_path)["pairs"]["compared"] == N
+
+
+def csv_run(folder, name, sentences, *, header="item,sentence", with_tokens=True, columns=()):
+    """A run of `score` over a CSV file with `--column continuation=sentence`, without ids."""
+    given = folder / f"{name}.csv"
+    given.write_text("\n".join([header, *(f"1,{text}" for text in sentences)]), "utf-8")
+    records = [score(k, -float(len(text))) for k, text in enumerate(sentences, start=2)]
+    for record, text in zip(records, sentences, strict=True):
+        record["tokens"] = text.split()
+        if not with_tokens:
+            del record["tokens"]
+    made = made_by("score", given, column=[*(columns or ["continuation=sentence"])])
+    return write(folder / f"{name}.jsonl", records, made)
+
+
+def test_rows_of_a_csv_with_renamed_columns_are_paired_by_their_sentences(run, tmp_path):
+    a = csv_run(tmp_path, "a", ["One row.", "Two rows.", "Three."])
+    b = csv_run(tmp_path, "b", ["One row.", "Another row.", "Three."])
+    ran = run("compare", a, b)
+    assert ran.code == 0
+    data = result(tmp_path)
+    assert (data["pairs"]["compared"], data["pairs"]["matched_by"]) == (2, "text")
+    assert data["without_partner"] == {"a": ["3"], "b": ["3"]}
+    shifted = csv_run(tmp_path, "c", ["New.", "One row.", "Two rows.", "Three."])
+    ran = run("compare", a, shifted, "--output", tmp_path / "o")
+    data = result(tmp_path, "o.report.json")
+    assert (data["pairs"]["compared"], data["without_partner"]) == (3, {"a": [], "b": ["2"]})
+    assert data["results"][0]["difference"]["mean"] == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_equal_ids_of_other_sentences_are_refused_unless_by_id(run, tmp_path, lost):
+    """The texts decide, and if the input is lost the tokens."""
+    header = "id,sentence"
+    a = csv_run(tmp_path, "a", ["Paris"], header=header)
+    b = csv_run(tmp_path, "b", ["Oslo"], header=header)
+    if lost:
+        (tmp_path / "a.csv").unlink()
+    ran = run("compare", a, b)
+    other = "other scored tokens" if lost else "another text"
+    assert (ran.code, ran.out) == (2, "")
+    for record in (a, b):  # the id of the file, not the line
+        record.write_text(record.read_text().replace('"id": 2', '"id": 1'))
+    ran = run("compare", a, b)
+    assert f"1 have the same id and {other}, --by-id pairs them; the first" in ran.err
+    ran = run("compare", a, b, "--by-id")
+    assert (ran.code, result(tmp_path)["pairs"]["matched_by"]) == (0, "id")
+    assert "the requests are matched by id alone (--by-id): their texts were not" in ran.err
+    assert "matched by id alone (`--by-id`)" in (tmp_path / "a-vs-b.report.md").read_text("utf-8")
+
+
+def test_two_prompts_of_the_same_items_are_paired_by_id(run, two, tmp_path):
+    a, b = (
+        [
+            {"id": k, "context": f"{prompt} {k}?", "options": ["a", "b"], "choice": k % 2,
+             "sum_logprob": [-1.0, -2.0], "gold": 0, "acc": k % 2 == 0}
+            for k in range(3)
+        ]
+        for prompt in ("Question:", "Q:")
+    )  # fmt: skip
+    files = two(a, b, made_by("choose"), made_by("choose"))
+    ran = run("compare", *files)
+    assert ran.code == 2
+    assert "3 have the same id and another text, --by-id pairs them" in ran.err
+    ran = run("compare", *files, "--by-id")
+    assert (ran.code, result(tmp_path)["pairs"]["compared"]) == (0, 3)
+    assert "matched by id alone (--by-id): the texts of 3 of 3 pairs differ\n" in ran.err
+
+
+def test_runs_whose_texts_cannot_be_known_are_refused(run, two, tmp_path):
+    a = csv_run(tmp_path, "a", ["One row."], with_tokens=False)
+    b = csv_run(tmp_path, "b", ["One  row."], with_tokens=False)
+    (tmp_path / "b.csv").write_text("changed")
+    ran = run("compare", a, b)
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        f"cannot be paired by text: the input of B, {tmp_path / 'b.csv'}, is missing or has "
+        "changed, and 1 of 1 in A have no tokens; pair them by id alone with --by-id" in ran.err
+    )
+    assert run("compare", a, b, "--by-id").code == 0
+    for manifest in tmp_path.glob("*.run.json"):
+        manifest.unlink()
+    a, b = two([{**record, "tokens": None} for record in lines()], lines())
+    err = run("compare", b, a).err
+    assert "no manifest names the input of A, and no manifest names the input of B, " in err
+    assert "24 of 24 in B have no tokens" in err
+    texts = [{"q_id": k, "response": "r", "F1": 0.5} for k in range(2)]
+    assert "2 of 2 in A have no text; pair" in run("compare", *two(texts, texts, name="json")).err
+
+
+def test_records_without_a_text_are_paired_by_id_if_the_input_is_the_same(run, two, tmp_path):
+    given = write(tmp_path / "in.json", [{"id": k, "output": ["r"]} for k in range(2)])
+    records = [{"id": k, "output": ["r"], "confidence": float(k)} for k in range(2)]
+    ran = run("compare", *two(records, records, *[made_by("select", given)] * 2, name="json"))
+    assert (ran.code, result(tmp_path)["pairs"]["matched_by"]) == (0, "input")
+
+
+def test_two_columns_of_one_input_are_other_texts(run, tmp_path):
+    a = csv_run(tmp_path, "a", ["One row."])
+    b = csv_run(tmp_path, "b", ["One row."], columns=["continuation=item"])
+    ran = run("compare", a, b)
+    assert (ran.code, ran.out) == (2, "")
+    assert "no pair of requests: of 1 in A and 1 in B none is in both" in ran.err
+
+
+def test_a_report_without_records_names_the_output(run, two, tmp_path):
+    a, b = two(lines(), lines())
+    report = write(tmp_path / "a.jsonl.report.json", [])
+    report.write_text('{"summary": {},\n "settings": {}}')
+    ran = run("compare", report, b)
+    assert ran.code == 2
+    assert f"this is a report without records, give {a}" in ran.err
 
 
 def test_failed_items_are_listed_and_the_code_is_1(run, two, tmp_path):
@@ -142,10 +258,10 @@ def test_what_makes_means_another_thing_is_remarked(run, two, tmp_path):
     record = {"q_id": "q", "question": "Who?", "label": ["Ada"], "response": "Ada", "F1": 0.5}
     a, b = two([record, record], [{**record, "response": "Bo", "LLM": 1.0}, record], name="json")
     err = run("compare", a, b).err
-    assert "the responses differ in 1 of 2 pairs\n" in err
+    assert "1 of 2 pairs differ in response\n" in err
     assert "B alone has the numbers or decisions LLM\n" in err
-    assert "1 records of A have the id and text of an earlier one" in err
-    assert "no manifest lies beside A, so its settings are not known\n" in err
+    assert "1 of the records of A have the id and text of an earlier one" in err
+    assert "A has no manifest next to it, so its settings are not known\n" in err
     err = run("compare", *two(lines(), [{**one, "n_scored": 3} for one in lines()])).err
     assert "the runs score different numbers of tokens in 24 of 24 pairs" in err
     assert run("compare", a, b, "--quiet").err == ""
@@ -159,7 +275,7 @@ def test_limit_takes_the_first_pairs(run, two, tmp_path):
 def test_one_pair_tells_n_alone(run, two):
     ran = run("compare", *two([score(1)], [score(1, -3.0)]))
     assert ran.code == 0
-    assert "log-probability of a text, nats: too few to compare, n = 1 pairs\n" in ran.out
+    assert "log-probability of a text, nats: too few to compare, n = 1 pair\n" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -209,7 +325,7 @@ def test_runs_that_do_not_fit(run, two, tmp_path):
     a, b = two([score(1), score(2)], [score(3), score(4)])
     ran = run("compare", a, b)
     assert (ran.code, ran.out) == (2, "")
-    assert "no pair of texts: of 2 in A and 2 in B none is in both" in ran.err
+    assert "no pair of requests: of 2 in A and 2 in B none is in both" in ran.err
     other = write(tmp_path / "c.json", [paths("q", path(["x"], 0.1, 0.2))])
     assert "A is of score and B of paths" in run("compare", a, other).err
     assert "No such file" in run("compare", a, tmp_path / "none").err
@@ -255,7 +371,7 @@ def test_runs_with_other_answer_separators_are_refused(run, two, older):
 
 @pytest.mark.parametrize("system", ["paths", "chronologic", "probsem"])
 def test_the_answer_separator_decides_what_is_counted(system):
-    assert "answer_separator" in comparisons_of(system)[0].compared.fixed
+    assert "answer_separator" in declaration(system).settings.fixed
 
 
 def test_settings_that_differ_are_on_stdout(run, two):
@@ -309,10 +425,10 @@ def test_numbers_of_a_tables_rows(run, tmp_path):
     """The rows of a .parquet file are the lines of a .jsonl file."""
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, SCORE.columns(SCORE.settings())) as table,
+        parquet_writer(file, table_columns(SCORE, SCORE.settings())) as write_record,
     ):
         for one in lines(1.0):
-            table.write({**one, "tokens": ["a"], "logprob": [-1.0]})
+            write_record({**one, "logprob": [-1.0, None]})
     a = write(tmp_path / "a.jsonl", [score(f"i{k}", -k) for k in range(N)])
     ran = run("compare", a, tmp_path / "t.parquet", "--output", tmp_path / "o")
     assert ran.code == 0
@@ -329,7 +445,7 @@ def test_an_input_that_cannot_be_looked_at_is_not_there(run, two):
     made = {**made_by("score"), "flags": {"input": "i" * 5000 + ".jsonl"}, "input_sha256": "0"}
     ran = run("compare", *two(lines(), lines(0.5), made))
     assert ran.code == 0
-    assert "matched by id alone" in ran.err
+    assert "matched by id and by their scored tokens" in ran.err
 
 
 def test_a_failed_item_is_no_item_with_another_text(run, two, tmp_path):
@@ -354,10 +470,10 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, CHOOSE.columns(CHOOSE.settings())) as table,
+        parquet_writer(file, table_columns(CHOOSE, CHOOSE.settings())) as write_record,
     ):
         for one in items:
-            table.write(one)
+            write_record(one)
     a = write(tmp_path / "a.jsonl", items)
     assert run("compare", a, tmp_path / "t.parquet", "--output", tmp_path / "o").code == 0
     found = result(tmp_path, "o.report.json")
@@ -420,4 +536,4 @@ def test_reports_from_python(scorers):
     found = report.summary["sum_logprob"]
     assert found.n == 3
     assert found.mean_b == pytest.approx(sum(one["sum_logprob"] for one in other.items) / 3)
-    assert any("matched by id alone" in reported for reported in report.remarks)
+    assert any("by id and by their scored tokens" in reported for reported in report.remarks)

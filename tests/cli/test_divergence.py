@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from jaxscore.shell.system import table_columns
 from jaxscore.systems.divergence import SYSTEM, Settings
 from jaxscore.systems.divergence.summary import NUMBERS, PER_TOKEN
 from tests.cli import adapters
@@ -19,7 +20,7 @@ LINES = (
     {"id": "é\u202e<b>", "context": "a|b\u202e", "continuation": " été <script>🙂", "topic": [1]},
 )
 ARRAYS = ["token_ids", "tokens", *PER_TOKEN]
-MEANS = SYSTEM.columns(Settings(summary_only=True)).keys() - {"truncated"}
+MEANS = table_columns(SYSTEM, Settings(summary_only=True)).keys() - {"truncated"}
 INT8 = ("--reference-quantize", "int8")
 
 

@@ -81,7 +81,7 @@ def test_each_command(run, write, tmp_path, command, items):
     words = (command, "--input", write(items), "--output", out)
     assert run(*words).code == 0
     plain = strict(out.read_text("utf-8"))
-    assert not (tmp_path / "o_report.md").exists()
+    assert "No item was graded" in (tmp_path / "o_report.md").read_text("utf-8")
     ran = run(*words, "--gold", "g")
     assert (ran.code, ran.err) == (0, "")
     graded = strict(out.read_text("utf-8"))

@@ -216,19 +216,16 @@ def test_compare_and_the_runs_that_it_reads(run, place):
 
 
 @pytest.mark.parametrize("command", ["select", "vote", "livecode-select"])
-def test_choices_have_a_page_with_gold_alone(run, tmp_path, command):
+def test_choices_have_a_page_with_gold_and_without(run, tmp_path, command):
     path = tmp_path / "in.json"
     gold = [{**one, "gold": [True, False], "question_id": one["id"]} for one in SAMPLED]
     path.write_text(json.dumps(gold))
     words = (command, "--input", path, "--output", tmp_path / "out.json", "--quiet")
-    assert run(*words).code == 0
-    assert pages(tmp_path) == []
-    code, _, err = run(*words, "--html", tmp_path / "a.html")
-    assert code == 2
-    assert f"{command} makes no page with these flags" in err
     assert run(*words, "--gold", "gold", "--no-html").code == 0
     assert pages(tmp_path) == []
-    code, out, _ = run(*words, "--gold", "gold")
+    assert run(*words, "--gold", "gold", "--html", tmp_path / "a.html").code == 0
+    assert pages(tmp_path) == ["a.html"]
+    code, out, _ = run(*words)
     assert code == 0
     assert f"         {tmp_path / 'out_report.html'}\n" in out
-    assert pages(tmp_path) == ["out_report.html"]
+    assert pages(tmp_path) == ["a.html", "out_report.html"]

@@ -62,7 +62,7 @@ def test_journal_is_copied_while_it_grows_and_faults_of_the_store_pass(store, tm
     (tmp_path / "copy").write_bytes(content(store)[COPY])
     [found] = list_models(tmp_path / "copy")
     assert found.n_texts == 1
-    assert not list(path.parent.glob("*.tmp"))
+    assert not list(path.parent.glob("*.part"))
 
 
 def test_journal_is_in_the_store_before_the_run_ends(store, monkeypatch):  # noqa: F811

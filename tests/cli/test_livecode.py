@@ -49,6 +49,7 @@ def test_names_beside_the_input(run, write):
         assert run(command, "--input-file", path, "--quiet").code == 0
     names = ["in-livecode-16.json", "in-livecode.json"]
     names += [f"{name}.run.json" for name in names]
+    names += [f"in-livecode-16_report.{form}" for form in ("md", "json", "html")]
     assert sorted(one.name for one in path.parent.iterdir()) == sorted([*names, "in.json"])
 
 

@@ -16,8 +16,7 @@ from jaxscore.cli import execute
 from jaxscore.cli.made import MADE
 from jaxscore.cli.outputs import report_paths
 from jaxscore.engine import loading
-from jaxscore.io import run_files
-from jaxscore.io.manifest import read_manifest
+from jaxscore.io.manifest import file_digest, read_manifest
 from jaxscore.io.records import csv_line
 from jaxscore.report import document
 from jaxscore.shell.records import Records
@@ -312,7 +311,7 @@ def test_merge_writes_the_page_that_shards_left_out(run, shards):
 def test_page_of_a_system_without_one_is_refused(run, tmp_path):
     (tmp_path / "in").mkdir()
     write_items(tmp_path / "in/a.json", SAMPLES)
-    words = ("select", *SELECT, "--quiet", "--input", tmp_path / "in", "--output",
+    words = ("livecode-parse", "--quiet", "--input", tmp_path / "in", "--output",
              f"{tmp_path}/out/")  # fmt: skip
     assert run(*words).code == 0
     page = ("--output", tmp_path / "m.json", "--html", tmp_path / "page.html")
@@ -397,7 +396,7 @@ def test_shards_of_two_example_files_are_refused(run, shards):
     assert not (place / "m.json").exists()
     assert run(*words, "--shard", "0/2", "--force").code == 0
     assert run(*merge).code == 0
-    digest = run_files.file_digest(examples)
+    digest = file_digest(examples)
     assert read_manifest(place / "m.json")[MADE]["files"]["fewshot"] == digest
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.main import parse
+from jaxscore.models.model import CheckpointFacts, Devices
 
 
 def test_flags_of_no_effect_are_told(capsys):
@@ -57,7 +58,7 @@ def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
 ):
     monkeypatch.setattr(model_flags, "bfloat16_share", lambda _: "half")
     params = {"weight": np.broadcast_to(np.float32(0), size)}
-    model = SimpleNamespace(platform="cpu", dtype=model_dtype, params=params)
+    model = SimpleNamespace(devices=Devices("cpu"), dtype=model_dtype, params=params)
     model_flags.remark_faster_dtype(argparse.Namespace(dtype=dtype, quiet=False), model)
     err = capsys.readouterr().err
     assert err.count("about half of the time on this processor") == remarks
@@ -65,13 +66,13 @@ def test_remark_on_bfloat16_comes_once_and_only_for_the_default_dtype(
 
 
 def test_kernels_that_are_replaced_are_one_remark(capsys):
-    model = SimpleNamespace(platform="cpu", dtype="float32", stored_as=None, left_out=None)
+    model = SimpleNamespace(devices=Devices("cpu"), dtype="float32", checkpoint=CheckpointFacts())
     scorer = SimpleNamespace(models=(model, model), model=model)
     args = argparse.Namespace(dtype="float32", quiet=False, batch_tokens=64, reproducible=False)
     for replaced, lines in (
         (None, ""),
         ("attention by 'blocked' (why)", "GPU kernels replaced: attention by 'blocked' (why)\n"),
     ):
-        model.replaced_kernels = replaced
+        model.devices = Devices("cpu", replaced_kernels=replaced)
         model_flags.remark_loaded(args, scorer)
         assert capsys.readouterr().err == lines

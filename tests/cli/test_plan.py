@@ -83,7 +83,7 @@ def test_weights_in_the_blocks_of_their_file(run, tmp_path):
     report, _ = reported(run, tmp_path, *words)
     model = load(path, dtype="float32", quantize="stored")
     assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
-    assert report["stored_share"] == model.stored_share
+    assert report["stored_share"] == model.checkpoint.stored_share
 
 
 @pytest.mark.parametrize("kind", ["gpt_oss", "deepseek_v3"])

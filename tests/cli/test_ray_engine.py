@@ -17,8 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from jaxscore.cli import distributed_flags, ray_engine, shard_files, shards
-from jaxscore.errors import InputError
-from jaxscore.journal import files
+from jaxscore.errors import Held, InputError
 from tests.cli.conftest import QWEN
 from tests.conftest import ROOT
 
@@ -136,7 +135,7 @@ def check_same_as_one_local_run(run, data):
         del manifest["facts"]["seconds"], manifest["about"]["date"]
         manifest["outputs"] = manifest["outputs"]["0.jsonl"]["sha256"]
     assert manifests[0] == manifests[1]
-    assert not list(data.rglob("*.tmp"))
+    assert not list(data.rglob("*.part"))
 
 
 @needs_ray
@@ -290,7 +289,7 @@ def test_error_of_an_actor_has_no_secrets(data, actor, monkeypatch):
 def test_actor_waits_for_the_journal_of_a_lost_process(data, actor, monkeypatch):
     (data / "out").mkdir()
     (data / "out/_shards-0.json").write_text("{}")
-    held = [files.JournalHeld("held"), files.JournalHeld("held"), 0]
+    held = [Held("held"), Held("held"), 0]
 
     def score(*_: object, **__: object) -> int:
         if isinstance(found := held.pop(0), Exception):
@@ -299,7 +298,7 @@ def test_actor_waits_for_the_journal_of_a_lost_process(data, actor, monkeypatch)
 
     monkeypatch.setattr(shards, "score_shard", score)
     assert called(actor, row(data, "out")) == (0, None, "")
-    held += [files.JournalHeld("held")]
+    held += [Held("held")]
     monkeypatch.setattr(ray_engine, "PATIENCE", -1.0)
     assert called(actor, row(data, "out")) == (2, "held", "")
 
@@ -312,7 +311,7 @@ def test_actor_that_waits_for_a_journal_finds_the_shard_finished(data, actor, mo
     def finish_elsewhere(args, shard, *_: object, **__: object) -> int:
         identity = shard_files.identity_of(data / "in/0.jsonl")
         score(args, shard._replace(identity=identity), shards.Part())
-        raise files.JournalHeld("held")
+        raise Held("held")
 
     identity = shard_files.identity_of(data / "in/0.jsonl")
     facts = {**json.loads(row(data, "out")["shard"]), "identity": identity}

@@ -29,7 +29,7 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "missing folder": (with_input(["score", *GIVEN], "none/a.jsonl"), "the folder none is missing"),
     "bad first line": (with_input(["score", *GIVEN], "bad.jsonl"), "bad.jsonl:1: not JSON"),
     "UTF-16": (with_input(["score", *GIVEN], "wide.jsonl"), "found UTF-16, expected UTF-8"),
-    "output in a file": (["score", *GIVEN, "--output", "bad.jsonl/out"], "bad.jsonl is no folder"),
+    "output in a file": (["score", *GIVEN, "--output", "bad.jsonl/out"], "bad.jsonl is not"),
     "output is an input": (["score", *GIVEN, "--output", "in.jsonl"], "is an input of this run"),
     "batch tokens": (["score", *GIVEN, "--batch-tokens", "-5"], "-5, expected a whole number"),
     "mesh": (["score", *GIVEN, "--mesh", "data=0"], "mesh 'data=0'"),

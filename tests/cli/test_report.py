@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.cli.outputs import report_paths
-from jaxscore.io.run_files import manifest_path
+from jaxscore.io.manifest import manifest_path
 from tests.cli.conftest import QWEN, strict
 
 ITEMS = [

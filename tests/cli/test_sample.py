@@ -15,7 +15,7 @@ from jaxscore.engine.generation import prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
-from jaxscore.io.run_files import file_digest
+from jaxscore.io.manifest import file_digest
 from jaxscore.plan import decode_slots
 from jaxscore.systems import sample
 from jaxscore.types.results import Generated

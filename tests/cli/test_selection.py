@@ -44,6 +44,9 @@ def write(tmp_path):
     return make
 
 
+KINDS = ("md", "json", "html")  # of a report's files
+
+
 def result(path):
     return strict(path.read_text(encoding="utf-8"))
 
@@ -68,7 +71,8 @@ def test_select_on_the_shared_cases(run, tmp_path, n):
         "done     8 items, 0 failed\n"
         "result   8 of 8 items decided by confidence, 0 by fallback\n"
         f"files    {out}\n"
-        f"         {out}.run.json\n"
+        + "".join(f"         {out.with_suffix('')}_report.{kind}\n" for kind in KINDS)
+        + f"         {out}.run.json\n"
     )
     assert_as_expected(f"select {n}", out)
 
@@ -88,8 +92,8 @@ def test_defaults_and_names(run, write):
     assert run("select", "--input-file", path).code == 0
     assert run("vote", "--input-file", path).code == 0
     assert run("vote", "--input-file", path, "--power", 1, "--best-N", "3").code == 0
-    names = [one.name for one in path.parent.iterdir() if not one.name.endswith(".run.json")]
-    assert sorted(names) == [
+    names = [one.name for one in path.parent.glob("*.json")]
+    assert sorted(name for name in names if not name.endswith((".run.json", "_report.json"))) == [
         "in-confidence-4.json",
         "in-confidence-borda-power-0.5-64-kl.json",
         "in-confidence-borda-power-1.0-3-kl.json",
@@ -300,7 +304,8 @@ def test_every_command_says_what_made_its_output(run, write, tmp_path, command):
     assert facts["failed"] == 1
     assert "model" not in facts
     assert "done     2 items, 1 failed\n" in ran.out
-    assert ran.out.endswith(f"{tmp_path / 'out.json'}\n         {tmp_path / 'out.json'}.run.json\n")
+    assert f"files    {tmp_path / 'out.json'}\n" in ran.out
+    assert ran.out.endswith(f"{tmp_path / 'out.json'}.run.json\n")
 
 
 def test_limit_takes_the_first_items(run, write):

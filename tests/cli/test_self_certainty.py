@@ -95,8 +95,8 @@ def test_what_is_printed(run, folder):
     assert lines[3].startswith("result   mean self-certainty ")
     assert lines[3].endswith(", 4 of 5 outputs")
     path = folder / "in-confidence-list.json"
-    page = folder / "in-confidence-list_report.html"
-    assert lines[4:] == [f"files    {path}", f"         {page}", f"         {path}.run.json"]
+    reports = [f"         {path.with_suffix('')}_report.{kind}" for kind in ("md", "json", "html")]
+    assert lines[4:] == [f"files    {path}", *reports, f"         {path}.run.json"]
     assert err == (
         "failed: item 2 (session_id b): output 2: no tokens, so there is no prediction to be "
         "certain of\n1 failed, the others are kept\n"

@@ -22,7 +22,8 @@ from jaxscore.cli import (
 )
 from jaxscore.cli.made import MADE, made_of
 from jaxscore.errors import InputError
-from jaxscore.io import processes, remote, run_files, upload
+from jaxscore.io import processes, remote, upload
+from jaxscore.io.manifest import file_digest
 from jaxscore.journal.files import default_path, open_database
 from jaxscore.text import tokenizer_files
 from tests.cli.conftest import QWEN
@@ -296,7 +297,7 @@ def test_files_of_one_size_and_time_in_two_folders_differ_by_their_bytes(tmp_pat
     for name in "ab":
         (tmp_path / name).write_text(name)
     identity = {"size": 1, "mtime_ns": "5"}
-    digest = run_files.file_digest(tmp_path / "a")
+    digest = file_digest(tmp_path / "a")
     args = argparse.Namespace(force=False, quiet=True, command="score")
     manifest = {"input_identity": identity, "input_sha256": digest, MADE: made_of(args, {})}
     manifest |= {"command": "score", "flags": {"input": "in"}, "input_path": str(tmp_path / "a")}

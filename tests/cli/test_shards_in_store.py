@@ -146,12 +146,12 @@ def test_killed_workers_give_the_bytes_of_one_local_run(environment, data, tmp_p
     finish(start(own, *scoring(data / "all.jsonl", tmp_path / "one.jsonl")))
     assert (tmp_path / "merged.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     names = json.loads(store(own, "print(json.dumps(fs.find('bucket/run')))"))
-    endings = ("jsonl.gz", "jsonl.gz.run.json")
-    shards = [f"bucket/run/{k}.{ending}" for k in range(N_SHARDS) for ending in endings]
+    endings = ("", ".run.json", ".report.md", ".report.json")
+    shards = [f"bucket/run/{k}.jsonl.gz{ending}" for k in range(N_SHARDS) for ending in endings]
     [listing] = set(names) - set(shards)
     assert listing.startswith("bucket/run/_shards-")
     assert set(shards) < set(names)
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.part"))
     texts = json.loads(store(own, "print(json.dumps([fs.cat(n).decode('latin1') for n in "
                                   "fs.find('bucket/run')]))"))  # fmt: skip
     assert not any(SECRET in text for text in texts)

@@ -27,7 +27,9 @@ def test_the_shared_cases(run, tmp_path, kind):
         "fallback, 1 of 6 items: the reply names a response that does not exist\n"
         "done     6 items, 0 failed\n"
         "result   4 of 6 items decided by the reply, 2 by fallback\n"
-        f"files    {out}\n         {out}.run.json\n"
+        f"files    {out}\n"
+        + "".join(f"         {out.with_suffix('')}_report.{k}\n" for k in ("md", "json", "html"))
+        + f"         {out}.run.json\n"
     )
     assert "note: item 5 (id 4): the reply names response 99 of 8" in ran.err
     got = result(out)

@@ -128,7 +128,7 @@ def test_native_decoder_takes_the_backend_of_the_device(monkeypatch):
         ("float32", old, None),  # which takes no kernel on any GPU
     ):
         model = native.from_params(llamalike(), {}, dtype, "llama", device=device)
-        assert model.replaced_kernels == told
-        assert model.platform == ("cpu" if device is None else "gpu")
+        assert model.devices.replaced_kernels == told
+        assert model.devices.platform == ("cpu" if device is None else "gpu")
     blocked = dataclasses.replace(BACKENDS["gpu"], attention="blocked", experts="blocked")
     assert [used for used, _ in builds] == [BACKENDS["cpu"], blocked, blocked]

@@ -287,7 +287,11 @@ def with_split_weights(name: str, shape: list[int]) -> list:
         for one, other in zip(got, want, strict=True)
         for a, b in zip(one[:4], other[:4], strict=True)
     )
-    return [same, *(placed_bytes(model.params) for model in models), models[1].gathered_bytes]
+    return [
+        same,
+        *(placed_bytes(model.params) for model in models),
+        models[1].devices.gathered_bytes,
+    ]
 
 
 @functools.cache

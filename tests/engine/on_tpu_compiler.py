@@ -95,7 +95,7 @@ class Case:
     def cache(self, rows: int, slots: int) -> KVCache:
         """Of all layers, with the key heads of all shards."""
         shards = 1 if self.mesh is None else self.mesh.shape.model
-        empty = jax.eval_shape(lambda: self.model.cached.empty_cache(rows, slots))
+        empty = jax.eval_shape(lambda: self.model.functions.cached.empty_cache(rows, slots))
         layers, _, heads, _, width = empty[0].shape
         shape = layers, rows, shards * heads, slots, width
         kept = self.placed(jax.ShapeDtypeStruct(shape, empty[0].dtype), KEYS_VALUES)
@@ -123,7 +123,7 @@ class Case:
     def prefix(self, slots: int) -> dict[str, Any]:
         """Keys and values of a prefix."""
         token = self.placed(_ints(1, slots))
-        function = keys_and_values(self.model.cached)
+        function = keys_and_values(self.model.functions.cached)
         args = self.model.params, token, token, token, None, None
         return self.compiled(function, args, KEYS_VALUES)
 
@@ -196,8 +196,8 @@ class Case:
         state = generate.GenerationState(self.cache(rows, slots), token, done, count, count, seen)
         function = functools.partial(
             generate.decode,
-            self.model.cached.extend,
-            self.model.unembedding,
+            self.model.functions.cached.extend,
+            self.model.functions.unembedding,
             steps=steps,
             greedy=greedy,
             cut=not greedy,

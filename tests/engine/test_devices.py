@@ -47,6 +47,7 @@ from jaxscore.errors import InputError
 from jaxscore.model_pair import DivergenceScorer
 from jaxscore.models import native
 from jaxscore.models.costs import parameter_bytes
+from jaxscore.models.model import Devices
 from jaxscore.plan.requests import TokenSequence
 from tests.conftest import CASES
 from tests.device.configs import llamalike
@@ -344,7 +345,7 @@ def test_programs_compile_before_the_weights_are_read_and_a_run_finds_them(monke
 
 def test_without_a_number_the_platform_decides(scorers, monkeypatch):
     here = scorers("tiny-llama3").model
-    there = dataclasses.replace(here, platform="tpu")
+    there = dataclasses.replace(here, devices=Devices("tpu"))
     monkeypatch.setattr(batch_tokens, "free_bytes", lambda: 1 << 40)
 
     def chosen(asked, model, reproducible=False):

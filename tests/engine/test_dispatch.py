@@ -57,7 +57,8 @@ def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
 def test_batches_sent_together_take_the_program_that_each_takes_alone(n):
     needs = PathNeeds(8, 2)
     mesh = n and SimpleNamespace(shape=SimpleNamespace(data=n))
-    dispatch = Dispatch([SimpleNamespace(model=SimpleNamespace(paths=needs))], mesh)
+    model = SimpleNamespace(functions=SimpleNamespace(paths=needs))
+    dispatch = Dispatch([SimpleNamespace(model=model)], mesh)
     forest = build_forest([one for seed in range(8) for one in random_sequences(seed)])
     batches = [*pack_rows(forest, max_positions=256, width=8, batch_tokens=128).batches()]
     groups = [*dispatch.together(0, batches)]

@@ -8,7 +8,7 @@ import pytest
 
 import jaxscore
 from jaxscore.engine import provenance
-from jaxscore.io.run_files import file_digest
+from jaxscore.io.manifest import file_digest
 from tests.conftest import CASES
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

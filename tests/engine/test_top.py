@@ -29,8 +29,9 @@ def full_logprobs(scorer: Scorer, ids: np.ndarray) -> np.ndarray:
     model, n = scorer.model, len(ids)
     row, end = np.zeros((1, LONGEST), np.int32), np.full((1, LONGEST), LONGEST, np.int32)
     row[0, :n] = ids
-    hidden = jax.jit(model.hidden_states)(model.params, row, np.arange(LONGEST)[None], end)[0, :n]
-    head = model.unembedding(model.params)
+    states = jax.jit(model.functions.hidden_states)
+    hidden = states(model.params, row, np.arange(LONGEST)[None], end)[0, :n]
+    head = model.functions.unembedding(model.params)
     assert (head.bias, head.scale, head.softcap) == (None, 1.0, None)
     z = np.asarray(hidden, np.float64) @ np.asarray(from_storage(head.weight), np.float64).T
     z -= z.max(axis=1, keepdims=True)

@@ -8,8 +8,8 @@ import shutil
 import pytest
 import zstandard
 
+from jaxscore.io.manifest import manifest_path
 from jaxscore.io.records import csv_line
-from jaxscore.io.run_files import manifest_path
 from tests.cli.conftest import QWEN
 from tests.io.test_remote import store as store  # a fixture
 

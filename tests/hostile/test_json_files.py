@@ -12,8 +12,8 @@ from jaxscore.errors import UNPRINTABLE, InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
-from jaxscore.shell.items import item_of, read_file
-from jaxscore.shell.prompts import PromptSettings, read_example_rows
+from jaxscore.shell.items import read_file, with_examples
+from jaxscore.shell.prompts import read_example_rows
 from jaxscore.systems.choose import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic import answer_scores
@@ -87,10 +87,10 @@ def rag(read):
 def shots(system):
     """A reader of few-shot examples, as commands read them."""
 
-    def read(value, _, where):
-        return system.example(item_of(system.item, dict(value), where), where)
+    def read(path):
+        return with_examples(system, system.settings(fewshot=read_example_rows(path))).drawn()
 
-    return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
+    return read
 
 
 def items_of(system, **options):

@@ -12,7 +12,8 @@ from hypothesis import given
 
 from jaxscore.cli import probsem
 from jaxscore.errors import InputError
-from jaxscore.io import remote, run_files
+from jaxscore.io import remote
+from jaxscore.io.local_path import distinct_file_name, model_file_name
 from tests.cli.conftest import QWEN
 from tests.conftest import CASES
 from tests.hostile.conftest import paths_below
@@ -81,16 +82,14 @@ def assert_one_name(name: str) -> None:
 @given(any_texts)
 def test_names_of_files(name):
     for text in (name, *NAMES):
-        assert_one_name(f"eval_{run_files.model_file_name(text)}")
-        assert_one_name(f"eval_{run_files.distinct_file_name(text)}")
+        assert_one_name(f"eval_{model_file_name(text)}")
+        assert_one_name(f"eval_{distinct_file_name(text)}")
         assert_one_name(probsem.run_name(text, text, text))
         assert_one_name(probsem.run_name("p", "t", text))
-        [path] = [run_files.RunFile(run_files.model_file_name(text), ".md", "x")]
-        assert_one_name(f"eval_{path.stem}{path.suffix}")
 
 
 def test_names_that_differ_stay_apart():
-    kept = {run_files.distinct_file_name(name) for name in NAMES}
+    kept = {distinct_file_name(name) for name in NAMES}
     assert len(kept) == len(NAMES)
 
 

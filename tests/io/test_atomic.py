@@ -1,5 +1,6 @@
 """Results appear whole or not at all, and what killed runs leave goes with the next run."""
 
+import contextlib
 import errno
 import json
 import math
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.errors import InputError
+from jaxscore.errors import Held, InputError
 from jaxscore.io import atomic as atomic_module
-from jaxscore.io.atomic import atomic, remove_unfinished, temporary_file, temporary_folder
+from jaxscore.io.atomic import atomic, remove_unfinished, temporary_folder
 from jaxscore.io.json_output import json_number, to_json_value
 
 
@@ -98,7 +99,7 @@ def test_a_socket_is_not_replaced(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x", encoding="utf-8")
     for place, reason in (
-        (tmp_path / "file" / "out", "file is no folder"),
+        (tmp_path / "file" / "out", "file is not a folder"),
         (tmp_path / "file" / "deeper" / "out", "Not a directory"),
     ):
         with (
@@ -172,7 +173,7 @@ WRITE = """
 import sys, time
 from pathlib import Path
 from jaxscore.io.atomic import atomic, temporary_folder
-with atomic(Path(sys.argv[1])) as file, temporary_folder(Path(sys.argv[1])) as folder:
+with atomic(Path(sys.argv[1])) as file, temporary_folder(Path(sys.argv[2])) as folder:
     file.write("half")
     file.flush()
     (folder / "part").write_text("half")
@@ -183,8 +184,8 @@ with atomic(Path(sys.argv[1])) as file, temporary_folder(Path(sys.argv[1])) as f
 
 @pytest.fixture
 def running(tmp_path):
-    """A process that is writing `out`, as a file and as a folder."""
-    command = [sys.executable, "-c", WRITE, str(tmp_path / "out")]
+    """A process that is writing the file `out` and the folder `model`."""
+    command = [sys.executable, "-c", WRITE, str(tmp_path / "out"), str(tmp_path / "model")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         yield process
@@ -196,6 +197,14 @@ def write(path, text="whole"):
         file.write(text)
 
 
+def convert(path):
+    with temporary_folder(path) as folder:
+        folder.rename(path)
+
+
+UNFINISHED = [".model.part", ".out.part"]
+
+
 def names(folder):
     return sorted(one.name for one in folder.iterdir())
 
@@ -203,74 +212,59 @@ def names(folder):
 def test_the_next_run_of_the_output_removes_what_a_killed_run_left(tmp_path, running):
     running.send_signal(signal.SIGKILL)
     running.wait()
-    assert len(names(tmp_path)) == 2
+    assert names(tmp_path) == UNFINISHED
     write(tmp_path / "other")
-    assert len(names(tmp_path)) == 3
+    assert names(tmp_path) == [*UNFINISHED, "other"]
     write(tmp_path / "out")
-    assert names(tmp_path) == ["other", "out"]
+    convert(tmp_path / "model")
+    assert names(tmp_path) == ["model", "other", "out"]
     assert (tmp_path / "out").read_text() == "whole"
+    assert names(tmp_path / "model") == []
 
 
-def test_what_a_running_process_writes_stays(tmp_path, running):
-    before = names(tmp_path)
-    write(tmp_path / "out")
-    assert names(tmp_path) == [*before, "out"]
+def test_second_run_of_an_output_is_refused_while_the_first_writes(tmp_path, running):
+    for name, run in (("out", write), ("model", convert)):
+        with pytest.raises(
+            Held, match=rf"{name}: another run is writing it; wait .*\.{name}\.part"
+        ):
+            run(tmp_path / name)
+    assert names(tmp_path) == UNFINISHED
     assert running.poll() is None
 
 
-def test_so_does_what_this_process_writes(tmp_path):
+def test_so_is_a_second_file_of_one_name_in_a_run(tmp_path):
     with atomic(tmp_path / "out") as outer:
         outer.write("outer")
-        write(tmp_path / "out", "inner")
-        assert len(names(tmp_path)) == 2
+        with pytest.raises(Held):
+            write(tmp_path / "out", "inner")
     assert names(tmp_path) == ["out"]
     assert (tmp_path / "out").read_text() == "outer"
 
 
-def test_files_of_other_hosts_and_of_users_stay(tmp_path, running, monkeypatch):
-    """A host that shares the folder may not see the lock of a run on another one."""
-    running.kill()
-    running.wait()
-    left = names(tmp_path)
-    monkeypatch.setattr(atomic_module.socket, "gethostname", lambda: "another")
-    for name in (".out.tmp", ".out.mine.tmp", "out.tmp", ".out.12345678.notes"):
-        (tmp_path / name).write_text("mine")
-    before = names(tmp_path)
-    write(tmp_path / "out")
-    assert names(tmp_path) == sorted([*before, "out"])
-    assert set(left) <= set(before)
-
-
-def test_files_of_another_boot_stay(tmp_path, running, monkeypatch):
-    """Two machines may have one name, and neither may see the other's locks."""
-    running.kill()
-    running.wait()
-    left = names(tmp_path)
-    (tmp_path / "boot_id").write_text("another")
-    monkeypatch.setattr(atomic_module, "BOOT", tmp_path / "boot_id")
-    write(tmp_path / "out")
-    assert names(tmp_path) == sorted([*left, "boot_id", "out"])
-
-
-def test_without_a_boot_id_the_host_name_decides(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_module, "BOOT", tmp_path / "none")
-    abandoned = tmp_path / f"{atomic_module._prefix(tmp_path / 'out')}01234567.tmp"
-    abandoned.touch()
-    write(tmp_path / "out")
+def test_file_that_another_run_needs_for_a_moment_is_awaited(tmp_path, monkeypatch):
+    with contextlib.ExitStack() as other:
+        other.enter_context(atomic(tmp_path / "out")).write("first")
+        monkeypatch.setattr(atomic_module.time, "sleep", lambda _: other.close())
+        write(tmp_path / "out", "second")
     assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out").read_text() == "second"
 
 
-def test_only_names_that_we_give_are_removed(tmp_path):
-    prefix = atomic_module._prefix(tmp_path / "out")
-    kept = [f"{prefix}{rest}.tmp" for rest in ("mine", "0123456", "012345678", "0123456g", "a.b")]
-    for name in kept:
-        (tmp_path / name).touch()
-    write(tmp_path / "out")
-    assert names(tmp_path) == sorted([*(os.path.basename(name) for name in kept), "out"])
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_what_a_run_does_not_leave_is_not_removed(tmp_path, kind):
+    (tmp_path / "mine").write_text("mine")
+    if kind == "link":
+        (tmp_path / ".out.part").symlink_to(tmp_path / "mine")
+    else:
+        (tmp_path / ".out.part").mkdir()
+    with pytest.raises(Held, match="remove "):
+        write(tmp_path / "out")
+    assert names(tmp_path) == [".out.part", "mine"]
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_a_file_on_nfs_is_locked_as_one_that_is_open_for_writing(tmp_path, running, monkeypatch):
-    """The folder cannot be opened so, and stays."""
+def test_file_on_nfs_is_locked_as_one_that_is_open_for_writing(tmp_path, running, monkeypatch):
+    """The folder cannot be opened so: it stays, and the message names it."""
     running.kill()
     running.wait()
     real = atomic_module.fcntl.flock
@@ -285,24 +279,49 @@ def test_a_file_on_nfs_is_locked_as_one_that_is_open_for_writing(tmp_path, runni
 
     monkeypatch.setattr(atomic_module.fcntl, "flock", flock)
     write(tmp_path / "out")
-    left = [one for one in tmp_path.iterdir() if one.name != "out"]
-    assert [one.is_dir() for one in left] == [True]
+    assert names(tmp_path) == [".model.part", "out"]
+    with pytest.raises(Held, match=r"remove .*\.model\.part"):
+        convert(tmp_path / "model")
+    convert(tmp_path / "other")
+    assert names(tmp_path) == [".model.part", "other", "out"]
 
 
-def test_without_locks_nothing_is_removed_and_outputs_are_written(tmp_path, running, monkeypatch):
-    running.kill()
-    running.wait()
-    left = names(tmp_path)
-
+@pytest.fixture
+def without_locks(monkeypatch):
     def unsupported(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(atomic_module.fcntl, "flock", unsupported)
+
+
+def test_without_locks_what_a_killed_run_left_is_removed(tmp_path, running, without_locks):
+    running.kill()
+    running.wait()
     write(tmp_path / "out")
-    assert names(tmp_path) == [*left, "out"]
+    assert names(tmp_path) == [".model.part", "out"]
 
 
-def test_a_file_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_without_locks_the_later_of_two_runs_is_written_and_the_earlier_one_refused(
+    tmp_path, without_locks
+):
+    with pytest.raises(Held), contextlib.ExitStack() as earlier:  # noqa: PT012
+        file = earlier.enter_context(atomic(tmp_path / "out"))
+        file.write("earlier" * 1000)
+        write(tmp_path / "out", "later")
+        file.flush()
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out").read_text() == "later"
+
+
+def test_run_whose_file_was_taken_leaves_that_of_the_other(tmp_path, without_locks):
+    with contextlib.ExitStack() as later:
+        with pytest.raises(Held), atomic(tmp_path / "out"):
+            later.enter_context(atomic(tmp_path / "out")).write("later")
+        assert names(tmp_path) == [".out.part"]
+    assert (tmp_path / "out").read_text() == "later"
+
+
+def test_file_that_is_removed_before_it_is_locked_is_created_again(tmp_path, monkeypatch):
     real, taken = atomic_module._lock, []
 
     def lock(handle):
@@ -322,12 +341,13 @@ def test_names_as_long_as_the_file_system_takes(tmp_path):
     for name in ("x" * 255, "é" * 127):
         write(tmp_path / name)
         assert (tmp_path / name).read_text() == "whole"
+    with atomic(tmp_path / ("x" * 251 + ".a")), atomic(tmp_path / ("x" * 251 + ".b")):
+        assert len(names(tmp_path)) == 4
 
 
-def test_a_process_that_ends_at_once_can_remove_what_it_writes(tmp_path):
-    with temporary_file(tmp_path / "out") as (handle, _):
-        with temporary_folder(tmp_path / "folder") as folder:
-            (folder / "part").touch()
+def test_process_that_ends_at_once_can_remove_what_it_writes(tmp_path):
+    with temporary_folder(tmp_path / "folder") as folder:
+        (folder / "one").touch()
+        with contextlib.suppress(Held), atomic(tmp_path / "out"):
             remove_unfinished()
             assert names(tmp_path) == []
-        os.close(handle)

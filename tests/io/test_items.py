@@ -173,7 +173,9 @@ def test_folders(tmp_path):
     message = refused(lambda: list(read_rows(tmp_path / "both/train")), tmp_path)
     assert "expected a folder that save_to_disk of datasets wrote" in message
     (tmp_path / "plain").mkdir()
-    assert "Is a directory" in refused(lambda: list(read_rows(tmp_path / "plain")), tmp_path)
+    assert "plain: found a folder, whose files give" in refused(
+        lambda: list(read_rows(tmp_path / "plain")), tmp_path
+    )
 
 
 @pytest.mark.parametrize(("form", "library"), [("parquet", "pyarrow"), ("dataset", "datasets")])
@@ -265,8 +267,8 @@ def test_paths_that_cannot_be_read(tmp_path):
     for name, part in [
         ("absent.json", "absent.json: No such file or directory; expected a readable file"),
         ("absent.parquet", "absent.parquet: No such file or directory; expected a readable"),
-        ("folder.json", "folder.json: Is a directory"),
-        ("folder.parquet", "folder.parquet: Is a directory"),
+        ("folder.json", "folder.json: found a folder, whose files give one output each"),
+        ("folder.parquet", "folder.parquet: found a folder, whose files give one output each"),
         ("in.txt", "in.txt: found a name ending in '.txt', expected .json, .jsonl, .csv,"),
         ("in", "in: found a name ending in '', expected"),
     ]:

@@ -15,7 +15,7 @@ from jaxscore.io.json_input import (
     read_text,
     require_field,
 )
-from jaxscore.io.streams import compressed_writer
+from jaxscore.io.streams import text_writer
 from jaxscore.io.tables import read_csv
 from jaxscore.io.yaml_input import read_yaml
 
@@ -59,9 +59,8 @@ def test_a_newline_of_two_bytes_on_the_border_of_two_reads_is_one_newline(tmp_pa
         pytest.importorskip("zstandard")
     path = tmp_path / f"a.txt{ending}"
     lines = ["x" * (n - 1) for n in (io.DEFAULT_BUFFER_SIZE, 1 << 16, 1 << 17, 1 << 20)]
-    with path.open("wb") as raw, compressed_writer(path, raw) if ending else raw as file:
-        text = "\r\n".join([*lines, "end", ""])
-        file.write(text if ending else text.encode())
+    with path.open("wb") as raw, text_writer(path, raw) as file:
+        file.write("\r\n".join([*lines, "end", ""]))
     assert read_text(path) == "\n".join([*lines, "end", ""])
     assert [text for _, text in read_lines(path)] == [*lines, "end"]
 

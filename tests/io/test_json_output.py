@@ -9,7 +9,6 @@ import pytest
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.io.json_output import (
     Lazy,
-    array_writer,
     json_line,
     json_parts,
     json_text,
@@ -106,9 +105,8 @@ def test_the_array_is_json_whatever_is_in_it(tmp_path):
 def test_half_a_surrogate_pair_survives_in_an_array(tmp_path, is_ascii):
     items = [{"a": "é \ud83d"}, {"a": "é"}]
     path = tmp_path / "out.json"
-    with path.open("w", encoding="utf-8") as file, array_writer(file, is_ascii=is_ascii) as write:
-        for item in items:
-            write(item)
+    with path.open("w", encoding="utf-8") as file:
+        write_array(file, items, is_ascii=is_ascii)
     text = path.read_text(encoding="utf-8")
     assert json.loads(text) == items
     assert ("é" in text) != is_ascii
@@ -150,3 +148,10 @@ def test_report_in_parts_is_the_json_of_the_whole(stored):
         {**fields, "items": RECORDS}
     )
     assert "".join(json_parts({})) == json_text({})
+
+
+def test_lazy_sequence_computes_elements_when_they_are_read():
+    seen = []
+    lazy = Lazy([2, 0], lambda place: seen.append(place) or place * 10)
+    assert (len(lazy), lazy[1], seen) == (2, 0, [0])
+    assert list(lazy) == [20, 0]

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jaxscore.cli.main import main
-from jaxscore.io import run_files
+from jaxscore.io.manifest import manifest_path, publish_manifest
 from tests.conftest import CASES
 
 GPT2 = str(CASES / "models/tiny-gpt2")
@@ -18,7 +18,7 @@ def score(folder: Path, name: str, lines: list[dict], *words: str) -> dict:
     given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     flags = ["--input", str(given), "--output", str(output), "--quiet", "--dtype", "float32"]
     assert main(["score", "--model", GPT2, *flags, *words]) == 0
-    return json.loads(run_files.manifest_path(output).read_text("utf-8"))
+    return json.loads(manifest_path(output).read_text("utf-8"))
 
 
 LINES = [{"id": k, "context": "the cat", "continuation": f" sat {k} times"} for k in range(30)]
@@ -60,7 +60,7 @@ def test_it_counts_what_a_journal_had(tmp_path):
 
 
 def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path):
-    run_files.write_manifest(
+    publish_manifest(
         tmp_path / "out", {"command": "score", "input": Path("a\udcff"), "n": float("nan")}, {}
     )
     found = json.loads((tmp_path / "out.run.json").read_text("utf-8"))

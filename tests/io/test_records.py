@@ -12,12 +12,15 @@ from jaxscore.errors import InputError
 from jaxscore.io import records
 from jaxscore.io.json_input import read_jsonl_records
 from jaxscore.io.json_output import json_line
-from jaxscore.io.records import ParquetWriter
+from jaxscore.io.records import parquet_writer
 from jaxscore.io.tables import read_parquet_records
+from jaxscore.shell.system import table_columns
 from jaxscore.systems.score import SYSTEM, Settings
 
-NUMBERS = SYSTEM.columns(Settings(summary_only=True))
-ARRAYS = {name: kind for name, kind in SYSTEM.columns(Settings()).items() if name not in NUMBERS}
+NUMBERS = table_columns(SYSTEM, Settings(summary_only=True))
+ARRAYS = {
+    name: kind for name, kind in table_columns(SYSTEM, Settings()).items() if name not in NUMBERS
+}
 
 
 def scored(k, **more):
@@ -39,9 +42,9 @@ def test_rows_are_read_back(monkeypatch):
     monkeypatch.setattr(records, "TOGETHER", 3)
     file = io.BytesIO()
     given = [scored(k) for k in range(7)] + [{"id": "x", "error": "why", "n": 2**70}]
-    with ParquetWriter(file, ARRAYS | NUMBERS) as table:
+    with parquet_writer(file, ARRAYS | NUMBERS) as write:
         for one in given:
-            table.write(one)
+            write(one)
     made = read(file)
     assert made.num_row_groups == 3
     rows = made.read().to_pylist()
@@ -58,7 +61,7 @@ def test_rows_are_read_back(monkeypatch):
 
 def test_without_arrays_and_without_rows():
     file = io.BytesIO()
-    with ParquetWriter(file, NUMBERS):
+    with parquet_writer(file, NUMBERS):
         pass
     made = read(file).read()
     assert made.num_rows == 0
@@ -69,7 +72,7 @@ def test_without_arrays_and_without_rows():
 def test_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install pyarrow, or give an --output that ends in"):
-        ParquetWriter(io.BytesIO(), NUMBERS)
+        parquet_writer(io.BytesIO(), NUMBERS).__enter__()
 
 
 RECORDS = [
@@ -109,11 +112,11 @@ def test_files_that_are_no_lines(tmp_path, content, part):
 
 def test_rows_come_back_without_arrays(tmp_path):
     path = tmp_path / "o.parquet"
-    with path.open("wb") as file, ParquetWriter(file, {**ARRAYS, **NUMBERS}) as table:
+    with path.open("wb") as file, parquet_writer(file, {**ARRAYS, **NUMBERS}) as write:
         arrays = {name: np.array([], kind.strip("[_]")) for name, kind in ARRAYS.items()
                   if kind != "[string]"}  # fmt: skip
-        table.write({"id": 1, **arrays, "tokens": [], "sum_logprob": -1.5, "year": 1887})
-        table.write({"id": "b", "error": "too long"})
+        write({"id": 1, **arrays, "tokens": [], "sum_logprob": -1.5, "year": 1887})
+        write({"id": "b", "error": "too long"})
     first, second = read_parquet_records(path)
     assert (first["id"], first["sum_logprob"], second["error"]) == ("1", -1.5, "too long")
     assert not {"logprob", "tokens", "extra"} & set(first)

@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from jaxscore.cli.shard_files import identity_of
 from jaxscore.errors import InputError
 from jaxscore.io import remote
-from jaxscore.io.run_files import manifest_path, write_manifest
+from jaxscore.io.manifest import manifest_path, publish_manifest
 from jaxscore.io.upload import Upload
 
 SECRETS = "https://user:pass@host/a/b.jsonl?X-Amz-Signature=abc"
@@ -178,7 +178,7 @@ def test_credentials_of_an_input_are_in_no_message_and_no_manifest(store, form, 
         pass
     shown = [str(refusal.value), remote.displayed(f"{path}:3: bad"), remote.displayed(address)]
     flags = {"command": "score", "input": [path], "api_base": address, "system": "a?b=c#d"}
-    written = write_manifest(tmp_path / "out.jsonl", flags, {}).read_text()
+    written = publish_manifest(tmp_path / "out.jsonl", flags, {}).read_text()
     assert "5eC" not in " ".join([*shown, written])
     assert json.loads(written)["flags"]["system"] == "a?b=c#d"
 

@@ -20,10 +20,10 @@ def main(pairs: str) -> None:
         choice = mesh_choice("fsdp=2,model=2")
         own = load(Path(p), dtype="float32", mesh_choice=choice)
         other = load(Path(q), dtype="bfloat16" if p == q else "float32", mesh_choice=choice)
-        assert own.mesh is not None
+        assert own.devices.mesh is not None
         found = scorer(paired(own, other)).score_sequences(ragged(), measures=MEASURES)
         columns = [{name: one.measures[name].tolist() for name in MEASURES} for one in found]
-        report.append({"shape": str(own.mesh.shape), "scores": columns})
+        report.append({"shape": str(own.devices.shape), "scores": columns})
     json.dump(report, sys.stdout)
 
 

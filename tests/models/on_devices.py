@@ -15,10 +15,10 @@ from tests.models.checkpoints import ragged, scorer
 
 def main(folder: str, mesh: str, quantize: Quantize | None = None) -> None:
     model = load(Path(folder), dtype="float32", quantize=quantize, mesh_choice=mesh_choice(mesh))
-    assert model.mesh is not None
+    assert model.devices.mesh is not None
     found = scorer(model).score_sequences(ragged())
     columns = [[column.tolist() for column in one[:4]] for one in found]
-    json.dump({"shards": model.mesh.shape.model, "scores": columns}, sys.stdout)
+    json.dump({"shards": model.devices.shape.model, "scores": columns}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -112,24 +112,25 @@ def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -
     One program, which takes most of the time to make: the prefix is the beginning of the first trie
     of such a row, behind an empty cache. Recurrent layers take chunks of 8 tokens.
     """
+    functions = model.functions
     if model.longer is not None and PREFIX + max(map(len, branches)) > model.longer[0]:
-        model = model.longer[1]
+        functions = model.longer[1]
     lengths = [len(branch) for branch in branches]
     position = np.concatenate([np.arange(n) for n in lengths])[None]
     end = np.repeat(np.cumsum(lengths), lengths)[None]
     paths = None
-    if model.paths is not None:
-        paths = device_paths(end, 8 if model.paths.size else 0, 2)
+    if functions.paths is not None:
+        paths = device_paths(end, 8 if functions.paths.size else 0, 2)
 
     @jax.jit
     def run(params, ids, cache):
         at, last = position + cache.length, jnp.array([PREFIX - 1])
         rows = ids[None], at, jnp.array(end)
-        hidden, made = model.cached.extend(params, *rows, (cache,), paths, last)
+        hidden, made = functions.cached.extend(params, *rows, (cache,), paths, last)
         more = KVCache(made.key, made.value, jnp.int32(0), last + 1, made.states)
-        return all_logits(hidden[0], model.unembedding(params)), more
+        return all_logits(hidden[0], functions.unembedding(params)), more
 
-    empty = jax.eval_shape(functools.partial(model.cached.empty_cache, 1, end.size))
+    empty = jax.eval_shape(functools.partial(functions.cached.empty_cache, 1, end.size))
     key, value, states = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), empty)
     cache = KVCache(key, value, np.int32(0), np.zeros(1, np.int32), states)
     ids = np.concatenate(branches).astype(np.int32)

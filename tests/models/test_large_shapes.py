@@ -174,10 +174,9 @@ def test_parameters(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_of_a_batch(name):
-    one = model(name)
-    rows, length = 4, 1024
-    scored = functools.partial(score_rows, one.hidden_states, one.unembedding)
-    scores = jax.eval_shape(scored, one.params, abstract_rows(rows, length))
+    functions, rows, length = model(name).functions, 4, 1024
+    scored = functools.partial(score_rows, functions.hidden_states, functions.unembedding)
+    scores = jax.eval_shape(scored, model(name).params, abstract_rows(rows, length))
     assert scores.logprob.shape == scores.greedy.shape == (4 * rows * length,)
     for values in (scores.entropy, scores.self_certainty, scores.greedy_id):
         assert values.shape == (rows * length,)

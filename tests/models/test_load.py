@@ -36,7 +36,7 @@ def with_keys(tmp_path):
 
 
 def test_a_config_written_from_a_gguf_file_loads_as_it_is(with_keys):
-    assert loaded(with_keys(**WRITTEN_FROM_GGUF)).accepted == {}
+    assert loaded(with_keys(**WRITTEN_FROM_GGUF)).checkpoint.accepted == {}
 
 
 @pytest.mark.parametrize(

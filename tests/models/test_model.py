@@ -14,7 +14,7 @@ import torch
 from jaxscore.device.lm_head.divergence import MEASURES
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.model import paired
+from jaxscore.models.model import CheckpointFacts, paired
 from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_logits, torch_model
@@ -192,7 +192,7 @@ def test_what_cannot_be_compared(originals, tmp_path):
     p = loaded(originals["llama"])
     with pytest.raises(InputError, match=f"has 99 columns of logits and --model {p.vocab_size}"):
         paired(p, dataclasses.replace(p, vocab_size=99))
-    one, other = (dataclasses.replace(p, longer=(n, p)) for n in (16, 32))
+    one, other = (dataclasses.replace(p, longer=(n, p.functions)) for n in (16, 32))
     with pytest.raises(InputError, match="change after 16 and after 32 tokens"):
         paired(one, other)
     assert paired(p, one).longer[0] == paired(one, one).longer[0] == 16
@@ -202,10 +202,11 @@ def test_what_cannot_be_compared(originals, tmp_path):
 
 def test_facts_of_a_pair(originals):
     p, q = loaded(originals["llama"]), loaded(originals["gpt2"])
-    short = dataclasses.replace(q, max_positions=5, placeholders={3: "image_token_id"})
+    facts = CheckpointFacts(placeholders={3: "image_token_id"})
+    short = dataclasses.replace(q, max_positions=5, checkpoint=facts)
     both = paired(p, short)
     assert both.max_positions == 5
-    assert both.placeholders == {3: "image_token_id"}
+    assert both.checkpoint.placeholders == {3: "image_token_id"}
     assert both.width == max(p.width, q.width)
     assert both.shares_text
     assert not paired(p, dataclasses.replace(q, shares_text=False)).shares_text

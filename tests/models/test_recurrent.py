@@ -119,11 +119,12 @@ def test_tries_in_chunks_of_any_size_agree_with_each_text_alone(monkeypatch, tmp
     own = loaded(tmp_path)
     alone = Scorer(own, None, reproducible=True)
     assert_agree(alone.score_sequences(shared()), want)
-    forms = [(own, own.paths)]
-    if own.paths.size:
+    forms = [(own, own.functions.paths)]
+    if own.functions.paths.size:
         forms = [(own, PathNeeds(8, 3)), (by_products(monkeypatch, tmp_path), PathNeeds(64, 1))]
     for form, needs in forms:
-        scorer = Scorer(dataclasses.replace(form, paths=needs), None, batch_tokens=512)
+        changed = dataclasses.replace(form, functions=form.functions._replace(paths=needs))
+        scorer = Scorer(changed, None, batch_tokens=512)
         got = scorer.score_sequences(shared())
         assert scorer.statistics.tokens_laid_out < 0.6 * sum(len(s.ids) for s in shared())
         assert distance(got, alone.score_sequences(shared())) < 2e-5
@@ -195,16 +196,17 @@ def test_steps_have_the_hidden_states_of_scoring(tmp_path, kind):
     """Three rows go on from a prefill, one token at a time, each from states of its own."""
     saved(tmp_path, kind)
     model = loaded(tmp_path)
+    functions = model.functions
     draw, n, steps = np.random.default_rng(2), 20, 3
     ids = jnp.asarray(draw.integers(0, VOCABULARY, (3, n + steps)), jnp.int32)
     at = jnp.broadcast_to(jnp.arange(n + steps), ids.shape)
 
     def paths_of(length):
-        return device_paths(np.full((3, length), length), 8 if model.paths.size else 0, 2)
+        return device_paths(np.full((3, length), length), 8 if functions.paths.size else 0, 2)
 
-    extend = jax.jit(model.cached.extend)
+    extend = jax.jit(functions.cached.extend)
     end = jnp.full_like(ids, n + steps)
-    whole = model.hidden_states(model.params, ids, at, end, paths=paths_of(n + steps))
+    whole = functions.hidden_states(model.params, ids, at, end, paths=paths_of(n + steps))
     last = n * jnp.arange(1, 4) - 1
     rows = ids[:, :n], at[:, :n], end[:, :n] * 0 + n
     _, made = extend(model.params, *rows, (), paths_of(n), last)

@@ -58,7 +58,7 @@ def test_texts_of_more_tokens_than_an_indexer_chooses(tmp_path, kind, sizes, mos
     """Up to so many keys it chooses all, and of one more it does not."""
     model = saved(tmp_path, kind, **sizes)
     own, sequences = loaded(tmp_path), ragged()
-    assert own.left_out == tensors
+    assert own.checkpoint.left_out == tensors
     short = [TokenSequence(one.ids[: most + 1], 0) for one in sequences]
     assert_agree(scorer(own).score_sequences(short), torch_scores(model, short))
     limit = rf"{most} positions \(beyond {named} keys an indexer chooses among them, which is not"
@@ -70,7 +70,7 @@ def test_an_indexer_is_no_reason_if_the_model_was_made_for_no_longer_texts(tmp_p
     saved(tmp_path, "deepseek_v32")
     own = loaded(tmp_path)
     assert own.max_positions == POSITIONS < BASE["deepseek_v32"]["index_topk"]
-    assert own.limit_reason == ""
+    assert own.checkpoint.limit_reason == ""
 
 
 def test_a_seed_of_hashes_that_is_not_the_weights_own(checkpoint):

@@ -63,7 +63,7 @@ def test_quantized_as_released(made, kind):
     folder, _, model = made(kind)
     own = loaded(folder)
     assert_agree(scores(own), torch_scores(model, ragged()))
-    assert own.stored_as.startswith("mxfp4" if kind == "gpt_oss" else "fp8")
+    assert own.checkpoint.stored_as.startswith("mxfp4" if kind == "gpt_oss" else "fp8")
 
 
 @pytest.mark.slow_after(1)
@@ -440,7 +440,7 @@ def test_a_text_in_a_wrapper(tmp_path, wrapper):
     model = wrapped(tmp_path, wrapper)
     own = loaded(tmp_path)
     assert_agree(scores(own), torch_scores(model, ragged()))
-    assert own.left_out.startswith(f"{len(WRAPPED[wrapper][2])} tensors (")
+    assert own.checkpoint.left_out.startswith(f"{len(WRAPPED[wrapper][2])} tensors (")
     released.changed(tmp_path, lambda tensors: tensors | {"model.sight.weight": np.ones(2)})
     with pytest.raises(InputError, match="1 tensors that the model does not use"):
         loaded(tmp_path)
@@ -505,7 +505,7 @@ def test_settings_of_quantized_weights_within_the_text(tmp_path):
     settings |= {"modules_to_not_convert": ["lm_head"]}
     text = text | {"quantization_config": settings}
     released.changed(folder, lambda _: stored, text_config=text)
-    assert loaded(folder).stored_as.startswith("fp8")
+    assert loaded(folder).checkpoint.stored_as.startswith("fp8")
     assert same(loaded(folder).params, loaded(exact).params)
 
 

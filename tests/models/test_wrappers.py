@@ -144,7 +144,7 @@ def test_scores_of_the_text_model_are_torchs(checkpoints, name):
     assert_agree(scorer(own).score_sequences(ragged()), torch_scores(model, ragged()))
     towers = {"visual"} if "qwen" in name else {"vision_tower", "multi_modal_projector"}
     towers |= {"patch_merge_mlp"} if name == "minimax_m3_vl" else set()
-    assert set(re.findall(r"\d+ of (\w+)", own.left_out)) == towers
+    assert set(re.findall(r"\d+ of (\w+)", own.checkpoint.left_out)) == towers
 
 
 SPELLINGS = {
@@ -248,7 +248,7 @@ def test_a_converted_wrapper(checkpoints, tmp_path, capsys, name):
     assert re.search(r"left out of the model: \d+ tensors \(\d+ of ", capsys.readouterr().err)
     own = loaded(out)
     assert_agree(scorer(own).score_sequences(ragged()), torch_scores(model, ragged()))
-    assert own.placeholders == loaded(folder).placeholders
+    assert own.checkpoint.placeholders == loaded(folder).checkpoint.placeholders
 
 
 @pytest.mark.parametrize("name", ["extra", "vision_tower2.weight", "model.vision.weight"])

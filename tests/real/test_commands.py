@@ -130,7 +130,7 @@ def test_noise_floor_holds_for_the_distance_from_pytorch_in_float64(
     commands, scorer_of, torch_model_of
 ):
     commands.run("score")
-    spread = commands.json("scores.jsonl.run.json")["noise"]["spread"]
+    spread = commands.json("scores.jsonl.run.json")["facts"]["noise"]["spread"]
     # The limits of jaxscore/device/README.md
     assert 0 < spread["token_logprob"]["largest"] < 2e-4
     assert 0 < spread["mean_logprob"]["largest"] < 1e-5

@@ -222,7 +222,7 @@ def test_numbers_are_the_scorers(served):
 def test_a_chat_without_a_limit_ends_where_rotary_frequencies_change(scorer):
     """As LongRoPE's do at the original length; a limit beyond it is refused."""
     [ids] = scorer.encoder.prompt_ids([chat_template.render(scorer.encoder.tokenizer, MESSAGES)])
-    model = dataclasses.replace(scorer.model, longer=(len(ids) + 2, scorer.model))
+    model = dataclasses.replace(scorer.model, longer=(len(ids) + 2, scorer.model.functions))
     longrope = Scorer(model, scorer.encoder, batch_tokens=1024)
     with contextlib.closing(Served(longrope)) as served:
         body = {"messages": MESSAGES, "temperature": 0}

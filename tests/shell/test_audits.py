@@ -1,5 +1,6 @@
 """Audits: what a model notes, the system run again on a sample, and facts that add up."""
 
+import inspect
 import json
 from collections import Counter
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from jaxscore import InputError, Request, evaluate
 from jaxscore.endpoints import Endpoint
 from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.lm import LM
 from jaxscore.shell import audits
 from jaxscore.shell.audits import AuditedLM, Effect, Facts
 from jaxscore.shell.rounding_audit import Noise, Spread
@@ -224,3 +226,10 @@ def test_the_noise_of_labels(scorers):
     [found] = lm.label([LabelRequest("a", "The cat", tuple(ids))])
     assert found.error is None
     assert set(lm.facts().noise.spread) == {"label_logprob", "label_probability"}
+
+
+def test_audited_model_has_each_member_of_a_model_by_name():
+    """Since Python 3.12 `isinstance` with a protocol ignores `__getattr__`."""
+    for name in ("capabilities", "remarks", "describe", "score", "stream", "label", "generate"):
+        assert hasattr(LM, name)
+        inspect.getattr_static(AuditedLM, name)

@@ -44,7 +44,7 @@ class Lengths(System):
 
 def items(objects, system=None, **options):
     system = system or Lengths()
-    rows = list(system.rows_of(objects))
+    rows = list(system.read(objects))
     return Items(system, lambda: rows, Settings(), **options)
 
 
@@ -102,7 +102,7 @@ def test_items_are_read_anew_and_only_so_many():
 
     def rows():
         n_read.append(1)
-        return system.rows_of({"text": "a" * k} for k in range(1, 9))
+        return system.read({"text": "a" * k} for k in range(1, 9))
 
     some = Items(system, rows, Settings(), limit=3)
     assert (len(some), some.n_all, len(n_read)) == (3, 3, 1)
@@ -195,7 +195,7 @@ def test_an_object_as_it_is():
             yield from ({"text": item["text"], "given": json.dumps(item)} for item in items)
 
     [found] = records([{"id": "q", "text": "a", "more": [1]}], Takes())
-    assert found == {"id": 1, "text": "a", "given": '{"id": "q", "text": "a", "more": [1]}'}
+    assert found == {"text": "a", "given": '{"id": "q", "text": "a", "more": [1]}'}
 
 
 def test_settings_without_examples_stay():
@@ -216,4 +216,4 @@ def test_values_from_python_that_json_lacks_become_those_of_a_table():
         {},
     ]
     assert "found set, which JSON cannot hold" in entries[2].error
-    json.dumps(entries[2].given)
+    json.dumps(entries[2].extra)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from jaxscore.shell.records import TOGETHER, Records, View
+from jaxscore.shell.records import TOGETHER, Records
 
 
 def records(*given, extras=None):
@@ -72,13 +72,6 @@ def test_lines_stay_as_they_were_unless_records_change():
     assert [*out.lines()] == [b'{"k":[0.000008487728]}\n', b'{"k": [1e-05], "m": 1}\n']
     changed = out.changed_by(lambda record: {**record, "m": 2})
     assert [json.loads(line) for line in changed.lines()] == [*changed]
-
-
-def test_a_view_computes_elements_when_they_are_read():
-    seen = []
-    view = View([2, 0], lambda place: seen.append(place) or place * 10)
-    assert (len(view), view[1], seen) == (2, 0, [0])
-    assert list(view) == [20, 0]
 
 
 def test_small_temporary_records_open_no_file():

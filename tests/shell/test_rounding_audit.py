@@ -70,7 +70,8 @@ def loaded_as(name: str, moved: bool = False, **options) -> Scorer:
 
 def by_hand(scorer: Scorer, ask) -> list[list]:
     """For each layout the results, of scorers made here; the run's own is not among them."""
-    apart = dataclasses.replace(scorer.model, shares_text=False, cached=None)
+    functions = scorer.model.functions._replace(cached=None)
+    apart = dataclasses.replace(scorer.model, shares_text=False, functions=functions)
     alone = Scorer(scorer.model, scorer.encoder, reproducible=True)
     half = Scorer(scorer.model, scorer.encoder, batch_tokens=scorer.batch_tokens // 2)
     rows = Scorer(apart, scorer.encoder, batch_tokens=scorer.batch_tokens)
@@ -264,7 +265,7 @@ for moved in (False, True):
     drawing(labels, scorer.label, PROMPTS[:4])
     layouts = OtherLayouts(scorer)
     found = layouts.scores(draw.pairs), layouts.labels(labels.pairs)
-    print(json.dumps([str(scorer.model.mesh.shape), *map(dataclasses.asdict, found)]))
+    print(json.dumps([str(scorer.model.devices.shape), *map(dataclasses.asdict, found)]))
 """
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 from jaxscore.errors import NothingUsable
 from jaxscore.shell.evaluate import run_system
@@ -18,8 +17,6 @@ def checked_items(system, source, *, limit=None, columns=None, **options):
     settings = declared.settings(**options)
 
     def rows():
-        if not isinstance(source, Path):
-            return declared.rows_of(source)
         return declared.read(source, columns or {}, list_fields(declared, settings))
 
     items = Items(declared, rows, settings, limit=limit)

@@ -37,7 +37,7 @@ def _measure(folder: str, name: str, q: dict[str, Any], sequences: list[Any], tu
     reference = {f"reference_{key}": value for key, value in q.items()}
     both = DivergenceScorer.from_pretrained(folder, folder, dtype="float32", **reference)
     scorers = Scorer.from_pretrained(folder, dtype="float32"), Scorer.from_pretrained(folder, **q)
-    runs = *((one, ()) for one in scorers), (both, both.model.measures)
+    runs = *((one, ()) for one in scorers), (both, both.model.functions.measures)
     taken: dict[str, list[list[float]]] = {clock: [] for clock in CLOCKS}
     for turn in range(turns + 1):
         own: dict[str, list[float]] = {clock: [] for clock in CLOCKS}

@@ -69,7 +69,7 @@ class Scheduler:
             InputError: a slot table does not fit in the device's memory.
             KeyboardInterrupt: an interrupt was requested; all texts that had started are finished.
         """
-        if self.engine.model.cached is None:
+        if self.engine.model.functions.cached is None:
             yield from self._one_by_one([state for state in states if not state.finished])
             return
         by_variant: dict[int, list[TextState]] = {}
@@ -81,7 +81,7 @@ class Scheduler:
 
     def _one_by_one(self, states: Sequence[TextState]) -> Iterator[list[TextState]]:
         """Generate with transformers' own `generate`."""
-        write = self.engine.model.write
+        write = self.engine.model.functions.write
         for state in states:
             assert write is not None  # model pairs have neither, but are never given to a generator
             if interrupts.interrupt_requested_anywhere():
@@ -161,7 +161,7 @@ class Generator:
         self.scorer, self.encoder = scorer, scorer.encoder
         tokenizer = self.encoder.tokenizer
         default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-        self.eos_ids = self.model.eos_ids or default
+        self.eos_ids = self.model.checkpoint.eos_ids or default
         self._engine, self._token_bytes = scorer.engine, TokenBytes(tokenizer)
         self._scheduler = Scheduler(self._engine, self._token_bytes)
 
@@ -248,7 +248,7 @@ class Generator:
             [TokenSequence(ids, 0) for ids in prompts],
             vocab_size=self.model.vocab_size,
             max_positions=sys.maxsize,  # `check_request` names the positions left for new tokens
-            placeholders=self.model.placeholders,
+            placeholders=self.model.checkpoint.placeholders,
         )
         out = []
         for k, (request, prompt, error) in enumerate(zip(requests, prompts, errors, strict=True)):

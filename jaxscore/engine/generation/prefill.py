@@ -139,7 +139,8 @@ class PromptBatch:
             empty = empty_cache(variant, 1, 1, self._prefill.progress)
             return empty._replace(states=prefix[-1].states) if prefix else empty
         position = self._rows.position + self._prefill.shared
-        programs, needs, scored = variant.programs, variant.model.paths, self._rows.scored
+        needs, scored = variant.model.functions.paths, self._rows.scored
+        programs = variant.programs
         arrays = programs.put((self._rows.ids, position, self._rows.subtree_end))
         state_tokens = np.zeros(self._n_states, np.int32)
         state_tokens[: scored.n_queries] = scored.query[: scored.n_queries]
@@ -179,7 +180,7 @@ class Prompt(NamedTuple):
 
 def cached(variant: Variant) -> Cached:
     """Return the KV-cache functions of a model; transformers' Flax classes lack them."""
-    functions = variant.model.cached
+    functions = variant.model.functions.cached
     assert functions is not None
     return functions
 

@@ -172,7 +172,7 @@ class SlotTable:
         step = functools.partial(
             generate.decode,
             cached(variant).extend,
-            variant.model.unembedding,
+            variant.model.functions.unembedding,
             steps=STEPS,
             greedy=features.greedy,
             cut=features.cut,
@@ -208,7 +208,7 @@ def _with_n_blocks(prompt: Prompt) -> tuple[Prompt, int | None]:
 
 def most_rows(model: Model) -> int:
     """Return the maximum number of rows of a slot table."""
-    return MOST_ROWS_CPU if model.platform == "cpu" else MOST_ROWS_ACCELERATOR
+    return MOST_ROWS_CPU if model.devices.platform == "cpu" else MOST_ROWS_ACCELERATOR
 
 
 def cache_limit(
@@ -231,9 +231,10 @@ def cache_limit(
             complete text at each step.
     """
     slot, states = slot_bytes(model), state_bytes(model)
-    max_bytes = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
+    max_bytes = MOST_CACHE_CPU if model.devices.platform == "cpu" else MOST_CACHE_ACCELERATOR
     available = _available_bytes(model, limit)
-    recomputes = model.cached is not None and not model.cached.saves_work
+    functions = model.functions.cached
+    recomputes = functions is not None and not functions.saves_work
     if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
         available -= (MOST_PREFILL + prefix) * slot + states
@@ -262,18 +263,18 @@ def state_bytes(model: Model) -> int:
 
 @jax_settings.isolated()
 def _one_slot(model: Model) -> KeysValues:
-    functions = model.cached
+    functions = model.functions.cached
     assert functions is not None  # transformers' classes do not use slot tables
     empty_cache: Callable[[], KeysValues] = functools.partial(functions.empty_cache, 1, 1)
-    if model.mesh is not None:
-        empty_cache = model.mesh.over(empty_cache, (), KEYS_VALUES)
+    if (mesh := model.devices.mesh) is not None:
+        empty_cache = mesh.over(empty_cache, (), KEYS_VALUES)
     return jax.eval_shape(empty_cache)
 
 
 def _bytes_a_device(model: Model, tree: Any) -> int:
     """Return the bytes of each device's share of arrays that span all devices."""
-    shards = 1 if model.mesh is None else model.mesh.shape.model
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) // shards
+    n_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    return n_bytes // model.devices.shape.model
 
 
 def _available_bytes(model: Model, limit: int | None) -> int | None:
@@ -283,7 +284,7 @@ def _available_bytes(model: Model, limit: int | None) -> int | None:
     agreed = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
     if not (limit := int.from_bytes(agreed, "little")):
         return None
-    return int(SHARE * (limit - placed_bytes(model.params) - model.gathered_bytes))
+    return int(SHARE * (limit - placed_bytes(model.params) - model.devices.gathered_bytes))
 
 
 @contextlib.contextmanager

@@ -253,7 +253,7 @@ def n_free_positions(ids: np.ndarray, model: Model) -> int:
 
     With a native cache, the last token is not read and does not need a position.
     """
-    return model.max_positions - len(ids) + (model.cached is not None)
+    return model.max_positions - len(ids) + (model.functions.cached is not None)
 
 
 def most_new_tokens(ids: np.ndarray, model: Model) -> int:
@@ -280,7 +280,7 @@ def _check_sampling(r: GenerationRequest, model: Model) -> str | None:
             f"top_k {r.top_k} and repetition_penalty {r.repetition_penalty}: expected at least 0, "
             "and above 0 and finite"
         )
-    if model.cached is None and (r.top_k or r.repetition_penalty != 1):
+    if model.functions.cached is None and (r.top_k or r.repetition_penalty != 1):
         return (
             f"top_k {r.top_k} and repetition_penalty {r.repetition_penalty} are not computed with "
             "transformers' Flax classes; leave them out, or give --model-impl native"

@@ -95,7 +95,9 @@ class BertClassifier:
         out = np.zeros((len(sequences), self.n_classes), np.float32)
         by_length: dict[int, list[int]] = {}
         for k, (ids, _) in enumerate(sequences):
-            by_length.setdefault(self._bucket(len(ids)), []).append(k)
+            # Lengths are padded to powers of two, so that a run compiles few programs.
+            length = min(max(SHORTEST, 1 << (len(ids) - 1).bit_length()), self.max_positions)
+            by_length.setdefault(length, []).append(k)
         for length, members in sorted(by_length.items()):
             rows = 1 if self._reproducible else max(1, BATCH_TOKENS // length)
             for start in range(0, len(members), rows):
@@ -111,10 +113,6 @@ class BertClassifier:
                     : len(batch)
                 ]
         return out
-
-    def _bucket(self, length: int) -> int:
-        """Return the bucket of a length: a power of two, so that a run compiles few programs."""
-        return min(max(SHORTEST, 1 << (length - 1).bit_length()), self.max_positions)
 
 
 def _config(raw: dict[str, Any], where: str) -> Any:

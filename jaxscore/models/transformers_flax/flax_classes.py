@@ -20,7 +20,7 @@ from jaxscore.device.lm_head import lm_head_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
 from jaxscore.models import functions
-from jaxscore.models.model import MeshChoice, Model, Write
+from jaxscore.models.model import CheckpointFacts, MeshChoice, Model, Write
 from jaxscore.models.model_types import Dtype
 from jaxscore.models.transformers_flax import GUARDS, guarded
 from jaxscore.models.weights.array_tensors import array_tensors
@@ -81,12 +81,15 @@ def build(
     )
     assert built.replace_params is not None
     copied = built.replace_params
-    ends, generation_defaults = read_generation_config(folder, raw)
+    head_of = built.functions.unembedding
+    eos_ids, generation_defaults = read_generation_config(folder, raw)
     return dataclasses.replace(
         built,
-        cached=None,
-        write=_writer(model, class_params, states, built.unembedding, max_positions, dtype),
-        eos_ids=ends,
+        functions=built.functions._replace(
+            cached=None,
+            write=_writer(model, class_params, states, head_of, max_positions, dtype),
+        ),
+        checkpoint=CheckpointFacts(eos_ids=eos_ids),
         generation_defaults=generation_defaults,
         replace_params=lambda values: copied(read(array_tensors(values))),
     )

@@ -31,7 +31,8 @@ def of_params(arrays: Any) -> Checksums:
     """Compute the checksums of a tree of NumPy arrays."""
 
     def of_array(name: str, array: np.ndarray) -> dict[str, list[int]]:
-        parts = _parts(array, split_axis(name, array.shape))
+        axis = split_axis(name, array.shape)
+        parts = [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
         return {
             name: [_crc(values.astype(dtype, copy=False)) for values in (array, *parts)]
             for name, dtype in DTYPES.items()
@@ -78,11 +79,6 @@ def _named(tree: Any) -> dict[str, Any]:
 
 def _n_parts(shape: tuple[int, ...], axis: int | None) -> int:
     return 0 if axis is None else math.gcd(shape[axis], PARTS)
-
-
-def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
-    """Split an array into equal parts along the axis; none if each device has the whole array."""
-    return [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
 
 
 def _distinct_shards(array: jax.Array) -> list[Any]:

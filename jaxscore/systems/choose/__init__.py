@@ -22,7 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import SHOWN
 from jaxscore.shell.report import Report
@@ -167,8 +167,8 @@ class Record(TypedDict, total=False):
     """One output line; the fields from `gold` on only if the item has a gold option."""
 
     id: str | int
-    context: str
-    options: list[str]
+    context: Annotated[str, PAIRED]
+    options: Annotated[list[str], PAIRED]
     category: str
     sum_logprob: list[float]
     n_tokens: list[int]
@@ -189,6 +189,7 @@ class Record(TypedDict, total=False):
     choice_pmi: Annotated[int | None, Decision("option chosen by PMI", value=_chosen("choice_pmi"))]
     gold: Annotated[
         int,
+        PAIRED,
         Metric("log-probability of the right option, nats", "gold_logprob", _gold_logprob),
     ]
     acc: Annotated[
@@ -197,6 +198,7 @@ class Record(TypedDict, total=False):
             "the option chosen by log-probability is right", True, STATISTIC, None,
             _right_from_wrong, "acc_within_noise",
         ),
+        Result("accuracy"),
     ]  # fmt: skip
     acc_norm: Annotated[
         bool, Decision("the option chosen by log-probability per byte is right", is_right=True)
@@ -401,10 +403,6 @@ class Choose(System):
 
     name = "choose"
     item, settings, record = Item, Settings, Record
-    result, result_title = "acc", "accuracy"
-    compared = (
-        Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),
-    )
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score each option of each item whole, after the context and after the premise."""

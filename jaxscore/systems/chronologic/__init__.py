@@ -19,7 +19,6 @@ from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_output import where
 from jaxscore.lm import require_local
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared
 from jaxscore.shell.flags import SWITCH, Flag, flag
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example
@@ -71,6 +70,7 @@ class Settings(AnswerSettings, IntervalSettings):
 
     boundaries = BOUNDARIES
     advice = ADVICE
+    fixed = (*AnswerSettings.fixed, "include_negation")
     mode: Literal["sample", "full", "mcq"] = flag(
         "sample",
         help="sample: questions drawn by the seed; full: all; mcq: the model writes a letter",
@@ -383,16 +383,6 @@ def quiz_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
     )
 
 
-def _name_of_record(record: Mapping[str, Any], place: int) -> str:
-    return f"line {record.get('line')}: {record.get('question', '')}"
-
-
-def _question_and_options(record: Mapping[str, Any]) -> object:
-    """Question and options, whatever their order."""
-    options = zip(record["choices"], map(str, record["truth"]), strict=True)
-    return record["question"], sorted(options)
-
-
 class Chronologic(System):
     """How probable does a model find the answers that a text of that time would give?
     (ChronoLogic)
@@ -439,34 +429,7 @@ class Chronologic(System):
     name = "chronologic"
     what = "questions"
     item, settings, record = Question, Settings, Record
-    id_field = "line"
-    result, result_title = "brier", "mean Brier score"
     layout = Layout(is_ascii=False, repeats=False)
-    compared = (
-        Compared(
-            record=AnswerRecord,
-            text=("question", "answers", "truth"),
-            signature=("question", "answers"),
-            list_in="questions",
-            id=(),
-            name=_name_of_record,
-            n_tokens="n_tokens",
-            order=("brier", "right_probability", "answer_logprob"),
-            fixed=("boundary", "answer_separator"),
-            file="eval_results_….json",
-        ),
-        Compared(
-            record=LetterRecord,
-            name_of_runs="chronologic --mcq",
-            text=_question_and_options,
-            signature=("question", "choices"),
-            list_in="questions",
-            id=(),
-            name=_name_of_record,
-            fixed=("include_negation",),
-            file="eval_results_….json",
-        ),
-    )
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """See `System.needs`; in the mode "mcq" the model writes."""
@@ -474,20 +437,10 @@ class Chronologic(System):
         return ("generates", "labels") if is_quiz else ("scores",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
         """See `System.read`; messages name a question by its text too."""
-        return map(_labelled, super().read(path, columns, lists))
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """See `System.rows_of`."""
-        return map(_labelled, super().rows_of(objects))
-
-    def example(self, item: Question, where: str) -> Question:
-        """Return a question with a right answer, which prompts show with it."""
-        if not any(item.is_right):
-            raise InputError(f"{where}: no answer has probability 1, so none can be shown as right")
-        return item
+        return map(_labelled, super().read(source, columns, lists))
 
     def check(self, items: Items, settings: Settings) -> None:
         """Draw questions in the mode "sample".

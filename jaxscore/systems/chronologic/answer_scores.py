@@ -13,8 +13,8 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
-from jaxscore.shell.fields import Decision, Metric
-from jaxscore.shell.prompts import PLAIN, Prompting
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Paired, Result
+from jaxscore.shell.prompts import PLAIN, ExampleItem, Prompting
 from jaxscore.shell.system import SHOWN, name_of
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -29,7 +29,7 @@ SEPARATOR = " "  # published, between `ANSWER:` and an answer; part of the conte
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(ExampleItem):
     """A question with its answers.
 
     Attributes:
@@ -85,6 +85,11 @@ class Question:
         """Whether each answer has truth 1, so that naming it is right."""
         return right_answers(self.answer_probabilities)
 
+    def check_example(self) -> None:
+        """Check that there is a right answer to show."""
+        if not any(self.is_right):
+            raise InputError("no answer has probability 1, so none can be shown as right")
+
     def context(self, metadata: bool = True) -> str:
         """The text before an answer, to the letter of the published script."""
         frame = f"{self.metadata_frame}\n" if metadata and self.metadata_frame else ""
@@ -132,15 +137,11 @@ class AnswerRecord(TypedDict, total=False):
     """A question of the modes "sample" and "full"; `error` and no scores if an answer failed."""
 
     line: int | str
-    question: str
+    question: Annotated[str, PAIRED]
     question_category: str
-    answers: list[str]
+    answers: Annotated[list[str], Paired(lambda record: (record["answers"], record["truth"]))]
     answer_types: list[str] | None
     truth: list[float]
-    scores: Annotated[
-        list[float],
-        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
-    ]
     probabilities: Annotated[
         list[float],
         Metric(
@@ -153,8 +154,14 @@ class AnswerRecord(TypedDict, total=False):
             "within_noise", "top_answer", "mean_logprob",
         ),
     ]  # fmt: skip
+    scores: Annotated[
+        list[float],
+        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
+    ]
     n_tokens: list[int]
-    brier: Annotated[float, Metric("Brier score of a question")]
+    brier: Annotated[
+        float, Metric("Brier score of a question", is_main=True), Result("mean Brier score")
+    ]
     uniform_brier: float
     top_correct: Annotated[
         bool | None,

@@ -16,7 +16,7 @@ from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
-from jaxscore.shell.fields import Decision, Metric
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Paired
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
@@ -103,15 +103,20 @@ def _likeliest_option(record: Mapping[str, Any]) -> str:
 STATISTIC = "log-probability of a letter"
 
 
+def _options_in_any_order(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return sorted(zip(record["choices"], map(str, record["truth"]), strict=True))
+
+
 class LetterRecord(TypedDict, total=False):
     """A question of the mode "mcq"; `error` and no choice if no text was generated."""
 
     line: int | str
-    question: str
+    question: Annotated[str, PAIRED]
     question_category: str
     prompt: str
     choices: Annotated[
         list[str],
+        Paired(_options_in_any_order),
         Decision("option whose letter is written", value=_written_option, name="written"),
     ]
     truth: list[float]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,19 @@ from jaxscore.shell import settings as base
 from jaxscore.shell.flags import flag
 from jaxscore.shell.rendered import Rendered
 from jaxscore.systems.compare import differences, open_run
-from jaxscore.systems.compare.columns import UNKNOWN, Matched, PairRecords, Run, match
+from jaxscore.systems.compare.columns import UNKNOWN, Run
 from jaxscore.systems.compare.differences import Agreement, Difference, Draws, Places, Values
 from jaxscore.systems.compare.open_run import OpenRun
+from jaxscore.systems.compare.pairs import (
+    SAME_ID,
+    SAME_TOKENS,
+    Matched,
+    Pairing,
+    check_system,
+    pair_records,
+    pair_runs,
+)
 from jaxscore.systems.compare.report import report
-from jaxscore.systems.compare.units import Comparison
 from jaxscore.types.results import data_frame
 
 HELP = """\
@@ -29,14 +37,18 @@ with intervals and tests, and what flipped. No model runs.
 
 input, two files that these commands wrote; OUT.run.json next to a file
 describes how it was made:
-  score           OUT.jsonl, OUT.parquet    paths         OUT.json
-  chronologic     eval_results_….json       probsem       …_results.json
-  judge           eval_…_judge_….json       metrics       eval_…_out.json
-  self-certainty  …-confidence-list.json    choose, perplexity  like score
-  select, vote, usc-select, livecode-select: their output; two of these four
-  are compared with each other too.
-  Items are matched by id and by their text; without the text by id alone, and
-  the report says so.
+  score, choose, perplexity, preferences    OUT.jsonl or OUT.parquet
+  paths           OUT.json                  chronologic   eval_results_….json
+  probsem         …_results.json            judge         eval_…_judge_….json
+  self-certainty  …-confidence-list.json    metrics       eval_…_out.json
+  select, vote, usc-select, livecode-select, livecode-parse: their output; two
+  of these five are compared with each other too.
+
+pairs, items with the same id and the same text; items without ids, such as rows
+of a table, are paired by their text. Outputs without texts (score): the texts
+of the input that the manifest names, if it is unchanged, otherwise the scored
+tokens. Runs whose items cannot be checked so are refused. --by-id pairs by id
+alone, such as the same items under two prompts.
 
 output, for each number n, the means of A and B, B - A with a 95% interval, and
 p, corrected by Holm's method for the number of tests:
@@ -57,7 +69,7 @@ exit code: 0 compared, also if items have no partner (they are listed);
            two systems, settings that count otherwise, or no pair.
 """
 MOST_CHANGED = 50  # pairs of each number that the report lists
-NAMED = 5  # names of items in a remark
+NAMED = 5  # names of items in a warning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +77,11 @@ class Settings(base.Settings):
     """Settings of `compare`."""
 
     limit: int | None = flag(None, least=1, is_flag=False)
-    """Only the first so many pairs are compared; the flag is that of every command."""
+    """Number of first pairs that are compared; the flag is that of every command."""
+    by_id: bool = flag(
+        False,
+        help="pair items by id alone, as for the same items under two prompts",
+    )
     force: bool = flag(
         False,
         help="compare runs that differ in a setting which decides what is counted, such as "
@@ -88,11 +104,6 @@ class Settings(base.Settings):
         is_advanced=True,
     )
 
-    def record(self) -> dict[str, Any]:
-        """The settings as a report has them."""
-        order = ("n_bootstrap", "n_resamples", "seed", "limit", "force")
-        return {name: getattr(self, name) for name in order}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ComparedRuns(Rendered):
@@ -105,12 +116,12 @@ class ComparedRuns(Rendered):
         headline: the first difference in one line.
         failures: (name, why) of items that failed in a run.
         remarks: what a reader of the numbers should know.
-        settings: of the comparison, with versions and date.
+        settings: settings of the comparison, with versions and date.
         details, listed: fields of the JSON file before these and after them.
     """
 
     summary: Mapping[str, Any]
-    pairs: PairRecords
+    pairs: Sequence[dict[str, Any]]
     headline: str
     failures: Sequence[tuple[str, str]]
     remarks: Sequence[str]
@@ -157,58 +168,33 @@ class ComparedRuns(Rendered):
         return f"<Report {self.system}: {len(self.pairs)} items{failed}; {self.headline}>"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pairing:
-    """Two loaded runs and their pairs.
-
-    Attributes:
-        opened: A and B.
-        matched_by: "text", "input" or "id".
-    """
-
-    opened: tuple[OpenRun, OpenRun]
-    a: Run
-    b: Run
-    matched: Matched
-    matched_by: str
-
-    @property
-    def what(self) -> str:
-        return self.comparison.what
-
-    @property
-    def comparison(self) -> Comparison:
-        return self.opened[0].comparison
-
-    @property
-    def places(self) -> Places:
-        groups = None if self.a.groups is None else self.a.groups[self.matched.a]
-        return Places(self.matched.a, self.matched.b, groups)
-
-
 def compare(
     opened_a: OpenRun, opened_b: OpenRun, settings: Settings, about: Mapping[str, Any] | None = None
 ) -> ComparedRuns:
     """Compare two finished runs of one system on the same items.
 
     Args:
-        about: what to add to the settings of the result.
+        about: further settings of the result.
 
     Raises:
         InputError: they are of two systems or differ in what they count, or no item of one is in
             the other.
     """
-    names = [opened.comparison.name for opened in (opened_a, opened_b)]
-    if names[0] != names[1]:
-        raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
+    opened = (opened_a, opened_b)
+    check_system(*opened)
     differing = open_run.differences(opened_a.facts, opened_b.facts)
-    forced = _counted_differently(opened_a.comparison.compared.fixed, differing)
-    if forced is not None and not settings.force:
+    fixed = {name for run in opened for name in run.reader.system.settings.fixed}
+    named = [f"{d['setting']} ({d['a']} and {d['b']})" for d in differing if d["setting"] in fixed]
+    forced = (
+        f"the runs differ in {', '.join(named)}, so their numbers do not count the same"
+        if named
+        else ""
+    )
+    if forced and not settings.force:
         raise InputError(
             f"{forced}; run one again with the setting of the other, or compare them with --force"
         )
-    pairing = _pair(opened_a, opened_b, settings.limit)
-    a, b, matched = pairing.a, pairing.b, pairing.matched
+    pairing = pair_runs(*opened, by_id=settings.by_id, limit=settings.limit)
     draws = Draws(settings.n_bootstrap, settings.n_resamples, settings.seed)
     columns = _paired_columns(pairing)
     results = differences.corrected(
@@ -222,7 +208,8 @@ def compare(
     n_tests = sum(result.p is not None for result in results)
     verdicts = [result.verdict(n_tests) for result in results]
     agreements = _agreements(pairing, draws)
-    pairs = PairRecords(a, b, matched)
+    a, b, matched = pairing.a, pairing.b, pairing.matched
+    pairs = pair_records(a, b, matched)
     return ComparedRuns(
         summary={
             **{result.name: result for result in results},
@@ -233,13 +220,13 @@ def compare(
         headline=verdicts[0] if verdicts else "no number and no decision is in both runs",
         failures=[*_failures("A", opened_a, a), *_failures("B", opened_b, b)],
         remarks=[
-            *([f"{forced}; they are compared by --force"] if forced is not None else []),
-            *_remarks(pairing),
+            *([f"{forced}; they are compared by --force"] if forced else []),
+            *_warnings(pairing),
         ],
         settings=provenance.of_run({**settings.record(), **(about or {})}),
         details=_details(pairing, differing, results, verdicts, agreements),
         listed={
-            "flips": {found.name: found.flips for found in agreements},
+            "flips": {each.name: each.flips for each in agreements},
             "most_changed": _most_changed(columns, matched, a),
             "without_partner": {"a": matched.only_a, "b": matched.only_b},
             "other_text": matched.other_text,
@@ -247,82 +234,53 @@ def compare(
     )
 
 
-def _counted_differently(
-    fixed: Collection[str], differing: Sequence[Mapping[str, Any]]
-) -> str | None:
-    """The settings that decide what is counted and differ between the runs; None without any."""
-    found = [
-        f"{one['setting']} ({one['a']} and {one['b']})"
-        for one in differing
-        if one["setting"] in fixed
-    ]
-    if not found:
-        return None
-    return f"the runs differ in {', '.join(found)}, so their numbers do not count the same"
+def _places(pairing: Pairing) -> Places:
+    groups, matched = pairing.a.groups, pairing.matched
+    return Places(matched.a, matched.b, None if groups is None else groups[matched.a])
 
 
-def _pair(opened_a: OpenRun, opened_b: OpenRun, limit: int | None) -> _Pairing:
-    """Read all records and pair them.
-
-    Raises:
-        InputError: there is no pair.
-    """
-    same_input = open_run.have_same_input(opened_a, opened_b)
-    a, b = (opened.load(with_texts=not same_input) for opened in (opened_a, opened_b))
-    matched = match(a, b)
-    if not len(matched.a):
-        n_other = len(matched.other_text)
-        why = f"{n_other} have the same id and another text; " if n_other else ""
-        first = ", ".join(repr(run.names[0]) for run in (a, b) if run.n)
-        raise InputError(
-            f"no pair of {opened_a.comparison.what}: of {a.n} in A and {b.n} in B none is in both "
-            f"without a failure; {why}the first are {first}; expected two runs on the same items"
-        )
-    matched = dataclasses.replace(matched, a=matched.a[:limit], b=matched.b[:limit])
-    matched_by = "text" if matched.by_text else "input" if same_input else "id"
-    return _Pairing((opened_a, opened_b), a, b, matched, matched_by)
-
-
-def _paired_columns(pairing: _Pairing) -> dict[str, tuple[str, bool, Values]]:
-    """Name -> title, whether it is right or wrong, and the values, in the order of the report."""
-    a, b, comparison = pairing.a, pairing.b, pairing.comparison
+def _paired_columns(pairing: Pairing) -> dict[str, tuple[str, bool, Values]]:
+    """Return name -> title, True if it is a right decision, and values, in the report's order."""
+    a, b, reader = pairing.a, pairing.b, pairing.opened[0].reader
     columns: dict[str, tuple[str, bool, Values]] = {}
-    for name, (_, decision) in comparison.decisions.items():
+    places = _places(pairing)
+    for name, (_, decision) in reader.decisions.items():
         if decision.is_right and name in a.choices and name in b.choices:
             right_a, right_b = (differences.right_column(run.choices[name]) for run in (a, b))
-            values = differences.paired_values(right_a, right_b, pairing.places)
+            values = differences.paired_values(right_a, right_b, places)
             columns[name] = (decision.title, True, values)
-    for name in dict.fromkeys((*comparison.metrics, *a.numbers)):
+    for name in dict.fromkeys((*reader.metrics, *a.numbers)):
         if name in a.numbers and name in b.numbers:
-            values = differences.paired_values(a.numbers[name], b.numbers[name], pairing.places)
-            columns[name] = (comparison.title(name), False, values)
+            values = differences.paired_values(a.numbers[name], b.numbers[name], places)
+            columns[name] = (reader.title_of(name), False, values)
     return columns
 
 
-def _agreements(pairing: _Pairing, draws: Draws) -> list[Agreement]:
-    a, b = pairing.a, pairing.b
+def _agreements(pairing: Pairing, draws: Draws) -> list[Agreement]:
+    a, b, places = pairing.a, pairing.b, _places(pairing)
     return [
         differences.agreement(
-            name, decision, (a.choices[name], b.choices[name]), pairing.places, a.names, draws
+            name, decision, (a.choices[name], b.choices[name]), places, a.names, draws
         )
-        for name, (_, decision) in pairing.comparison.decisions.items()
+        for name, (_, decision) in pairing.opened[0].reader.decisions.items()
         if name in a.choices and name in b.choices
     ]
 
 
 def _details(
-    pairing: _Pairing,
+    pairing: Pairing,
     differing: Sequence[Mapping[str, Any]],
     results: Sequence[Difference],
     verdicts: Sequence[str],
     agreements: Sequence[Agreement],
 ) -> dict[str, Any]:
-    """Fields of the report's file that come before its failures and settings."""
-    matched, (opened_a, opened_b) = pairing.matched, pairing.opened
+    """Return the fields of the report's file that come before its failures and settings."""
+    matched = pairing.matched
+    names = dict.fromkeys(run.reader.system.name for run in pairing.opened)
     return {
-        "system": pairing.comparison.name,
-        "what": pairing.what,
-        "runs": {"a": _about(opened_a), "b": _about(opened_b)},
+        "system": " and ".join(names),
+        "what": pairing.title,
+        "runs": {side: _about(run) for side, run in zip("ab", pairing.opened, strict=True)},
         "differences": differing,
         "pairs": {
             "compared": len(matched.a),
@@ -340,14 +298,14 @@ def _details(
             for result, verdict in zip(results, verdicts, strict=True)
         ],
         "decisions": [
-            {name: value for name, value in vars(found).items() if name != "flips"}
-            for found in agreements
+            {name: value for name, value in vars(each).items() if name != "flips"}
+            for each in agreements
         ],
     }
 
 
 def _about(opened: OpenRun) -> dict[str, Any]:
-    """What the report says of a run at its top; the differences have the rest."""
+    """Return the facts of a run at the top of the report; the differences have the rest."""
     names = ("command", "model", "dtype", "boundary")
     return {
         "path": None if opened.path is None else one_line(str(opened.path)),
@@ -357,12 +315,12 @@ def _about(opened: OpenRun) -> dict[str, Any]:
 
 
 def _failures(label: str, opened: OpenRun, run: Run) -> list[tuple[str, str]]:
-    """A run's failures: as its report lists them, and what cannot be read."""
-    found = [(run.names[place], error) for place, error in run.errors.items()]
+    """Return a run's failures: those of its report, and records that cannot be read."""
+    failed = [(run.names[place], error) for place, error in run.errors.items()]
     if opened.failures is not None:
         unread = ((run.names[place], run.errors[place]) for place in sorted(run.unread))
-        found = [*opened.failures, *unread]
-    return [(f"{label}: {item}", error) for item, error in found]
+        failed = [*opened.failures, *unread]
+    return [(f"{label}: {name}", error) for name, error in failed]
 
 
 def _most_changed(
@@ -388,51 +346,57 @@ def _most_changed(
     return out
 
 
-def _remarks(pairing: _Pairing) -> list[str]:
-    """What is legal between two runs and still worth knowing."""
-    a, b, matched, what = pairing.a, pairing.b, pairing.matched, pairing.what
-    remarks = [
-        f"no manifest lies beside {name}, so its settings are not known"
-        for name, opened in zip("AB", pairing.opened, strict=True)
-        if not opened.facts
-    ]
-    if pairing.matched_by == "id":
-        remarks.append(
-            f"the {what} are matched by id alone: their texts are neither in the results "
-            "nor in input files that the manifests name and that are unchanged"
+def _warnings(pairing: Pairing) -> Iterator[str]:
+    """Yield warnings about valid but suspicious runs."""
+    a, b, matched, title, rule = (
+        pairing.a, pairing.b, pairing.matched, pairing.title, pairing.matched_by
+    )  # fmt: skip
+    n = len(matched.a)
+
+    def n_other(values_a: Sequence[Any], values_b: Sequence[Any]) -> int:
+        pairs = zip(matched.a.tolist(), matched.b.tolist(), strict=True)
+        return sum(values_a[i] != values_b[j] for i, j in pairs)
+
+    for side, opened in zip("AB", pairing.opened, strict=True):
+        if not opened.facts:
+            yield f"{side} has no manifest next to it, so its settings are not known"
+    if rule == SAME_TOKENS:
+        yield (
+            f"the {title} are matched by id and by their scored tokens: their texts are neither in "
+            "the results nor in an unchanged input that the manifests name"
         )
-    remarks += [
-        f"{which} {_counted_names(names, what)}; they are left out"
-        for which, names in (
-            ("A alone has", matched.only_a),
-            ("B alone has", matched.only_b),
-            ("the runs have the same ids and other texts of", matched.other_text),
-        )
-        if names
-    ]
+    if rule == SAME_ID:
+        texts = "their texts were not compared"
+        if pairing.opened[0].reader.has_texts:
+            texts = f"the texts of {n_other(a.texts, b.texts)} of {n} pairs differ"
+        yield f"the {title} are matched by id alone (--by-id): {texts}"
+    for which, names in (
+        ("A alone has", matched.only_a),
+        ("B alone has", matched.only_b),
+        ("the runs have the same ids and other texts of", matched.other_text),
+    ):
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            counted, are = f"{len(names)} {title}", "they are"
+            if len(names) == 1:
+                counted, are = f"1 {title.removesuffix('s')}", "it is"
+            yield f"{which} {counted}: {', '.join(names[:NAMED])}{more}; {are} left out"
     if matched.n_repeated:
-        remarks.append(
-            f"{matched.n_repeated} {what} of A have the id and text of an earlier one; "
+        yield (
+            f"{matched.n_repeated} of the {title} of A have the id and text of an earlier one; "
             "these are paired in order"
         )
-    n = len(matched.a)
     n_a, n_b = a.n_tokens[matched.a], b.n_tokens[matched.b]
     if n_differ := int(((n_a != n_b) & (n_a != UNKNOWN) & (n_b != UNKNOWN)).sum()):
-        remarks.append(
+        yield (
             f"the runs score different numbers of tokens in {n_differ} of {n} pairs, as with two "
             "tokenizers: their means per token are not over the same tokens"
         )
-    pairs = zip(matched.a.tolist(), matched.b.tolist(), strict=True)
-    if n_differ := sum(a.answers[i] != b.answers[j] for i, j in pairs):
-        remarks.append(f"the responses differ in {n_differ} of {n} pairs")
-    for name, run, other in (("A", a, b), ("B", b, a)):
+    others, others_b = (opened.reader.others for opened in pairing.opened)
+    if others == others_b and (n_differ := n_other(a.others, b.others)):
+        yield f"{n_differ} of {n} pairs differ in {' or '.join(others)}"
+    for side, run, other in (("A", a, b), ("B", b, a)):
         shared = {*other.numbers, *other.choices}
-        alone = [one_line(one) for one in (*run.numbers, *run.choices) if one not in shared]
+        alone = [one_line(name) for name in (*run.numbers, *run.choices) if name not in shared]
         if alone:
-            remarks.append(f"{name} alone has the numbers or decisions {', '.join(alone)}")
-    return remarks
-
-
-def _counted_names(names: Sequence[str], what: str) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{len(names)} {what}: {', '.join(names[:NAMED])}{more}"
+            yield f"{side} alone has the numbers or decisions {', '.join(alone)}"

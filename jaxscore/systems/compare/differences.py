@@ -1,4 +1,4 @@
-"""What differs between two runs: means, shares of right decisions, and single decisions."""
+"""Differences of two runs: means, shares of right decisions, and single decisions."""
 
 import dataclasses
 import math
@@ -21,12 +21,7 @@ LONGEST = 200  # characters of a decision's text in the report's data
 
 
 class Draws(NamedTuple):
-    """How much is drawn.
-
-    Attributes:
-        n_bootstrap: means of an interval.
-        n_resamples: patterns of signs of a test if they are too many to enumerate.
-    """
+    """Numbers of bootstrap means and of patterns of signs that are drawn, and the seed."""
 
     n_bootstrap: int
     n_resamples: int
@@ -34,12 +29,7 @@ class Draws(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The units of each pair.
-
-    Attributes:
-        a, b: int64 [n pairs], indices of units in A and in B.
-        groups: int64 [n pairs]; None if pairs are independent.
-    """
+    """Indices of each pair's units in A and in B, and its group; None if pairs are independent."""
 
     a: NDArray[np.int64]
     b: NDArray[np.int64]
@@ -51,8 +41,7 @@ class Values(NamedTuple):
 
     Attributes:
         a, b: float64 [n].
-        pair: int64 [n], the pair of each value.
-        groups: int64 [n]; None if the values are independent.
+        pair, groups: int64 [n]; no groups if the values are independent.
         n_left_out: values that one run or both do not have.
     """
 
@@ -65,22 +54,21 @@ class Values(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Difference:
-    """What is known of one number, or of one kind of right decision.
+    """The difference of one number, or of the share of one right decision.
 
     Attributes:
         n: values that both runs have.
         n_left_out: values that one run or both do not have, or not finite.
-        n_groups: groups of values that are drawn and flipped together; None if the values are
-            independent.
+        n_groups: groups of values that are drawn and flipped together; None without groups.
         mean_a, mean_b: None below two values or groups, as are the fields after them.
         difference: B - A, with its 95% interval.
         interval_by: `BOOTSTRAP` or `NEWCOMBE`.
         test: `SIGN_FLIPS` or `MCNEMAR`.
-        exact: whether the test is exact; otherwise patterns of signs were drawn.
-        n_patterns: how many were enumerated or drawn; None for McNemar's.
+        exact: True if the test is exact; otherwise patterns of signs were drawn.
+        n_patterns: number of patterns that were enumerated or drawn; None for McNemar's.
         smallest_p: the lowest that the test can give here.
-        p, p_holm: of the test, and corrected for the number of tests.
-        cells: of decisions.
+        p, p_holm: p of the test, and corrected for the number of tests.
+        cells: counts of decisions.
     """
 
     name: str
@@ -101,35 +89,34 @@ class Difference:
     cells: FourCells | None = None
 
     def verdict(self, n_tests: int) -> str:
-        """A line that claims no more than the interval and the corrected p say.
+        """Return a line that claims no more than the interval and the corrected p say.
 
         Args:
-            n_tests: over which p is corrected.
+            n_tests: number of tests over which p is corrected.
         """
-        over = f"n = {self.n} pairs"
+        over = f"n = {self.n} {'pair' if self.n == 1 else 'pairs'}"
         if self.n_groups is not None:
             over = f"n = {self.n} values in {self.n_groups} groups"
         if self.difference is None or self.difference.mean is None or self.p_holm is None:
             return f"{self.title}: too few to compare, {over}"
-        mean, low, high = self.difference.mean, self.difference.low, self.difference.high
-        span = "95% interval -"
-        if low is not None and high is not None:
-            span = f"95% interval {low:.4g} to {high:.4g}"
+        mean, span = self.difference.mean, self.difference.span(before="")
+        line = f"{self.title}: A {self.mean_a:.4g}, B {self.mean_b:.4g}, "
         if self.mean_a == self.mean_b and self.p == 1.0 and not mean:
-            return f"{self.title}: no difference shown, the means are equal ({span}), {over}"
+            span = f" ({span})" if span else ""
+            return f"{line}no difference shown, the means are equal{span}, {over}"
         corrected = f" after Holm over {n_tests} tests" if n_tests > 1 else ""
-        evidence = f"{span}, p = {self.p_holm:.2g}{corrected}"
+        evidence = f"{span}, p = {self.p_holm:.2g}{corrected}".removeprefix(", ")
         if self.p_holm < LEVEL:
             side = "higher" if mean > 0 else "lower"
-            return f"{self.title}: B is {side} by {abs(mean):.4g} ({evidence}), {over}"
+            return f"{line}B is {side} by {abs(mean):.4g} ({evidence}), {over}"
         few = ""
         if self.smallest_p is not None and self.smallest_p >= LEVEL:
-            few = f"; so few could give no p below {self.smallest_p:.2g}"
-        return f"{self.title}: no difference shown, B - A = {mean:.4g} ({evidence}), {over}{few}"
+            few = f"; too few pairs differ for a p below {LEVEL}"
+        return f"{line}no difference shown, B - A = {mean:.4g} ({evidence}), {over}{few}"
 
 
 def paired_values(a: Column, b: Column, places: Places) -> Values:
-    """The values of two columns, pair by pair.
+    """Return the values of two columns, pair by pair.
 
     Several values of a pair are a group, unless the pair is part of a larger one. A pair whose
     runs have different numbers of values is left out.
@@ -142,41 +129,48 @@ def paired_values(a: Column, b: Column, places: Places) -> Values:
     within = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
     values_a = np.asarray(a.values)[np.repeat(start_a[same], counts) + within]
     values_b = np.asarray(b.values)[np.repeat(start_b[same], counts) + within]
-    known = ~(np.isnan(values_a) | np.isnan(values_b))
-    pair = pair[known]
+    in_both = ~(np.isnan(values_a) | np.isnan(values_b))
+    pair = pair[in_both]
     groups = pair if places.groups is None else places.groups[pair]
     is_independent = len(np.unique(groups)) == len(groups)
     return Values(
-        values_a[known],
-        values_b[known],
+        values_a[in_both],
+        values_b[in_both],
         pair,
         None if is_independent else groups,
-        int((~known).sum()) + n_other_lengths,
+        int((~in_both).sum()) + n_other_lengths,
     )
 
 
 def _extents(
     column: Column, units: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the values of units start, and how many there are."""
+    """Return the index of the first value of each unit, and the number of its values."""
     ends = np.asarray(column.ends)
     starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
     return starts[units], (ends - starts)[units]
 
 
 def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> Difference:
-    """The difference of a number's means, with its bootstrap interval and the sign-flip test."""
-    counts = _counts(name, title, values)
-    if not _is_enough(counts):
-        return counts
-    groups = None if values.groups is None else values.groups.tolist()
-    flipped = paired.sign_flips(_sums(values).tolist(), draws.n_resamples, draws.seed)
+    """Return the difference of a number's means, with bootstrap interval and sign-flip test."""
+    result, is_enough = _counted(name, title, values)
+    if not is_enough:
+        return result
+    groups, differences = values.groups, values.b - values.a
+    if groups is not None:  # a group's differences change signs together
+        _, members = np.unique(groups, return_inverse=True)
+        differences = np.bincount(members, differences).astype(np.float64)
+    flipped = paired.sign_flips(differences.tolist(), draws.n_resamples, draws.seed)
     return dataclasses.replace(
-        counts,
+        result,
         mean_a=float(values.a.mean()),
         mean_b=float(values.b.mean()),
         difference=paired.difference_of_means(
-            values.a.tolist(), values.b.tolist(), draws.n_bootstrap, draws.seed, groups
+            values.a.tolist(),
+            values.b.tolist(),
+            draws.n_bootstrap,
+            draws.seed,
+            None if groups is None else groups.tolist(),
         ),
         interval_by=BOOTSTRAP,
         test=SIGN_FLIPS,
@@ -188,7 +182,7 @@ def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> 
 
 
 def difference_of_shares(name: str, title: str, values: Values, draws: Draws) -> Difference:
-    """The difference of the shares that are right; the values are 1 and 0.
+    """Return the difference of the shares that are right; the values are 1 and 0.
 
     Independent pairs have McNemar's test and Newcombe's interval; those of groups are tested and
     drawn as groups.
@@ -196,11 +190,11 @@ def difference_of_shares(name: str, title: str, values: Values, draws: Draws) ->
     cells = paired.four_cells((values.a > 0).tolist(), (values.b > 0).tolist())
     if values.groups is not None:
         return dataclasses.replace(difference_of_means(name, title, values, draws), cells=cells)
-    counts = _counts(name, title, values)
-    if not _is_enough(counts):
-        return counts
+    result, is_enough = _counted(name, title, values)
+    if not is_enough:
+        return result
     return dataclasses.replace(
-        counts,
+        result,
         mean_a=(cells.both + cells.only_a) / cells.n,
         mean_b=(cells.both + cells.only_b) / cells.n,
         difference=paired.difference_of_shares(cells),
@@ -213,39 +207,28 @@ def difference_of_shares(name: str, title: str, values: Values, draws: Draws) ->
     )
 
 
-def _counts(name: str, title: str, values: Values) -> Difference:
-    n_groups = None if values.groups is None else len(np.unique(values.groups))
-    return Difference(
-        name=name, title=title, n=len(values.a), n_left_out=values.n_left_out, n_groups=n_groups
+def _counted(name: str, title: str, values: Values) -> tuple[Difference, bool]:
+    """Return the counts alone, and True if there are two values, in two groups."""
+    n, n_groups = len(values.a), None
+    if values.groups is not None:
+        n_groups = len(np.unique(values.groups))
+    result = Difference(
+        name=name, title=title, n=n, n_left_out=values.n_left_out, n_groups=n_groups
     )
-
-
-def _is_enough(counts: Difference) -> bool:
-    """Whether anything can be said: two values, and two groups of them."""
-    return counts.n >= 2 and (counts.n_groups is None or counts.n_groups >= 2)
-
-
-def _sums(values: Values) -> NDArray[np.float64]:
-    """The differences, summed over each group: a group's differences change signs together."""
-    differences = values.b - values.a
-    if values.groups is None:
-        return differences
-    _, members = np.unique(values.groups, return_inverse=True)
-    sums: NDArray[np.float64] = np.bincount(members, differences).astype(np.float64)
-    return sums
+    return result, min(n, n if n_groups is None else n_groups) >= 2
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same with p-values by Holm's method, over all that have one."""
-    adjusted = iter(paired.holm([one.p for one in differences if one.p is not None]))
+    """Add the p-values by Holm's method, over all that have one."""
+    adjusted = iter(paired.holm([each.p for each in differences if each.p is not None]))
     return [
-        one if one.p is None else dataclasses.replace(one, p_holm=next(adjusted))
-        for one in differences
+        each if each.p is None else dataclasses.replace(each, p_holm=next(adjusted))
+        for each in differences
     ]
 
 
 def right_column(choices: Choices) -> Column:
-    """Right and wrong as 1 and 0."""
+    """Return right and wrong as 1 and 0."""
     column = Column()
     for value in choices.values:
         column.add(float(value) if isinstance(value, bool) else None)
@@ -254,17 +237,17 @@ def right_column(choices: Choices) -> Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How two runs decide the same pairs.
+    """Decisions of two runs on the same pairs.
 
     Attributes:
         name, title, statistic: see `Decision`; `statistic` is None if margins are not known.
-        n: pairs that both runs decided.
-        n_left_out: pairs that one of them did not decide.
-        agree: the share on which the runs agree.
-        audited: "both", "A", "B" or None: the runs that say what lies within their noise floor.
-        n_within: flips that lie within the noise floor of a run that says so; None if none does.
-        flips: pairs that the runs decide differently, largest margins first, with `name`, `a`,
-            `b`, `margin_a`, `margin_b`, `moved` (the sum of the margins) and `within_noise`.
+        n: number of pairs that both runs decided.
+        n_left_out: number of pairs that one of them did not decide.
+        agree: share of equal decisions.
+        audited: "both", "A", "B" or None: the runs with a known noise floor.
+        n_within: number of flips within the noise floor of a run; None if none is known.
+        flips: pairs with different decisions, largest margins first, with `name`, `a`, `b`,
+            `margin_a`, `margin_b`, `moved` (the sum of the margins) and `within_noise`.
     """
 
     name: str
@@ -288,12 +271,12 @@ def agreement(
 ) -> Agreement:
     """Compare the decisions of each pair.
 
-    A flip lies within the noise if rounding could turn the decision of either run: then the runs
+    A flip is within the noise if rounding could turn the decision of either run: then the runs
     could agree.
 
     Args:
         runs: decisions of A and B.
-        names: of A's units.
+        names: names of A's units.
     """
     a, b = runs
     agree: list[bool] = []
@@ -306,19 +289,21 @@ def agreement(
         members.append(pair if places.groups is None else int(places.groups[pair]))
         if not agree[-1]:
             flips.append({"name": names[i], **_flip(a, i, b, j)})
-    flips.sort(key=_sum_of_margins, reverse=True)
+    flips.sort(key=lambda flip: -math.inf if flip["moved"] is None else flip["moved"], reverse=True)
     has_margins = any(flip["moved"] is not None for flip in flips)
-    audited = [name for name, run in zip("AB", runs, strict=True) if set(run.within) - {UNKNOWN}]
-    n_within = sum(flip["within_noise"] is True for flip in flips)
+    audited = [side for side, run in zip("AB", runs, strict=True) if set(run.within) - {UNKNOWN}]
+    is_grouped = len(set(members)) < len(agree)
     return Agreement(
         name=name,
         title=decision.title,
         statistic=decision.statistic if has_margins or not flips else None,
         n=len(agree),
         n_left_out=len(places.a) - len(agree),
-        agree=_share(agree, members, draws),
+        agree=estimate([float(same) for same in agree], draws.n_bootstrap, draws.seed, members)
+        if is_grouped
+        else proportion(agree),
         audited="both" if len(audited) == 2 else "".join(audited) or None,
-        n_within=n_within if audited else None,
+        n_within=sum(flip["within_noise"] is True for flip in flips) if audited else None,
         flips=flips,
     )
 
@@ -326,32 +311,16 @@ def agreement(
 def _flip(a: Choices, i: int, b: Choices, j: int) -> dict[str, Any]:
     margins = a.margins[i], b.margins[j]
     marks = [mark for mark in (a.within[i], b.within[j]) if mark != UNKNOWN]
+    finite = [margin if math.isfinite(margin) else None for margin in (*margins, sum(margins))]
     return {
         "a": _shortened(a.values[i]),
         "b": _shortened(b.values[j]),
-        "margin_a": _finite(margins[0]),
-        "margin_b": _finite(margins[1]),
-        "moved": _finite(sum(margins)),
+        **dict(zip(("margin_a", "margin_b", "moved"), finite, strict=True)),
         "within_noise": any(marks) if marks else None,
     }
-
-
-def _sum_of_margins(flip: dict[str, Any]) -> float:
-    return -math.inf if flip["moved"] is None else float(flip["moved"])
-
-
-def _share(hits: list[bool], members: list[int], draws: Draws) -> Estimate:
-    """With Wilson's interval, or the bootstrap's if pairs share an item."""
-    if len(set(members)) == len(hits):
-        return proportion(hits)
-    return estimate([float(hit) for hit in hits], draws.n_bootstrap, draws.seed, members)
 
 
 def _shortened(value: str | bool | None) -> str | bool | None:
     if not isinstance(value, str) or len(value) <= LONGEST:
         return value
     return f"{value[:LONGEST]} … ({len(value) - LONGEST} more characters)"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,13 +1,13 @@
-"""Opens a finished run: its system, its records, and what it was made with.
+"""Opens a finished run: its system, its records, its settings, and the texts of its input.
 
-Its manifest says which system wrote it, otherwise the fields of a record.
+The manifest names the system that wrote the run, otherwise the fields of its records do.
 """
 
 import codecs
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +15,32 @@ import orjson
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_items
-from jaxscore.io.json_input import (
-    read_json,
-    read_jsonl,
-    read_jsonl_records,
-    unreadable_file,
-)
+from jaxscore.io.json_input import read_json, read_jsonl_records, unreadable_file
 from jaxscore.io.manifest import (
     OUTPUTS,
     changed_output,
+    file_digest,
+    manifest_path,
     output_difference,
     read_manifest_file,
 )
-from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import form_of, open_binary
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
+from jaxscore.shell.system import System
 from jaxscore.systems import SYSTEMS, declaration
-from jaxscore.systems.compare.columns import Run, collect, units
-from jaxscore.systems.compare.units import Comparison, shown
+from jaxscore.systems.compare.columns import Run, collect
+from jaxscore.systems.compare.units import Asked, Reader, shown
+from jaxscore.version import RECORDS
 
 NAMED = 8  # fields in a message
 SEARCHED = 1000  # records in which one that did not fail is looked for
-LISTS = ("options", "sum_logprob")  # columns of lists in a table of `choose` that are compared
-# Flags and facts that say nothing of the numbers, and those that are compared elsewhere.
+# Flags and facts that do not affect the numbers, and those that are compared elsewhere.
 NOT_COMPARED = frozenset(
     "output output_dir output_file journal quiet distributed coordinator num_processes process_id "
-    "join_timeout trust_remote_code cache_dir date config html no_html numbers noise failed".split()
+    "join_timeout trust_remote_code cache_dir date config html no_html numbers noise failed "
+    "input_path".split()
 )
-# Settings of later versions, with their value in a run that does not have them yet.
-LATER_SETTINGS: Mapping[str, Any] = {"answer_separator": None}
-ENDINGS = (  # of a result's name, and of the file beside which its manifest lies
+ENDINGS = (  # ends of a result's name, and of the file whose name its manifest has
     ("_results.json", "_results.csv"),
     ("_out.json", "_metrics.json"),
     (".json", ".md"),
@@ -57,51 +53,50 @@ class OpenRun:
 
     Attributes:
         path: None for records from Python.
-        comparison: how its records are compared.
-        records: (where it is, for messages; the record); those of a file are read once.
-        failures: (name, why) as its report lists them; None if its records alone tell.
+        reader: reads its units.
+        records: takes the fields with lists that are needed, for tables; gives (place for
+            messages, record).
+        failures: (name, why) as its report lists them; None if only its records do.
         facts: settings and versions by name; empty if they are not known.
-        has_manifest: whether the facts come from one.
+        has_manifest: True if the facts come from one.
     """
 
     path: Path | None
-    comparison: Comparison
-    records: Iterable[tuple[str, Any]]
+    reader: Reader
+    records: "Records"
     failures: list[tuple[str, str]] | None
     facts: Mapping[str, Any]
     has_manifest: bool
 
-    def load(self, *, with_texts: bool) -> Run:
-        """All of its units.
+    def load(self, asked: Iterator[Asked] | None = None, *, by_tokens: bool = False) -> Run:
+        """Read all units; see `Reader.units`."""
+        records = self.records(self.reader.lists(by_tokens=by_tokens))
+        return collect(self.reader.units(records, asked, by_tokens=by_tokens))
 
-        Args:
-            with_texts: take the texts from the input that the manifest names if the records do
-                not hold them.
-        """
-        texts = self._input_texts() if with_texts else None
-        return collect(units(self.comparison, self.records, self.facts, texts))
-
-    def _input_texts(self) -> Iterator[object] | None:
-        """The texts of the run's input, line by line; None if it is gone or has changed."""
-        fields, source = self.comparison.compared.input_fields, self.facts.get("input")
+    @property
+    def input(self) -> Path | None:
+        """The file that the run read, or None if it is missing, unknown or has changed."""
         expected = self.facts.get("input_sha256")
-        if fields is None or not isinstance(source, str) or expected is None:
-            return None
-        path = Path(source)
-        if self.facts.get("column") or form_of(path) != ".jsonl":
+        source = self.facts.get("input_path") or self.facts.get("input")
+        if expected is None or not isinstance(source, str):
             return None
         try:
-            is_unchanged = file_digest(path) == expected
+            return path if file_digest(path := Path(source)) == expected else None
         except OSError:  # a folder without access, or an impossible file name
             return None
-        if not is_unchanged:
+
+    def asked(self) -> Iterator[Asked] | None:
+        """Yield the requests of the unchanged input, item by item; None without it."""
+        path, columns = self.input, self.facts.get("column") or ()
+        if path is None:
             return None
-        return (tuple(line.get(name, "") for name in fields) for _, line in read_jsonl(path))
+        mapping = dict(column.split("=", 1) for column in columns)
+        return self.reader.asked(self.reader.system.read(path, mapping))
 
 
 def have_same_input(a: OpenRun, b: OpenRun) -> bool:
-    """Whether both runs read the same bytes in the same way, so that equal ids are equal texts."""
-    if a.facts.get("column") != b.facts.get("column"):
+    """Return True if both runs read the same bytes alike, so that equal ids are equal texts."""
+    if (a.facts.get("column") or []) != (b.facts.get("column") or []):
         return False
     return a.facts.get("input_sha256") == b.facts.get("input_sha256") is not None
 
@@ -110,7 +105,7 @@ def open_run(path: Path) -> OpenRun:
     """Look at a run's file and its manifest; most of its records are not read yet.
 
     Raises:
-        InputError: it cannot be read, or is no result that can be compared.
+        InputError: it cannot be read, or is not a result that can be compared.
     """
     if form_of(path) in DELIMITERS:
         raise InputError(
@@ -118,75 +113,74 @@ def open_run(path: Path) -> OpenRun:
             "with an --output that ends in .jsonl or .parquet, and compare that"
         )
     try:
-        kind = _kind(path)
+        form = _form(path)
     except (OSError, ValueError) as problem:
         raise unreadable_file(path, problem, expected_files()) from None
     manifest = read_manifest(path)
-    if kind == "object":
-        return _open_report(path, manifest)
-    records = _records(path, kind)
-    start = list(itertools.islice(records, SEARCHED))
-    first = _first_good(start)
-    command = None if manifest is None else manifest["command"]
-    comparison = comparison_of_records(command, first, path)
-    _check_version(comparison, manifest, path)
-    facts = _facts(manifest, first.get("confidence_settings"))
-    every = itertools.chain(start, records)
-    return OpenRun(path, comparison, every, None, facts, manifest is not None)
+    try:
+        named = None if manifest is None else _reader_of(str(manifest["command"]))
+    except InputError as problem:
+        raise InputError(f"{path}: by its manifest, {problem}") from None
+    settings: object = None
+    failures = None
+    if form == "object":
+        report = read_json(path, expected_files())
+        reader, items = _reader_of_report(report, named, path)
+        settings, records, listed = report["settings"], _listed(items), report.get("failures")
+        if isinstance(listed, list):
+            failures = [
+                (shown(failure.get("name")), str(failure.get("error")))
+                for failure in listed
+                if isinstance(failure, dict)
+            ]
+    else:
+        records = functools.partial(_records, path, form)
+        first = first_good(itertools.islice(records(()), SEARCHED))
+        if (alike := named or _most_alike(_compared_systems(), first)) is None:
+            expected = f"expected {expected_files()}"
+            raise InputError(f"{path}: found records with the fields {_names(first)}, {expected}")
+        reader = alike
+        settings = first.get("confidence_settings")
+    system = reader.system
+    made = {} if manifest is None else manifest.get("made") or {}
+    version = RECORDS if manifest is None else made.get("records", 1)
+    if version != RECORDS:
+        raise InputError(
+            f"{path}: its records have version {version}, expected version {RECORDS} of "
+            f"{system.name}; run the command again"
+        )
+    return OpenRun(
+        path, reader, records, failures, _facts(system, manifest, settings), manifest is not None
+    )
 
 
-def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> OpenRun:
-    """A run from Python.
+def of_items(name: str, items: Iterable[Any], settings: Mapping[str, Any]) -> OpenRun:
+    """Return a run from Python.
 
     Args:
-        system: its name, as of `evaluate`.
-        items: its records, as the system's output file has them.
+        name: the system's.
+        items: its records, as the output file has them.
 
     Raises:
         InputError: results of that system are not compared, or there are none.
     """
-    records = [(f"item {k}", record) for k, record in enumerate(items, start=1)]
-    if not records:
+    items = list(items)
+    if not items:
         raise InputError("the report of a run has no items, as with on_item; compare its file")
-    found = comparison_of_command(system, _first_good(records))
-    facts = upgraded({"command": system, **settings})
-    return OpenRun(None, found, records, None, facts, has_manifest=False)
+    reader = _reader_of(name)
+    facts = _with_defaults(reader.system, {"command": name, **settings})
+    return OpenRun(None, reader, _listed(items), None, facts, has_manifest=False)
 
 
-def _open_report(path: Path, manifest: Mapping[str, Any] | None) -> OpenRun:
-    """A run whose records stand in the JSON file of its report."""
-    report = read_json(path, expected_files())
-    comparison, items = comparison_of_report(report, path)
-    _check_version(comparison, manifest, path)
-    listed, failures = report.get("failures"), None
-    if isinstance(listed, list):
-        failures = [
-            (shown(failure.get("name")), str(failure.get("error")))
-            for failure in listed
-            if isinstance(failure, dict)
-        ]
-    records = [(f"item {k}", item) for k, item in enumerate(items, start=1)]
-    facts = _facts(manifest, report["settings"])
-    return OpenRun(path, comparison, records, failures, facts, manifest is not None)
+Records = Callable[[Collection[str]], Iterable[tuple[str, Any]]]
 
 
-def _check_version(comparison: Comparison, manifest: Mapping[str, Any] | None, path: Path) -> None:
-    """Refuse records of another version; one without a manifest is taken as it is.
-
-    Raises:
-        InputError: the manifest names another version.
-    """
-    made = {} if manifest is None else manifest.get("made") or {}
-    version = made.get("records", 1) if manifest is not None else comparison.version
-    if version != comparison.version:
-        raise InputError(
-            f"{path}: its records have version {version}, expected version {comparison.version} "
-            f"of {comparison.name}; run the command again"
-        )
+def _listed(items: list[Any]) -> Records:
+    return lambda _: ((f"item {k}", item) for k, item in enumerate(items, start=1))
 
 
-def _first_good(records: Iterable[tuple[str, Any]]) -> Any:
-    """The first record that is no failed item; without any, the first one."""
+def first_good(records: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the first record without an error; if there is none, the first one."""
     first: Any = None
     for _, record in records:
         if isinstance(record, dict) and record.get("error") is None:
@@ -195,18 +189,18 @@ def _first_good(records: Iterable[tuple[str, Any]]) -> Any:
     return first if isinstance(first, dict) else {}
 
 
-def _records(path: Path, kind: str) -> Iterator[tuple[str, Any]]:
-    """(where it is, the record) of a file of records."""
-    if kind == "table":
-        rows = enumerate(read_parquet_records(path, LISTS), start=1)
+def _records(path: Path, form: str, lists: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (place for messages, record) of a file of records."""
+    if form == "table":
+        rows = enumerate(read_parquet_records(path, lists), start=1)
         return ((f"row {k}", row) for k, row in rows)
-    if kind == "array":
+    if form == "array":
         return ((f"item {k}", item) for k, item in enumerate(read_items(path), start=1))
     return ((f"line {k}", record) for k, record in read_jsonl_records(path))
 
 
-def _kind(path: Path) -> str:
-    """What a file holds: "table", "array", "object" (one in the whole file) or "lines".
+def _form(path: Path) -> str:
+    """Return the form of a file: "table", "array", "object" (one in the whole file) or "lines".
 
     Raises:
         OSError: it cannot be read.
@@ -226,7 +220,7 @@ def _kind(path: Path) -> str:
 
 
 def _is_record(line: bytes) -> bool:
-    """Whether a line is an object, and not a report."""
+    """Return True if a line is an object, and not a report."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -235,41 +229,41 @@ def _is_record(line: bytes) -> bool:
 
 
 def find_manifest(path: Path) -> Path | None:
-    """The manifest of a result, or None if there is none.
+    """Return the manifest of a result, or None if there is none.
 
-    It lies beside the result, or beside the table, the metrics or the page that was written with
+    It has the name of the result, or of the table, the metrics or the report that was written with
     it: jaxscore/report/README.md has the list.
     """
     name = path.name.replace("eval_results_", "eval_report_", 1)
-    beside = (
+    others = (
         path.with_name(name.removesuffix(ending) + other)
         for ending, other in ENDINGS
         if name.endswith(ending)
     )
-    return next(filter(_is_file, map(manifest_path, (path, *beside))), None)
+    return next(filter(_is_file, map(manifest_path, (path, *others))), None)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # the name of a long one has no room for the ending
+    except OSError:  # a long name has no room for the ending
         return False
 
 
 def read_manifest(path: Path) -> Mapping[str, Any] | None:
-    """What the manifest of a result says, or None if there is none.
+    """Read the manifest of a result, or return None if there is none.
 
     Raises:
         InputError: it is not a manifest, or describes another file of this name.
     """
-    place = find_manifest(path)
-    if place is None:
+    manifest_file = find_manifest(path)
+    if manifest_file is None:
         return None
-    manifest = read_manifest_file(place)
+    manifest = read_manifest_file(manifest_file)
     assert manifest is not None
     # The file may have been renamed together with its manifest.
     name = path.name
-    if place == manifest_path(path) and name not in manifest.get(OUTPUTS, {}):
+    if manifest_file == manifest_path(path) and name not in manifest.get(OUTPUTS, {}):
         name = Path(manifest.get("output", name)).name
     why = output_difference(path, manifest, name=name)
     if why is not None:
@@ -277,8 +271,8 @@ def read_manifest(path: Path) -> Mapping[str, Any] | None:
     return manifest
 
 
-def _facts(manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
-    """Facts of a run by name: from its manifest, and the settings in its report."""
+def _facts(system: System, manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
+    """Return the facts of a run by name: from its manifest, and the settings in its report."""
     facts: dict[str, Any] = dict(settings) if isinstance(settings, dict) else {}
     if manifest is not None:
         flags, model, versions = (
@@ -288,18 +282,24 @@ def _facts(manifest: Mapping[str, Any] | None, settings: object) -> dict[str, An
         facts |= flags | {name: model[name] for name in model if name != "model"}
         if "model" in model:  # the hash; the flag has the name
             facts["weights"] = model["model"]
-        facts |= {name: manifest[name] for name in ("command", "input_sha256") if name in manifest}
+        names = ("command", "input_sha256", "input_path")
+        facts |= {name: manifest[name] for name in names if name in manifest}
         facts |= versions
-    return upgraded(facts)
+    return _with_defaults(system, facts)
 
 
-def upgraded(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a run of an earlier version as this version writes them."""
-    return {**LATER_SETTINGS, **facts} if facts else facts
+def _with_defaults(system: System, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a run; a fixed setting that it does not have yet has its default."""
+    fixed = {
+        field.name: field.default
+        for field in dataclasses.fields(system.settings)
+        if field.name in system.settings.fixed
+    }
+    return {**fixed, **facts} if facts else facts
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Facts that both runs have and that differ, as `{setting, a, b}`."""
+    """Return the facts that both runs have and that differ, as `{setting, a, b}`."""
     return [
         {"setting": name, "a": a[name], "b": b[name]}
         for name in a
@@ -307,102 +307,58 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, An
     ]
 
 
-@functools.cache
-def comparisons_of(name: str) -> tuple[Comparison, ...]:
-    """How the runs of a system are compared; none if they are not, or if there is no such name."""
-    if name not in SYSTEMS:
-        return ()
-    system = declaration(name)
-    return tuple(Comparison(system, compared) for compared in system.compared)
-
-
-def _all_comparisons() -> list[tuple[str, Comparison]]:
-    """All systems' comparisons, each with the system's name."""
-    return [(name, comparison) for name in SYSTEMS for comparison in comparisons_of(name)]
+def _compared_systems() -> list[Reader]:
+    """Return readers of the systems whose records declare a number or a decision."""
+    readers = map(Reader, map(declaration, SYSTEMS))
+    return [reader for reader in readers if reader.is_compared]
 
 
 def expected_files() -> str:
-    """The files that can be compared, for messages."""
-    patterns = {name: comparison.compared.file for name, comparison in _all_comparisons()}
-    files = (f"{name} ({file})" if file else name for name, file in patterns.items())
-    return f"the output of {', '.join(files)}"
+    """Return a description of the files that can be compared, for messages."""
+    return f"the output of {', '.join(reader.system.name for reader in _compared_systems())}"
 
 
-def _best_fit(comparisons: Iterable[Comparison], record: object) -> Comparison | None:
-    """The comparison whose signature a record has; of several that with the most fields."""
-    fields = record.keys() if isinstance(record, Mapping) else set()
-    fitting = [
-        comparison
-        for comparison in comparisons
-        if fields >= set(comparison.compared.signature)
-        and not fields & set(comparison.compared.without)
-    ]
-    return max(fitting, key=lambda fit: len(fit.compared.signature), default=None)
-
-
-def comparison_of_report(report: Mapping[str, Any], path: Path) -> tuple[Comparison, list[Any]]:
-    """How the items of a report's JSON file are compared, and the items.
+def _reader_of(name: str) -> Reader:
+    """Return the reader of a system.
 
     Raises:
-        InputError: it is the report of no system whose items it holds.
+        InputError: its results are not compared.
     """
-    if isinstance(report.get("settings"), dict):
-        holding = [
-            comparison
-            for _, comparison in _all_comparisons()
-            if isinstance(report.get(comparison.compared.list_in), list)
-        ]
-        if holding:
-            items = report[holding[0].compared.list_in]
-            return _best_fit(holding, next(iter(items), {})) or holding[0], items
-    hint = ""
-    if "by_length" in report:
-        hint = "; this is the report of paths, give the file beside it that --output named"
-    elif "command" in report and "flags" in report:
+    if name in SYSTEMS and (reader := Reader(declaration(name))).is_compared:
+        return reader
+    raise InputError(f"results of {name} are not compared; expected {expected_files()}")
+
+
+def _most_alike(readers: Iterable[Reader], record: Mapping[str, Any]) -> Reader | None:
+    """Return the reader most of whose result fields a record has, or None."""
+    likeness = {reader: each for reader in readers if (each := reader.likeness({*record}))}
+    return max(likeness, key=lambda reader: likeness[reader], default=None)
+
+
+def _reader_of_report(
+    report: Mapping[str, Any], named: Reader | None, path: Path
+) -> tuple[Reader, list[Any]]:
+    """Return the reader of a report's JSON file, and its records: the field with the items' name.
+
+    Raises:
+        InputError: the report has no records.
+    """
+    readers = [named] if named else _compared_systems()
+    holding = [reader for reader in readers if isinstance(report.get(reader.system.what), list)]
+    if isinstance(report.get("settings"), dict) and holding:
+        first = first_good(_listed(report[holding[0].system.what])(()))
+        reader = _most_alike(holding, first) or holding[0]
+        return reader, report[reader.system.what]
+    hint, name = "", path.name.replace("_report.json", ".json").removesuffix(".report.json")
+    if "command" in report and "flags" in report:
         hint = "; this is a manifest, give the file without .run.json"
+    elif name != path.name and _is_file(path.with_name(name)):
+        hint = f"; this is a report without records, give {path.with_name(name)}"
     raise InputError(
-        f"{path}: found an object with {_fields(report)}, expected {expected_files()}{hint}"
+        f"{path}: found an object with {_names(report)}, expected {expected_files()}{hint}"
     )
 
 
-def comparison_of_command(command: str, first: object) -> Comparison:
-    """How the records of a command, or of `evaluate`, are compared.
-
-    Args:
-        first: a record of the run that is no failed item.
-
-    Raises:
-        InputError: they are not.
-    """
-    if not (comparisons := comparisons_of(command)):
-        raise InputError(f"results of {command} are not compared; expected {expected_files()}")
-    return _best_fit(comparisons, first) or comparisons[0]
-
-
-def comparison_of_records(command: str | None, first: Mapping[str, Any], path: Path) -> Comparison:
-    """How the records of a file with one per item are compared.
-
-    Args:
-        command: what the manifest says wrote it; None without one.
-        first: a record that is no failed item.
-
-    Raises:
-        InputError: they are records of no system, or of one whose results are not compared.
-    """
-    if command is not None:
-        try:
-            return comparison_of_command(command, first)
-        except InputError as problem:
-            raise InputError(f"{path}: by its manifest, {problem}") from None
-    of_files = (found for _, found in _all_comparisons() if not found.compared.list_in)
-    comparison = _best_fit(of_files, first)
-    if comparison is None:
-        raise InputError(
-            f"{path}: found records with the fields {_fields(first)}, expected {expected_files()}"
-        )
-    return comparison
-
-
-def _fields(record: Mapping[str, Any]) -> str:
-    """Names of a record's first fields, for messages."""
+def _names(record: Mapping[str, Any]) -> str:
+    """Return the names of a record's first fields, for messages."""
     return ", ".join(map(repr, sorted(map(str, record))[:NAMED])) or "nothing"

@@ -32,7 +32,8 @@ not shown may still exist."""
 MATCHED = {
     "text": "Items are matched by id and by their text.",
     "input": "Both runs read the same input file, so items are matched by id.",
-    "id": "Items are matched by id alone: the texts of a run are not known.",
+    "tokens": "Items are matched by id and scored tokens: the texts of a run are not known.",
+    "id": "Items are matched by id alone (`--by-id`), whatever their texts.",
 }
 AUDITED = {
     None: "How many of these lie within the noise floor is not known: the runs were not audited "
@@ -83,7 +84,8 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
             continue
         n_groups = result["n_groups"]
         values = "values" if n_groups is None else f"values in {n_groups} groups"
-        over = f"{values}, p {significant(result['p_holm'], 2)} (Holm)"
+        a, b = (sections.three(result[name]) for name in ("mean_a", "mean_b"))
+        over = f"{values}, A {a}, B {b}, p {significant(result['p_holm'], 2)} (Holm)"
         cards.append(estimate_card(f"{result['title']}: B - A", result["difference"], over))
     return cards
 
@@ -140,59 +142,57 @@ def _points(pairs: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[flo
 
 
 def _flips(record: Mapping[str, Any]) -> Items:
-    """All decisions that differ, the largest margins first."""
+    """Return all decisions that differ, the largest margins first."""
     flips = [
-        (found["title"], flip)
-        for found in record["decisions"]
-        for flip in record["flips"][found["name"]]
+        {"title": each["title"], **flip}
+        for each in record["decisions"]
+        for flip in record["flips"][each["name"]]
     ]
-    is_audited = any(found["audited"] is not None for found in record["decisions"])
-
-    def column(title: str, name: str, hint: str = "") -> Column:
-        return Column(title, "number", [significant(flip[name]) for _, flip in flips], hint)
-
+    is_audited = any(each["audited"] is not None for each in record["decisions"])
     return Items(
         what="flips",
         order="largest margins first",
         n_all=len(flips),
         columns=[
-            Column("Item", "text", [flip["name"] + sections.marked(flip) for _, flip in flips]),
-            Column("Decision", "category", [title for title, _ in flips]),
-            Column("A", "text", [_decided(flip["a"]) for _, flip in flips]),
-            Column("B", "text", [_decided(flip["b"]) for _, flip in flips]),
-            column("Margin in A", "margin_a"),
-            column("Margin in B", "margin_b"),
-            column("Together", "moved", "the sum of both margins"),
+            Column("Item", "text", [flip["name"] + sections.marked(flip) for flip in flips]),
+            Column("Decision", "category", [flip["title"] for flip in flips]),
+            Column("A", "text", [_decided(flip["a"]) for flip in flips]),
+            Column("B", "text", [_decided(flip["b"]) for flip in flips]),
+            _number("Margin in A", flips, "margin_a"),
+            _number("Margin in B", flips, "margin_b"),
+            _number("Together", flips, "moved", "the sum of both margins"),
         ],
-        within_noise=[flip["within_noise"] for _, flip in flips] if is_audited else [],
+        within_noise=[flip["within_noise"] for flip in flips] if is_audited else [],
     )
 
 
+def _number(title: str, rows: Sequence[Mapping[str, Any]], name: str, hint: str = "") -> Column:
+    return Column(title, "number", [significant(row[name]) for row in rows], hint)
+
+
 def _decided(value: Any) -> str:
-    """A decision: right or wrong as yes or no, otherwise what was chosen."""
+    """Return a decision: right or wrong as yes or no, otherwise what was chosen."""
     return sections.yes_no(value) if isinstance(value, bool) else str(value)
 
 
 def _most_changed(record: Mapping[str, Any]) -> Items:
-    """The values of each number that differ most."""
+    """Return the values of each number that differ most."""
     titles = {result["name"]: result["title"] for result in record["results"]}
-    values = [
-        (titles[name], value) for name, found in record["most_changed"].items() for value in found
+    rows = [
+        {"title": titles[name], **row}
+        for name, values in record["most_changed"].items()
+        for row in values
     ]
-
-    def column(title: str, name: str) -> Column:
-        return Column(title, "number", [significant(value[name]) for _, value in values])
-
     return Items(
         what="largest differences",
         order="of each number the largest first",
-        n_all=len(values),
+        n_all=len(rows),
         columns=[
-            Column("Item", "text", [value["name"] for _, value in values]),
-            Column("Number", "category", [title for title, _ in values]),
-            column("A", "a"),
-            column("B", "b"),
-            column("B - A", "difference"),
+            Column("Item", "text", [row["name"] for row in rows]),
+            Column("Number", "category", [row["title"] for row in rows]),
+            _number("A", rows, "a"),
+            _number("B", rows, "b"),
+            _number("B - A", rows, "difference"),
         ],
     )
 
@@ -239,23 +239,22 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
 
 
 def _interval(estimate: Estimate) -> str:
-    if estimate.low is None:
-        return NOTHING
-    return f"{significant(estimate.low)} to {significant(estimate.high)}"
+    low, high = significant(estimate.low), significant(estimate.high)
+    return NOTHING if estimate.low is None else f"{low} to {high}"
 
 
 def _agreements(record: Mapping[str, Any]) -> list[Section]:
-    """How often the runs decide the same; the flips themselves are items."""
+    """Return the shares of equal decisions; the flips themselves are items."""
     lines = [
-        f"- **{text(found['title'])}**: {_agreement(found, len(record['flips'][found['name']]))}"
-        for found in record["decisions"]
+        f"- **{text(each['title'])}**: {_agreement(each, len(record['flips'][each['name']]))}"
+        for each in record["decisions"]
     ]
     return [Section("Agreement", ["\n".join(lines)], True)] if lines else []
 
 
-def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
-    """How often the runs decide the same, and what is known of the noise and margins of flips."""
-    n, share = found["n"], found["agree"]
+def _agreement(decision: Mapping[str, Any], n_flips: int) -> str:
+    """Return sentences on equal decisions, and on the noise and the margins of flips."""
+    n, share = decision["n"], decision["agree"]
     if n < 2:
         sentences = [f"{n} pairs are decided in both runs."]
     else:
@@ -263,30 +262,29 @@ def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
             f"{n_flips} of {n} pairs are decided otherwise. The share with equal decisions is "
             f"{significant(share.mean)} (95% interval {_interval(share)})."
         ]
-        if found["n_left_out"]:
-            sentences.append(f"{found['n_left_out']} others are not decided in both.")
+        if decision["n_left_out"]:
+            sentences.append(f"{decision['n_left_out']} others are not decided in both.")
     if n_flips:
-        if found["audited"] is not None:
+        if decision["audited"] is not None:
             sentences.append(
-                f"{found['n_within']} of the flips lie within the noise floor ({sections.MARK}): "
-                "rounding could turn a decision of that pair."
+                f"{decision['n_within']} of the flips lie within the noise floor "
+                f"({sections.MARK}): rounding could turn a decision of that pair."
             )
-        sentences.append(AUDITED[found["audited"]])
-        if found["statistic"] is not None:
-            sentences.append(f"Margins are differences of: {text(found['statistic'])}.")
+        sentences.append(AUDITED[decision["audited"]])
+        if decision["statistic"] is not None:
+            sentences.append(f"Margins are differences of: {text(decision['statistic'])}.")
     return " ".join(sentences)
 
 
 def _settings_that_differ(differences: Sequence[Mapping[str, Any]]) -> Section:
-    title = "What differs between the runs"
-    if not differences:
-        return Section(title, ["No setting that both runs record."])
-    rows = [[text(str(found[name])) for name in ("setting", "a", "b")] for found in differences]
-    return Section(title, [table(["Setting", "A", "B"], rows, left=3)])
+    rows = [[text(str(row[name])) for name in ("setting", "a", "b")] for row in differences]
+    settings = table(["Setting", "A", "B"], rows, left=3)
+    block = settings if rows else "No setting that both runs record."
+    return Section("What differs between the runs", [block])
 
 
 def _largest_differences(record: Mapping[str, Any]) -> list[Section]:
-    """The values of each number that differ most, beside a table of flips."""
+    """Return the values of each number that differ most, for a report with a table of flips."""
     titles = {result["name"]: result["title"] for result in record["results"]}
     blocks: list[str] = []
     for name, values in record["most_changed"].items():
@@ -301,20 +299,17 @@ def _largest_differences(record: Mapping[str, Any]) -> list[Section]:
     return [Section("Largest differences of numbers", blocks)] if blocks else []
 
 
-def _without_partner(record: Mapping[str, Any]) -> list[Section]:
-    """Names of items without a partner."""
-    what, alone = record["what"], record["without_partner"]
-    found = []
+def _without_partner(record: Mapping[str, Any]) -> Iterator[Section]:
+    """Yield the names of items without a partner."""
     for title, names in (
-        ("A alone has", alone["a"]),
-        ("B alone has", alone["b"]),
+        ("A alone has", record["without_partner"]["a"]),
+        ("B alone has", record["without_partner"]["b"]),
         ("The runs have other texts of", record["other_text"]),
     ):
         if names:
             some = f" (the first {LISTED})" if len(names) > LISTED else ""
             lines = "\n".join(f"- {text(name)}" for name in names[:LISTED])
-            found.append(Section(f"{title} {len(names)} {what}{some}", [lines]))
-    return found
+            yield Section(f"{title} {len(names)} {record['what']}{some}", [lines])
 
 
 def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,30 +1,40 @@
-"""What is compared: units of a run, read from its records by what their system declares."""
+"""Units of a run: the items, or their parts, read from records by the metadata of their fields."""
 
 import dataclasses
 import math
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError, one_line
+from jaxscore.io.items import NAME_FIELDS, Row
 from jaxscore.io.json_input import json_kind
-from jaxscore.shell.fields import Compared, Decision, Metric, metadata_of, per_token_fields
+from jaxscore.shell.fields import Decision, Metric, Paired, metadata_of, per_token_fields
+from jaxscore.shell.items import read_entry
+from jaxscore.shell.system import (
+    System,
+    id_field,
+    item_fields,
+    unit_fields,
+    unit_title,
+    unit_type,
+)
 
 MOST = 2**62  # a count is below it
 # Raised by code that reads a record which is not as its system writes it.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 NAMED = 80  # characters of a unit's name
 EXPECTED = {list: "a list", bool: "true, false or null", str: "a text"}  # types, for messages
+Values = list[tuple[str, Paired]]
 
 
 class Choice(NamedTuple):
     """A decision about one unit.
 
     Attributes:
-        value: what was decided: a text, or whether it is right; None if nothing was.
-        margin: by how much, in the statistic of its `Decision`; None if it is not known or not
-            finite.
-        within: whether it lies within the noise floor of its run; None if that is not known.
+        value: the decision: a text, or True if it is right; None without one.
+        margin: its margin in the statistic of the `Decision`; None if it is unknown or infinite.
+        within: True if the margin is within the run's noise floor; None if that is unknown.
     """
 
     value: str | bool | None
@@ -32,29 +42,39 @@ class Choice(NamedTuple):
     within: bool | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """One item of a run, or one part of it that is compared by itself.
+class Asked(NamedTuple):
+    """The request of an item, from the input of its run.
 
     Attributes:
-        id: by which it is matched; None if its text is all that identifies it.
-        name: as displayed.
-        text: the request, as one value whose `repr` says all of it; None if the file does not
-            hold it.
-        answer: what was judged, likewise, if that may differ between two runs on one text.
-        group: place of the item in its run that it is a part of; None if it is a whole one.
-        n_tokens: how many were scored, if the file says so.
-        error: why it has no numbers.
-        unread: its record is not as its system writes it, which is the error.
-        numbers: name -> one number, or one per part of the item; None, or a number that is not
-            finite, is left out.
+        id: None if the item has none, so that its text alone identifies it.
+        text: see `Unit`.
+    """
+
+    id: str | int | None
+    text: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """An item of a run, or a part of it that is compared by itself.
+
+    Attributes:
+        id: None if the text alone identifies the unit.
+        name: for people.
+        text: what was asked, as a value whose `repr` is unique; None if it is unknown.
+        others: fields that the record repeats from the input and that may differ, likewise.
+        group: place of the item that the unit is a part of; None for an item.
+        n_tokens: number of scored tokens, if the record has it.
+        error: why the unit has no numbers.
+        unread: True if the record is not as its system writes it, which is the error.
+        numbers: name -> one number, or one for each part of the item.
         choices: name -> decision.
     """
 
     id: str | int | None
     name: str
     text: object = None
-    answer: object = None
+    others: object = None
     group: int | None = None
     n_tokens: int | None = None
     error: str | None = None
@@ -63,152 +83,199 @@ class Unit:
     choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
 
-class Comparison:
-    """How records of one kind are compared.
+class Reader:
+    """Reads the units of a system's records.
 
     Attributes:
-        compared: what the system declares of them.
-        name: of the runs, as displayed and in the report.
-        what: the units, in the plural.
-        version: of the records.
+        system: the system that wrote the records.
+        title: the units, in the plural.
         metrics, decisions: name -> (field, metadata), in the order of the report.
+        others: input fields of the records that do not identify a unit.
+        has_texts: True if records say what was asked; otherwise the input does.
+        is_compared: True if records have a number or a decision.
     """
 
-    def __init__(self, system: Any, compared: Compared) -> None:
-        """Args:
-        system: what declares it; only `name`, `what`, `version` and `record` are read.
-        """
-        self.compared = compared
-        self.name = compared.name_of_runs or system.name
-        self.what = compared.what or system.what
-        self.version = system.version
-        record = compared.record or system.record
-        unit = _part_type(record, compared.parts) if compared.parts else record
-        metrics = _by_name(metadata_of(unit, Metric))
-        first = [name for name in compared.order if name in metrics]
-        self.metrics = {name: metrics[name] for name in (*first, *metrics)}
-        decisions = _by_name(metadata_of(unit, Decision))
+    def __init__(self, system: System) -> None:
+        """Collect the metadata of all fields."""
+        record, unit = system.record, unit_type(system)
+        self.system, self.title = system, unit_title(system)
+        metrics = {each.name or field: (field, each) for field, each in unit_fields(system, Metric)}
+        self.metrics = dict(sorted(metrics.items(), key=lambda pair: not pair[1][1].is_main))
+        decisions = {
+            each.name or field: (field, each) for field, each in unit_fields(system, Decision)
+        }
         self.decisions = dict(sorted(decisions.items(), key=lambda pair: not pair[1][1].is_right))
-        self._record_types = _compared_types(record, compared.parts)
-        self._unit_types = _compared_types(unit, compared.parts)
+        self.is_compared = bool(self.metrics or self.decisions)
+        per_token = per_token_fields(record)
+        paired = metadata_of(record, Paired)
+        if system.parts:
+            self._part_id = unit_fields(system, Paired)[0][0]
+            paired += unit_fields(system, Paired)
+        self._texts = [pair for pair in paired if pair[0] not in per_token]
+        self._tokens = [pair for pair in paired if pair[0] in per_token]
+        self._item_texts = metadata_of(system.item, Paired)
+        self.has_texts = bool(self._texts)
+        declared = {*record.__annotations__, *item_fields(system)}
+        names = [name for name in ("id", "q_id") if name in declared]
+        self.ids = list(NAME_FIELDS) if typing.is_typeddict(system.item) else names
+        described = {field for field, _ in (*paired, *metrics.values(), *decisions.values())}
+        repeated = {*item_fields(system)} & {*record.__annotations__}
+        self.others = sorted(repeated - described - {*self.ids})
+        counts = (name for name in ("n_scored", "n_tokens") if name in unit.__annotations__)
+        self._count = next(counts, "")
+        self._types = [
+            {name: hint for name, hint in typing.get_type_hints(declared_type).items()
+             if name not in per_token and name != system.parts}
+            for declared_type in (record, unit)
+        ]  # fmt: skip
 
-    def title(self, metric: str) -> str:
-        """A metric's title; a computed one has its name as title."""
+    def lists(self, *, by_tokens: bool) -> frozenset[str]:
+        """Return the fields with lists that `units` needs; tables read those alone."""
+        hints = typing.get_type_hints(self.system.record)
+        lists = {name for name, hint in hints.items() if typing.get_origin(hint) is list}
+        tokens = {name for name, _ in self._tokens} if by_tokens else set()
+        return frozenset(lists - per_token_fields(self.system.record) | tokens)
+
+    def title_of(self, metric: str) -> str:
+        """Return a metric's title; one of a mapping has its name as title."""
         return self.metrics[metric][1].title if metric in self.metrics else metric
 
-    def read(self, record: Any, place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
-        """The units of a record.
+    def likeness(self, fields: set[str]) -> tuple[int, int, int] | None:
+        """Rank the system by the fields of a record: None if it cannot have written that."""
+        numbers = {field for field, _ in (*self.metrics.values(), *self.decisions.values())}
+        numbers = {self.system.parts} if self.system.parts else numbers
+        if not fields & numbers or (len(self.ids) == 1 and self.ids[0] not in fields):
+            return None
+        declared = {*self.system.record.__annotations__}
+        results = fields & declared - {*item_fields(self.system)}
+        return len(results), len(fields & numbers), -len(declared)
+
+    def asked(self, rows: Iterable[Row]) -> Iterator[Asked] | None:
+        """Yield the request of each row of the input; None if the item type declares no texts."""
+        return map(self._asked, rows) if self._item_texts else None
+
+    def _asked(self, row: Row) -> Asked:
+        entry = read_entry(self.system, row.item, row.number, row.where, ())
+        if entry.error is not None:
+            return Asked(None, None)
+        fields = entry.item if isinstance(entry.item, dict) else vars(entry.item)
+        return Asked(self._id(row.item), _values(self._item_texts, fields))
+
+    def units(
+        self,
+        records: Iterable[tuple[str, Any]],
+        asked: Iterator[Asked] | None = None,
+        *,
+        by_tokens: bool = False,
+    ) -> Iterator[Unit]:
+        """Yield the units of a run; a record that is not as its system writes it has `error`.
 
         Args:
-            place: of the record in its run, from 0.
-            facts: of the run.
-
-        Raises:
-            InputError: the record is not as the system writes it.
+            records: (place for messages, record).
+            asked: the requests of all items, if the records do not have them.
+            by_tokens: take the scored tokens as the text.
         """
+        texts = self._tokens if by_tokens else self._texts
+        for place, (where, record) in enumerate(records):
+            request = None if asked is None else next(asked, Asked(None, None))
+            try:
+                for unit in self._read(record, place, texts):
+                    if request is not None and unit.error is None:
+                        unit = dataclasses.replace(unit, id=request.id, text=request.text)
+                    yield unit
+            except InputError as problem:
+                fields = record if isinstance(record, dict) else {}
+                id, error = self._id(fields), fields.get("error")
+                yield Unit(
+                    id=where if id is None else id,
+                    name=shown(where if id is None else id),
+                    error=f"{where}: {problem}" if error is None else str(error),
+                    unread=error is None,  # an item that could not be used has no other fields
+                )
+
+    def _read(self, record: Any, place: int, texts: Values) -> Iterator[Unit]:
         if not isinstance(record, dict):
-            raise InputError("found no object")
-        outer = {name: facts.get(name) for name in self.compared.settings}
-        outer |= {**record, **_checked_fields(self._record_types, record)}
-        id, parts = self._id(outer, place), self.compared.parts
+            raise InputError("expected an object")
+        record_types, unit_types = self._types
+        outer, parts = {**record, **_checked_fields(record_types, record)}, self.system.parts
+        id = self._id(outer)
+        if id is None and len(self.ids) == 1:
+            raise InputError(
+                f'field "{self.ids[0]}" is {json_kind(record.get(self.ids[0]))}, expected a text '
+                "or a whole number"
+            )
+        if id is None and self.ids:
+            id = f"item {place + 1}"
         if not parts:
-            yield self._unit(outer, id, place)
+            yield self._unit(outer, id, texts, None)
             return
         for part in _checked(list[Any], record.get(parts), parts):
             if not isinstance(part, dict):
-                raise InputError(f'field "{parts}" has an entry that is no object')
-            inner = {**outer, **part, **_checked_fields(self._unit_types, part)}
-            named = inner.get(self.compared.part_name)
-            joined = " -> ".join(map(str, named)) if isinstance(named, list) else named
-            yield self._unit(inner, f"{id}: {joined}", place)
+                raise InputError(f'field "{parts}" has an entry that is not an object')
+            inner = {**outer, **part, **_checked_fields(unit_types, part)}
+            ending = inner.get(self._part_id)
+            ending = " -> ".join(map(str, ending)) if isinstance(ending, list) else ending
+            yield self._unit(inner, f"{id}: {ending}", texts, place)
 
-    def _id(self, record: Mapping[str, Any], place: int) -> str | int | None:
-        names = self.compared.id
-        for name in names:
-            if isinstance(value := record.get(name), str | int) and not isinstance(value, bool):
-                return value
-        if len(names) == 1:
-            raise InputError(
-                f'field "{names[0]}" is {json_kind(record.get(names[0]))}, expected a text or a '
-                "whole number"
-            )
-        return f"item {place + 1}" if names else None
+    def _id(self, fields: Mapping[str, Any]) -> str | int | None:
+        ids = (fields.get(name) for name in self.ids)
+        return next((id for id in ids if type(id) in (str, int)), None)
 
-    def _unit(self, record: dict[str, Any], id: str | int | None, place: int) -> Unit:
-        compared = self.compared
-        error = record.get("error")
+    def _name(self, record: Mapping[str, Any], id: str | int | None) -> str:
+        """Return the id; numbered records are named by their text too."""
+        field = id_field(self.system) or "id"
+        name = f"{field} {record.get(field)}" if id is None else str(id)
+        values = (record.get(text) for text, _ in self._texts if field != "id")
+        text = next((value for value in values if value and isinstance(value, str)), "")
+        return shown(f"{name}: {text}" if text else name)
+
+    def _unit(
+        self, record: dict[str, Any], id: str | int | None, texts: Values, group: int | None
+    ) -> Unit:
+        name = self._name(record, id)
+        if record.get("error") is not None:
+            return Unit(id=id, name=name, group=group, error=str(record["error"]))
+        numbers: dict[str, Any] = {}
         try:
-            if error is None and compared.error is not None:
-                error = compared.error(record)
-            unit = Unit(
-                id=id,
-                name=shown(id if compared.name is None else compared.name(record, place)),
-                text=self._text(record, has_failed=error is not None),
-                answer=None if compared.answer is None else record.get(compared.answer),
-                group=place if compared.parts else None,
-                error=None if error is None else str(error),
-            )
-            if error is not None:
-                return unit
-            numbers = {
-                name: metric.value(record) if metric.value else record[field]
-                for name, (field, metric) in self.metrics.items()
-                if record.get(field) is not None
-            }
-            if compared.numbers is not None:
-                numbers |= compared.numbers(record)
+            text = _values(texts, record)
+            for metric_name, (field, metric) in self.metrics.items():
+                if record.get(field) is not None:
+                    value = metric.value(record) if metric.value else record[field]
+                    numbers |= value if isinstance(value, Mapping) else {metric_name: value}
             choices = {
-                name: _choice(field, decision, record)
-                for name, (field, decision) in self.decisions.items()
+                decision_name: _choice(field, decision, record)
+                for decision_name, (field, decision) in self.decisions.items()
                 if record.get(field) is not None
             }
         except UNREADABLE as problem:  # lists of unequal lengths, a missing field
-            raise InputError(f"the record is not as {self.name} writes it ({problem})") from None
-        n_tokens = record.get(compared.n_tokens)
-        return dataclasses.replace(
-            unit,
+            raise InputError(
+                f"the record is not as {self.system.name} writes it ({problem})"
+            ) from None
+        n_tokens = record.get(self._count)
+        return Unit(
+            id=id,
+            name=name,
+            text=text,
+            others=[record.get(other) for other in self.others] or None,
+            group=group,
             n_tokens=sum(n_tokens) if isinstance(n_tokens, list) else n_tokens,
             numbers={name: value for name, value in numbers.items() if value is not None},
-            choices={name: one for name, one in choices.items() if one.value is not None},
+            choices={name: choice for name, choice in choices.items() if choice.value is not None},
         )
-
-    def _text(self, record: Mapping[str, Any], *, has_failed: bool) -> object:
-        """The request, or None if it is not known; a failed item may lack its fields."""
-        text = self.compared.text
-        if callable(text):
-            try:
-                return text(record)
-            except UNREADABLE:
-                if has_failed:
-                    return None
-                raise
-        n_known = sum(record.get(name) is not None for name in text)
-        if not n_known or (has_failed and n_known < len(text)):
-            return None
-        return tuple(record.get(name) for name in text)
 
 
 def shown(text: object) -> str:
-    """A unit's name, on one line and of bounded length."""
+    """Return a unit's name on one line, of bounded length."""
     return one_line(" ".join(str(text).split())[:NAMED])
 
 
-def _by_name(found: list[tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
-    return {metadata.name or field: (field, metadata) for field, metadata in found}
-
-
-def _part_type(record: type, field: str) -> type:
-    """The type of the entries of a list of objects."""
-    [entry] = typing.get_args(typing.get_type_hints(record)[field])
-    return typing.cast(type, entry)
-
-
-def _compared_types(record: type, without: str) -> dict[str, Any]:
-    """Types of the fields of a record but for large ones, which are not compared."""
-    omitted = {*per_token_fields(record), without}
-    return {
-        name: hint for name, hint in typing.get_type_hints(record).items() if name not in omitted
-    }
+def _values(paired: Values, fields: Mapping[str, Any]) -> object:
+    """Return all values of `Paired` fields; None if none is known."""
+    values = [
+        None if fields.get(name) is None else each.value(fields) if each.value else fields[name]
+        for name, each in paired
+    ]
+    return None if all(value is None for value in values) else values
 
 
 def _choice(field: str, decision: Decision, record: Mapping[str, Any]) -> Choice:
@@ -222,7 +289,7 @@ def _choice(field: str, decision: Decision, record: Mapping[str, Any]) -> Choice
 
 
 def _checked_fields(types: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """The declared fields of a record; null in a table means that the record lacks the field."""
+    """Return the declared fields of a record; null in a table means that a field is missing."""
     return {
         name: _checked(hint, record[name], name)
         for name, hint in types.items()
@@ -231,7 +298,7 @@ def _checked_fields(types: Mapping[str, Any], record: Mapping[str, Any]) -> dict
 
 
 def _checked(hint: Any, value: Any, name: str) -> Any:
-    """A value of a record's declared type, with infinities as numbers.
+    """Return a value of a record's declared type, with infinities as numbers.
 
     Raises:
         InputError: it is of another type, as in an edited file.
@@ -242,18 +309,18 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
         return None
     if len(parts) == 1 and len(arguments) == 2:  # X | None
         return _checked(parts[0], value, name)
-    kind = typing.get_origin(hint) or hint
-    if kind in (float, int):
-        return _checked_number(kind, value, name)
-    if kind in EXPECTED and not isinstance(value, kind):
-        raise InputError(f'field "{name}" is {json_kind(value)}, expected {EXPECTED[kind]}')
-    return [_checked(parts[0], entry, name) for entry in value] if kind is list else value
+    expected = typing.get_origin(hint) or hint
+    if expected in (float, int):
+        return _checked_number(expected, value, name)
+    if expected in EXPECTED and not isinstance(value, expected):
+        raise InputError(f'field "{name}" is {json_kind(value)}, expected {EXPECTED[expected]}')
+    return [_checked(parts[0], entry, name) for entry in value] if expected is list else value
 
 
-def _checked_number(kind: type, value: Any, name: str) -> float:
+def _checked_number(expected: type, value: Any, name: str) -> float:
     if value is None:
         raise InputError(f'field "{name}" is null or has entries that are null')
-    if kind is float and value in ("Infinity", "-Infinity"):
+    if expected is float and value in ("Infinity", "-Infinity"):
         return float(value.replace("Infinity", "inf"))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f'field "{name}" is {json_kind(value)}, expected a number or null')
@@ -261,6 +328,6 @@ def _checked_number(kind: type, value: Any, name: str) -> float:
         number = float(value)
     except OverflowError:
         raise InputError(f'field "{name}" is a number beyond 1e308') from None
-    if kind is int and not abs(number) < MOST:
+    if expected is int and not abs(number) < MOST:
         raise InputError(f'field "{name}" is {number:g}, expected a whole number')
-    return int(number) if kind is int else number
+    return int(number) if expected is int else number

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import PerToken
+from jaxscore.shell.fields import PerToken, Result
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings, TextSettings
 from jaxscore.shell.system import PAGE, Summary, System, failed
@@ -41,7 +41,7 @@ class Record(TypedDict, total=False):
     entropy: PerToken[np.float32]
     reference_entropy: PerToken[np.float32]
     same_argmax: PerToken[bool]
-    mean_kl: float
+    mean_kl: Annotated[float, Result("mean KL divergence")]
     mean_reverse_kl: float
     mean_js: float
     mean_cross_entropy: float
@@ -134,8 +134,7 @@ class Divergence(System):
 
     name, what = "divergence", "texts"
     item, settings, record = Item, Settings, Record
-    result, result_title = "mean_kl", "mean KL divergence"
-    rows_of, check = Score.rows_of, Score.check
+    read, check = Score.read, Score.check
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A pair of local models."""

@@ -20,14 +20,14 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.errors import InputError, one_line
 from jaxscore.io.json_input import read_lines
+from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import Document
 from jaxscore.report.html.strips import NUMBERS
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import file_flag, flag
 from jaxscore.shell.items import SHOWN, Items
-from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
-from jaxscore.shell.records import View
+from jaxscore.shell.prompts import AnswerSettings, Example, ExampleItem, Prompting
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import PAGE, Layout, Summary, System
@@ -48,7 +48,7 @@ COLUMNS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Item:
+class Item(ExampleItem):
     """A question with its paths, each a list of entities and relations."""
 
     question: str
@@ -61,6 +61,11 @@ class Item:
                 raise InputError(
                     f'field "paths", entry {k}: expected a list of strings, found {str(path)[:60]}'
                 )
+
+    def check_example(self) -> None:
+        """Check that there is a path to show, the first one that is not empty."""
+        if not any(self.paths):
+            raise InputError("no path that is not empty, whose last entity is the answer")
 
 
 def read_system_prompts(path: Path) -> list[str]:
@@ -151,13 +156,13 @@ def _log_gain(record: Mapping[str, Any]) -> float:
 class PathRecord(TypedDict, total=False):
     """One path of an item; `error` and nulls if it could not be scored."""
 
-    path: list[str]
+    path: Annotated[list[str], PAIRED]
     answer: str
     baseline_prob: Annotated[float | None, Metric("probability without the path")]
     retrieved_prob: Annotated[float | None, Metric("probability with the path")]
     absolute_improvement: Annotated[
         float | None,
-        Metric("absolute improvement of the probability"),
+        Metric("absolute improvement of the probability", is_main=True),
         Decision(
             "the path raises the probability",
             is_right=True,
@@ -168,8 +173,9 @@ class PathRecord(TypedDict, total=False):
             within="within_noise",
             spread="mean_logprob",
         ),
+        Result("mean improvement"),
     ]
-    relative_improvement: Annotated[float | None, Metric("relative improvement")]
+    relative_improvement: Annotated[float | None, Metric("relative improvement", is_main=True)]
     prompt_results: list[dict[str, Any]]
     within_noise: bool
     error: str
@@ -179,7 +185,7 @@ class Record(TypedDict):
     """One entry of the output, for an item."""
 
     id: str | int
-    question: str
+    question: Annotated[str, PAIRED]
     path_evaluations: list[PathRecord]
 
 
@@ -222,26 +228,8 @@ class Paths(System):
 
     name = "paths"
     item, settings, record = Item, Settings, Record
-    parts, result, result_title = "path_evaluations", "absolute_improvement", "mean improvement"
+    parts = "path_evaluations"
     layout = Layout(is_ascii=False, repeats=False)
-    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"limit": ("--max-samples",)}
-    compared = (
-        Compared(
-            signature=("path_evaluations",),
-            text=("question", "path"),
-            parts="path_evaluations",
-            part_name="path",
-            what="paths",
-            order=("absolute_improvement", "relative_improvement"),
-            fixed=("boundary", "answer_separator"),
-        ),
-    )
-
-    def example(self, item: Item, where: str) -> Item:
-        """Check an example: prompts show its first path that is not empty."""
-        if not any(item.paths):
-            raise InputError(f"{where}: no path that is not empty, whose last entity is the answer")
-        return item
 
     def check(self, items: Items, settings: Settings) -> None:
         """Refuse an unusable item, and items without a path."""
@@ -336,8 +324,8 @@ class Paths(System):
             return strips_of(run.records.extra(k)["answers"][j])
 
         every = range(len(order))
-        strips = View(every, strips_at) if run.records.has_extras else ()
-        return report(run.source(paths=View(every, path_at), strips=strips))
+        strips = Lazy(every, strips_at) if run.records.has_extras else ()
+        return report(run.source(paths=Lazy(every, path_at), strips=strips))
 
 
 SYSTEM = Paths()

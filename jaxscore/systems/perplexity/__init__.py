@@ -1,7 +1,7 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -16,7 +16,7 @@ from jaxscore.io.streams import form_of
 from jaxscore.io.tables import is_dataset
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Metric
+from jaxscore.shell.fields import PAIRED, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
@@ -91,7 +91,7 @@ class Record(TypedDict, total=False):
 
     id: str | int
     begin: str
-    text_sha256: str
+    text_sha256: Annotated[str, PAIRED]
     n_tokens: int
     n_scored: int
     n_bytes: int
@@ -102,8 +102,8 @@ class Record(TypedDict, total=False):
         float, Metric("mean log-probability, nats per token, mean over documents")
     ]
     perplexity: float
-    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents")]
-    bits_per_word: Annotated[float, Metric("bits per word, mean over documents")]
+    bits_per_byte: Annotated[float, Metric("bits per byte, mean over documents", is_main=True)]
+    bits_per_word: Annotated[float, Metric("bits per word, mean over documents", is_main=True)]
 
 
 def _windows(settings: Settings, model: Capabilities) -> dict[str, int]:
@@ -245,27 +245,27 @@ class Perplexity(System):
 
     name, what = "perplexity", "documents"
     item, settings, record = Item, Settings, Record
-    compared = (
-        Compared(
-            text=("text_sha256",),
-            signature=("bits_per_byte", "sum_logprob", "n_scored"),
-            order=("bits_per_byte", "bits_per_word", "mean_logprob"),
-            fixed=(),
-        ),
-    )
 
     def needs(self, settings: Settings | None) -> tuple[str, ...]:
         """A local model, whose windows of tokens are scored."""
         return ("is_local",)
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """Rows of a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
+        """Read a table, a `.txt` file as one row, or each `.txt` file of a folder as one.
+
+        Objects from Python may be the texts alone.
 
         Raises:
             InputError: the files cannot be read, or hold nothing.
         """
+        if not isinstance(source, Path):
+            for row in super().read(source):
+                is_object = isinstance(row.item, Mapping)
+                yield row if is_object else row._replace(item={"text": row.item})
+            return
+        path = source
         is_folder = path.is_dir() and not is_dataset(path)
         if not is_folder and form_of(path) != ".txt":
             try:
@@ -286,15 +286,6 @@ class Perplexity(System):
         for number, file in enumerate(files, start=1):
             check_regular(file)
             yield Row(number, str(file), {"id": file.name, "text": read_text(file)})
-
-    def takes_folder(self, path: Path) -> bool:
-        """Return True: a folder has texts, or a data set."""
-        return True
-
-    def rows_of(self, objects: Iterable[Any]) -> Iterator[Row]:
-        """Documents as objects, or their texts alone."""
-        for row in super().rows_of(objects):
-            yield row if isinstance(row.item, Mapping) else row._replace(item={"text": row.item})
 
     def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Score every token of each document once, in windows.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import numbers_of
+from jaxscore.io.json_output import Lazy
 from jaxscore.report.document import Card, Chart, Column, Document, Items, Source, n_listed
 from jaxscore.report.html.histogram import (
     Labels,
@@ -22,7 +23,6 @@ from jaxscore.report.sections import (
     with_failures,
     worst_first,
 )
-from jaxscore.shell.records import View
 
 UNITS = {
     "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),
@@ -43,7 +43,7 @@ def report(source: Source) -> Document:
         title=f"Perplexity: {model_of(record)}",
         verdict=verdict(source),
         cards=_cards(record["summary"]),
-        charts=_charts(View(places.tolist(), documents.element)),
+        charts=_charts(Lazy(places.tolist(), documents.element)),
         items=with_failures(items, record["failures"]),
         sections=closing(record, "documents"),
         about=_explanation(record),

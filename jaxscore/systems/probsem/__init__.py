@@ -17,20 +17,14 @@ from jaxscore.analysis.forecasts import softmax
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, Row
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import PAIRED, Decision, Metric, Result
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Items
 from jaxscore.shell.prompts import AnswerSettings, Example, Prompting
 from jaxscore.shell.report import Report
 from jaxscore.shell.system import PAGE, SHOWN, Layout, Rewritten, Summary, System, failed
 from jaxscore.systems.probsem.report import DISABLED, report
-from jaxscore.systems.probsem.suite import (
-    NO_ANSWER,
-    Context,
-    prompt_files,
-    read_suite,
-    read_suite_file,
-)
+from jaxscore.systems.probsem.suite import NO_ANSWER, Context, read_suite, read_suite_file
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, Strip
@@ -54,6 +48,7 @@ class Settings(AnswerSettings):
 
     boundaries = BOUNDARIES
     advice = ADVICE
+    fixed = (*AnswerSettings.fixed, "normalize", "temperature")
     normalize: bool = flag(
         False,
         "--norm",
@@ -139,12 +134,13 @@ class Record(TypedDict, total=False):
     """The result of a context; `error` in place of the numbers if a query could not be scored."""
 
     context: int | str
-    text: str
-    context_text: str
+    context_text: Annotated[str, PAIRED]
+    text: Annotated[str, PAIRED]
     # Not of `passed`, which is null where no query is expected: there the mark says whether
     # rounding could change which query is the best.
     expected: Annotated[
         int,
+        PAIRED,
         Decision(
             "the expected query has the highest score",
             name="passed",
@@ -156,7 +152,7 @@ class Record(TypedDict, total=False):
             spread=_spread,
         ),
     ]
-    queries: list[str]
+    queries: Annotated[list[str], PAIRED]
     logp: Annotated[
         list[float],
         Metric(
@@ -171,6 +167,7 @@ class Record(TypedDict, total=False):
             "probability of the expected query among the queries",
             "expected_score",
             _of_expected("scores"),
+            is_main=True,
         ),
         Decision(
             "query with the highest score",
@@ -184,7 +181,7 @@ class Record(TypedDict, total=False):
         ),
     ]
     n_tokens: list[int]
-    passed: bool | None
+    passed: Annotated[bool | None, Result("accuracy")]
     within_noise: bool
 
 
@@ -353,45 +350,14 @@ class ProbSem(System):
     name = "probsem"
     what = "contexts"
     item, settings, record = Context, Settings, Record
-    id_field = "context"
-    result, result_title = "passed", "accuracy"
     layout = Layout(is_ascii=False, repeats=False)
-    compared = (
-        Compared(
-            signature=("queries",),
-            list_in="contexts",
-            file="…_results.json",
-            id=(),
-            name=lambda record, _: (
-                f"context {record.get('context')}: "
-                f"{record.get('context_text', record.get('text', ''))}"
-            ),
-            text=lambda record: (record["text"], record["queries"], _expected(record)),
-            n_tokens="n_tokens",
-            order=("expected_score",),
-            fixed=("boundary", "answer_separator", "normalize", "temperature"),
-        ),
-    )
 
     def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The contexts of a suite's file, with its prompt."""
-        return read_suite_file(path).rows()
-
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """The contexts of a suite."""
-        return read_suite(objects).rows()
-
-    def companions(self, name: str) -> Sequence[str]:
-        """Names that the prompt's file of a suite may have."""
-        return prompt_files(name)
-
-    def example(self, item: Context, where: str) -> Context:
-        """Return a context with the query that is expected."""
-        if item.expected == NO_ANSWER:
-            raise InputError(f"{where}: expected is {NO_ANSWER}, so no query can be shown as right")
-        return item
+        """Read the contexts of a suite, or of its file with its prompt."""
+        is_file = isinstance(source, Path)
+        return (read_suite_file(source) if is_file else read_suite(source)).rows()
 
     def check(self, items: Items, settings: Settings) -> None:
         """See `System.check`.

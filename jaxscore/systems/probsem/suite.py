@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError, near
-from jaxscore.io.items import Row
+from jaxscore.io.items import Row, check_not_folder
 from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text
 from jaxscore.io.streams import compression_of
 from jaxscore.shell.items import item_of
+from jaxscore.shell.prompts import ExampleItem
 from jaxscore.shell.system import SHOWN
 
 NO_ANSWER = -1  # as `expected`: no query is known to be right; outside the accuracy
@@ -18,7 +19,7 @@ SHOWN_NAMES = 20  # of prompts or tests that exist, in a message
 
 
 @dataclasses.dataclass(frozen=True)
-class Context:
+class Context(ExampleItem):
     """One sample of a suite, with what the suite shows and asks; or a few-shot example.
 
     Attributes:
@@ -51,6 +52,11 @@ class Context:
                 f"expected is {self.expected}, and the queries are 0 to {n_queries - 1}; give the "
                 f"index of one, or {NO_ANSWER} to leave the context out of the accuracy"
             )
+
+    def check_example(self) -> None:
+        """Check that a query is expected, which can be shown."""
+        if self.expected == NO_ANSWER:
+            raise InputError(f"expected is {NO_ANSWER}, so no query can be shown as right")
 
     def shown(self, text: str, lines: Sequence[str] = ()) -> str:
         """Text between prompt and query, without empty parts.
@@ -155,6 +161,7 @@ def read_suite_file(path: Path) -> Suite:
     Raises:
         InputError: it holds no suite, or there is no prompt: neither as its field nor as a file.
     """
+    check_not_folder(path)
     value = read_json(path, EXPECTED)
     check_unicode(value, str(path))
     if isinstance(value, dict) and value.get("prompt") is None:

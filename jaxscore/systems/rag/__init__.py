@@ -13,13 +13,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError, is_valid_unicode
-from jaxscore.io.items import Row
+from jaxscore.io.items import NOTHING, Row
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import where
+from jaxscore.shell.fields import PAIRED
 from jaxscore.shell.items import Entry, Items, read_entry
 from jaxscore.shell.system import Record, Summary, System
 
@@ -126,8 +127,8 @@ class RecordBase(TypedDict, total=False):
 
     index: int
     q_id: str | int
-    question: str
-    label: list[str]
+    question: Annotated[str, PAIRED]
+    label: Annotated[list[str], PAIRED]
     response: str
 
 
@@ -135,13 +136,14 @@ class RecordSystem(System):
     """A system whose items are the records of a benchmark."""
 
     what = "records"
-    id_field = "index"
     item: ClassVar[type] = Item
     record: ClassVar[type] = RecordBase
 
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """See `System.rows_of`; objects are rows, or `Records`."""
-        records = read(objects)
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """See `System.read`; objects are rows, or `Records`."""
+        records = read(source)
         prefix = records.where and f"{records.where}: "
         for index, row in enumerate(records.rows):
             name = row_name(index, row.get("q_id") if isinstance(row, dict) else None)
@@ -154,9 +156,7 @@ class RecordSystem(System):
 
     def entries(self, objects: Any) -> list[Entry]:
         """The rows as entries, the unusable ones included."""
-        return [
-            read_entry(self, row.item, row.number, row.where, ()) for row in self.rows_of(objects)
-        ]
+        return [read_entry(self, row.item, row.number, row.where, ()) for row in self.read(objects)]
 
 
 RESPONSES = RecordSystem()
@@ -177,12 +177,6 @@ def failed(records: Iterable[Record]) -> list[tuple[str, str]]:
         for record in records
         if "error" in record
     ]
-
-
-def record_name(record: Mapping[str, Any], place: int) -> str:
-    """What `compare` calls a record: its q_id, and its question if it has one."""
-    question = record.get("question")
-    return f"{record['q_id']}: {question}" if question else str(record["q_id"])
 
 
 SHARES = ("outside", "agree", "first")  # of a summary, beside its counts

@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
+from jaxscore.lm import Capabilities
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import IntervalSettings
 from jaxscore.shell.system import Summary
@@ -78,7 +79,10 @@ class Match:
 
 
 class Bem:
-    """The classifier with its tokenizer."""
+    """The classifier with its tokenizer. It has no method of an `LM` but `describe`."""
+
+    capabilities = Capabilities()
+    remarks: Sequence[str] = ()
 
     def __init__(
         self,
@@ -201,15 +205,16 @@ class BemSystem(JudgeSystem):
 
     name = "bem"
     settings = Settings
-    source = Bem
 
-    def needs(self, settings: Settings) -> tuple[str, ...]:
-        """None: the classifier is no language model."""
-        return ()
+    def needs(self, settings: Settings) -> tuple[str | type, ...]:
+        """Return the classifier's type: it is not a language model."""
+        return (Bem,)
 
-    def score(self, lm: Bem, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
+    def score(self, lm: Any, items: Sequence[Item], settings: Settings) -> Iterator[dict[str, Any]]:
         """Compare each response with its references."""
-        for item, match in zip(items, lm.match([*items]), strict=True):
+        with lm.timed():
+            matches = lm.match([*items])
+        for item, match in zip(items, matches, strict=True):
             if isinstance(match, TextError):
                 yield {**item.repeated(), "error": str(match)}
                 continue

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
-from jaxscore.io.run_files import file_digest
+from jaxscore.io.manifest import file_digest
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Decision, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
@@ -25,7 +25,6 @@ from jaxscore.systems.rag import (
     evaluator_file,
     pairwise,
     pointwise,
-    record_name,
 )
 from jaxscore.systems.rag.evaluator_file import Evaluator, Question
 from jaxscore.systems.rag.report import report
@@ -50,6 +49,7 @@ class Settings(IntervalSettings):
         metric: what the score is called.
     """
 
+    fixed = ("read_as", "label_score")
     evaluator: Evaluator | Path | str = flag(
         "default_qa",
         name="llm-prompt",
@@ -199,25 +199,10 @@ class Record(RecordBase, total=False):
     within_noise: bool
 
 
-COMPARED = Compared(
-    text=("question", "label"),
-    signature=("q_id",),
-    id=("q_id",),
-    name=record_name,
-    answer="response",
-    error=lambda record: None if record.get("known") is not None else "the judge did not answer",
-    fixed=("read_as", "label_score"),
-    name_of_runs="judge",
-    list_in="records",
-    file="eval_…_judge_….json",
-)
-
-
 class JudgeSystem(RecordSystem):
     """A system that gives a score to each response."""
 
     item, record = AskedItem, Record
-    compared = (COMPARED,)
 
     def listed(self, run: Report) -> dict[str, Any]:
         """What the report's JSON file has beside its numbers, since it is the output.

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis import lexical
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import where
-from jaxscore.shell.fields import Compared, Decision
+from jaxscore.shell.fields import PAIRED, Decision, Metric
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings as BaseSettings
 from jaxscore.shell.system import Summary
-from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of, record_name
+from jaxscore.systems.rag import FIELDS, Item, RecordSystem, failed, mean_of
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
 
 METRICS = (
@@ -73,9 +73,9 @@ Record = TypedDict(
     "Record",
     {
         "index": int,
-        "q_id": str | int,
-        "question": str,
-        "label": list[str],
+        "q_id": Annotated[str | int, Metric("number of a column", value=stored_numbers)],
+        "question": Annotated[str, PAIRED],
+        "label": Annotated[list[str], PAIRED],
         "response": str,
         "M": Annotated[float, Decision("match", is_right=True, value=_hit("M"))],
         "EM": Annotated[float, Decision("exact match", is_right=True, value=_hit("EM"))],
@@ -125,18 +125,6 @@ class Metrics(RecordSystem):
 
     name = "metrics"
     settings, record = Settings, Record
-    compared = (
-        Compared(
-            text=("question", "label"),
-            signature=("q_id", "response"),
-            id=("q_id",),
-            name=record_name,
-            answer="response",
-            numbers=stored_numbers,
-            fixed=(),
-            file="eval_…_out.json",
-        ),
-    )
 
     def needs(self, settings: Settings) -> tuple[str, ...]:
         """None: no model is used."""

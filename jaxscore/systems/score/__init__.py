@@ -3,18 +3,19 @@
 import dataclasses
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from jaxscore.errors import InputError, one_line
-from jaxscore.io.items import Row
+from jaxscore.io.items import NOTHING, Row
 from jaxscore.lm import Capabilities
 from jaxscore.report.document import Document
 from jaxscore.report.sections import context_end
-from jaxscore.shell.fields import Compared, Metric, PerToken
+from jaxscore.shell.fields import PAIRED, Metric, Paired, PerToken, Result
 from jaxscore.shell.flags import flag
-from jaxscore.shell.items import SHOWN, Entry, Items, read_entry
+from jaxscore.shell.items import SHOWN, Entry, Items, read_entry, result_fields
 from jaxscore.shell.prompts import PLAIN, Example, PromptSettings
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import TextSettings
@@ -36,8 +37,8 @@ UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_cer
 class Item:
     """A text to score, and what stands before it."""
 
-    context: str = ""
-    continuation: str
+    context: Annotated[str, PAIRED] = ""
+    continuation: Annotated[str, PAIRED]
 
     @property
     def key(self) -> Hashable:
@@ -53,6 +54,7 @@ class Item:
 class Settings(TextSettings, PromptSettings, MeasureSettings):
     """Settings of `score`, see also `MeasureSettings` and `PromptSettings`."""
 
+    fixed = ("boundary", "min_k", "log_base")
     audit_boundary: bool = flag(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -96,13 +98,17 @@ class ScoreFields(TypedDict, total=False):
 
     id: str | int
     token_ids: PerToken[np.int32]
-    tokens: PerToken[str]
+    tokens: Annotated[PerToken[str], Paired(lambda record: "".join(record["tokens"]))]
     logprob: PerToken[np.float32]
     entropy: PerToken[np.float32]
     self_certainty: PerToken[np.float32]
     greedy: PerToken[bool]
     sum_logprob: Annotated[float, Metric("log-probability of a text, nats")]
-    mean_logprob: Annotated[float, Metric("mean log-probability of a text, nats per token")]
+    mean_logprob: Annotated[
+        float,
+        Metric("mean log-probability of a text, nats per token"),
+        Result("mean log-probability per token"),
+    ]
     perplexity: float
     mean_entropy: Annotated[float, Metric("mean entropy, nats per token")]
     mean_self_certainty: Annotated[float, Metric("mean self-certainty, nats per token")]
@@ -154,25 +160,20 @@ class Score(System):
 
     name, what = "score", "requests"
     item, settings, record = Item, Settings, Record
-    result, result_title = "mean_logprob", "mean log-probability per token"
-    compared = (
-        Compared(
-            text=(),
-            signature=("sum_logprob", "n_scored"),
-            what="texts",
-            fixed=("boundary", "min_k", "log_base"),
-            input_fields=("context", "continuation"),
-        ),
-    )
 
-    def rows_of(self, objects: Any) -> Iterator[Row]:
-        """What `Scorer.score` takes; other fields of a dict, or of a DataFrame, are retained.
+    def read(
+        self, source: Any, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
+    ) -> Iterator[Row]:
+        """Read a file, or what `Scorer.score` takes; other fields of an object are retained.
 
         Raises:
-            InputError: one item in place of a list of them.
+            InputError: a file that cannot be read, or one item in place of a list of them.
         """
+        if isinstance(source, Path):
+            yield from System.read(self, source, columns, lists)
+            return
         try:
-            objects = items_of(objects)
+            objects = items_of(source)
         except TypeError as problem:
             raise InputError(str(problem)) from None
         for position, value in enumerate(objects):
@@ -261,7 +262,7 @@ class Score(System):
 
 
 SYSTEM = Score()
-RESULT_FIELDS = SYSTEM.result_fields(Settings())
+RESULT_FIELDS = result_fields(SYSTEM, Settings())
 
 
 def read_request(value: Any, position: int, where: str) -> tuple[Request, Mapping[str, Any]]:

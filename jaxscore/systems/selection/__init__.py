@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.io.json_input import json_kind
-from jaxscore.shell.fields import Compared, Decision, Metric
+from jaxscore.shell.fields import Decision, Metric, Paired
 from jaxscore.shell.flags import flag
 from jaxscore.shell.settings import Settings
 from jaxscore.systems.selection.answers import AUTO, RULE_HELP
 from jaxscore.systems.selection.ranking import NO_ANSWER
+
+ASKED = Paired(lambda record: record.get("model_input", record.get("input")))
 
 
 class Item(TypedDict, total=False):
@@ -32,7 +33,7 @@ class Item(TypedDict, total=False):
     """
 
     id: str | int
-    output: list[str | None]
+    output: Annotated[list[str | None], ASKED]
     responses: list[str | None]
     confidence_list: list[float | None]
     confidence_settings: dict[str, Any]
@@ -222,6 +223,7 @@ class Record(Chosen, total=False):
 
     output: Annotated[
         list[str | None],
+        ASKED,
         Decision(
             "chosen response", value=_first_of("output"), within="within_noise", name="output"
         ),
@@ -251,18 +253,3 @@ class CodeRecord(Chosen, total=False):
     code_list: Annotated[
         list[str], Decision("chosen response", value=_first_of("code_list"), name="output")
     ]
-
-
-def compared(*signature: str, without: tuple[str, ...] = ()) -> tuple[Compared, ...]:
-    """How runs of a system are compared, with runs of all systems of this folder."""
-    return (
-        Compared(
-            signature=signature,
-            without=without,
-            text=lambda record: record.get("model_input", record.get("input")),
-            id=NAME_FIELDS,
-            name=lambda record, place: item_label(place, dict(record)),
-            fixed=(),
-            name_of_runs="a chosen response",
-        ),
-    )

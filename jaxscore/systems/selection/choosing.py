@@ -11,16 +11,15 @@ import abc
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from jaxscore.errors import InputError, NothingUsable
-from jaxscore.io.items import NOTHING, Row, item_label, read_lenient_rows
+from jaxscore.io.items import item_label
 from jaxscore.report.document import Document
 from jaxscore.shell.items import Items
 from jaxscore.shell.report import Report
-from jaxscore.shell.system import FILES, Record, Summary, System
+from jaxscore.shell.system import LenientSystem, Record, Summary
 from jaxscore.systems.selection import Item, confidences, responses
 from jaxscore.systems.selection.answers import (
     FORMS,
@@ -91,7 +90,7 @@ class Context:
         return self.symbolic.equal if answers is not None and answers.rules.symbolic else None
 
 
-class Selection(System):
+class Selection(LenientSystem):
     """A system that chooses one response of each item.
 
     Attributes:
@@ -149,22 +148,8 @@ class Selection(System):
         """Return the name of an item in messages, from its record and its place from 0."""
         return item_label(place, dict(record))
 
-    @property
-    def has_ids(self) -> bool:
-        """False: a record has the fields of its item, and an id only if the item has one."""
-        return False
-
     def needs(self, settings: Any) -> tuple[str, ...]:
         return ()
-
-    def files(self, settings: Any) -> frozenset[str]:
-        return FILES if getattr(settings, "gold", None) is not None else frozenset()
-
-    def read(
-        self, path: Path, columns: Mapping[str, str] = NOTHING, lists: Sequence[str] = ()
-    ) -> Iterator[Row]:
-        """Read a file that may have NaN and infinities; see `System.read`."""
-        return read_lenient_rows(path, columns, lists)
 
     def check(self, items: Items, settings: Any) -> None:
         """Refuse items of which none can be used, or of which none has gold.

@@ -8,11 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.shell.items import Items
 from jaxscore.shell.settings import Settings
 from jaxscore.shell.system import Layout, System
 from jaxscore.systems import selection
-from jaxscore.systems.selection import CodeRecord, GradedSettings, compared, first_n
+from jaxscore.systems.selection import CodeRecord, GradedSettings, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Context,
@@ -58,7 +57,6 @@ class CodeSelection(Selection):
 
     record = CodeRecord
     field = "code_list"
-    compared = compared("code_list")
 
     def choose(self, candidates: Candidates, context: Context) -> Choice:
         """Take the highest confidence, the first of equal or unknown ones."""
@@ -132,15 +130,16 @@ class LivecodeSelect(CodeSelection):
       [{"question_id": "abc301_a", "code_list": ["print(2)"]}]
       An irregular item also has `choice_notes`; with --gold each has `right` and
       `considered`, as in `select`.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds a list of true or
     false for each response, as a run of its code has shown. Items get `right` (null
     without gold); the share of right choices among the first 1, 2, 4, ... N
-    responses is printed next to the first sample's and an oracle's, and is in
-    OUT_report.md, OUT_report.json and, for a browser, OUT_report.html
-    (OUT.report.md where OUT does not end in .json).
+    responses is printed next to the first sample's and an oracle's, and is in the
+    report.
 
     exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
                2 unusable input or no usable item; nothing is written.
@@ -148,11 +147,12 @@ class LivecodeSelect(CodeSelection):
 
     name = "livecode-select"
     settings = SelectSettings
-    layout = Layout(is_ascii=True, ending="-livecode-N[-firstN]")
+    layout = Layout(
+        is_ascii=True,
+        ending="-livecode-N[-firstN]",
+        ending_of=lambda _, settings: f"-livecode-{settings.best_n}",
+    )
     way = "most certain"
-
-    def ending(self, items: Items, settings: SelectSettings) -> str:
-        return f"-livecode-{settings.best_n}"
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         return certain_candidates(fields, context.settings.best_n)
@@ -182,11 +182,8 @@ class LivecodeParse(CodeSelection):
 
     name = "livecode-parse"
     settings = Settings
-    layout = Layout(is_ascii=True, ending="-livecode[-firstN]")
+    layout = Layout(is_ascii=True, ending="-livecode[-firstN]", ending_of=lambda *_: "-livecode")
     report = System.report
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        return "-livecode"
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         return Candidates(fields, selection.responses(fields, "output", 1))

@@ -17,7 +17,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import with_chosen_ids, without_ids
-from jaxscore.systems.selection import AnswerSettings, CertainRecord, compared, first_n
+from jaxscore.systems.selection import AnswerSettings, CertainRecord, first_n
 from jaxscore.systems.selection.choosing import (
     Candidates,
     Context,
@@ -62,8 +62,6 @@ class RankedSelection(Selection):
         NOTHING_EXTRACTABLE: "no response has an extractable answer",
         NO_CONFIDENCE: "no response with an extractable answer has a confidence",
     }
-
-    compared = compared("output", "confidence")
 
     def candidates(self, fields: Mapping[str, Any], context: Context) -> Candidates:
         found = _read(fields, context.settings.best_n)
@@ -153,6 +151,18 @@ class VoteRecord(CertainRecord, total=False):
     confidence: Annotated[float | None, Metric("votes of the chosen response", "votes")]
 
 
+def _ending_of_select(items: Items, settings: SelectSettings) -> str:
+    """Return an end with the number of responses, and the rule if that is not the default."""
+    return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
+
+
+def _ending_of_vote(items: Items, settings: VoteSettings) -> str:
+    """Return an end with the power, the number of responses, and what is not the default."""
+    limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
+    n = _n_responses(items, settings.best_n)
+    return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
+
+
 class Select(RankedSelection):
     """For each question keep one of the first N responses: the one with the highest
     self-certainty among those with an extractable answer (best-of-N selection,
@@ -190,16 +200,17 @@ class Select(RankedSelection):
       where none with an answer has a confidence, the first of them, at null. These
       fallbacks are counted apart. A response that is null has no answer; a
       confidence that is null ranks last.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
-    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
-    has a readable answer, there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. If no response has a readable answer,
+    there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -208,13 +219,9 @@ class Select(RankedSelection):
 
     name = "select"
     settings, record = SelectSettings, CertainRecord
-    layout = Layout(is_ascii=True, ending="-confidence-N[-firstN]")
+    layout = Layout(is_ascii=True, ending="-confidence-N[-firstN]", ending_of=_ending_of_select)
     way = "most certain"
     decided_by = "confidence"
-
-    def ending(self, items: Items, settings: SelectSettings) -> str:
-        """Return an end with the number of responses, and the rule if that is not the default."""
-        return f"-confidence-{_n_responses(items, settings.best_n)}{settings.rule_ending}"
 
     def rank(self, candidates: Candidates, context: Context) -> Choice:
         """Take the highest confidence among the responses with an answer."""
@@ -255,17 +262,17 @@ class Vote(RankedSelection):
       Where no response has an answer, the first one is kept, with 0 votes; where
       none with an answer has a confidence, they rank as they stand. These
       fallbacks are counted apart.
-      N and what it leaves out are printed. Next to OUT is OUT.run.json. The
-      default name has -timeS with --time-limit S and -firstN with --limit N.
+      N and what it leaves out are printed. Next to OUT are OUT.run.json
+      and the report: OUT_report.md, OUT_report.json and, for a browser,
+      OUT_report.html (OUT.report.md where OUT does not end in .json). The default
+      name has -timeS with --time-limit S and -firstN with --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's,
-    an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
-    and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
-    .json). If no response has a readable answer, there is no share, and the exit
-    code is 1.
+    an oracle's and votes of other powers, and is in the report. If no response has
+    a readable answer, there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -274,15 +281,13 @@ class Vote(RankedSelection):
 
     name = "vote"
     settings, record = VoteSettings, VoteRecord
-    layout = Layout(is_ascii=True, ending="-confidence-borda-power-P-N-kl[-timeS][-firstN]")
+    layout = Layout(
+        is_ascii=True,
+        ending="-confidence-borda-power-P-N-kl[-timeS][-firstN]",
+        ending_of=_ending_of_vote,
+    )
     way = "Borda vote"
     decided_by = "votes"
-
-    def ending(self, items: Items, settings: VoteSettings) -> str:
-        """Return an end with the power, the number of responses, and what is not the default."""
-        limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
-        n = _n_responses(items, settings.best_n)
-        return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
 
     def further_ways(self, settings: VoteSettings) -> Sequence[str]:
         return [*_powers(settings)]

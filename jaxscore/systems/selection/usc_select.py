@@ -16,7 +16,7 @@ from jaxscore.shell.items import Items
 from jaxscore.shell.system import Layout
 from jaxscore.systems import selection
 from jaxscore.systems.drawn_tokens import without_ids
-from jaxscore.systems.selection import AnswerSettings, Record, compared
+from jaxscore.systems.selection import AnswerSettings, Record
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
     Candidates,
@@ -63,6 +63,12 @@ def named_response(reply: str) -> int | None:
         return sys.maxsize
 
 
+def _ending(items: Items, settings: Settings) -> str:
+    """Return the end of the default name, with what is not the default."""
+    dataset_type = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
+    return f"-usc{dataset_type}{settings.rule_ending}"
+
+
 class UscSelect(Selection):
     """For each question keep the response that the model's reply calls the most
     consistent (universal self-consistency, arXiv 2311.17311).
@@ -86,16 +92,17 @@ class UscSelect(Selection):
       answer_form   with --dataset-type close, of an item that is not read as
                     published, as in `select`; null without any answer
       choice_notes, considered   as in `select`
-      Next to OUT is OUT.run.json. The default name has -close with --dataset-type
-      close and -firstN with --limit N.
+      Next to OUT are OUT.run.json and the report: OUT_report.md, OUT_report.json
+      and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
+      .json). The default name has -close with --dataset-type close and -firstN with
+      --limit N.
 
     --gold FIELD grades the choices. FIELD of each item holds the right answer, a
     list of acceptable answers, or a list of true or false for each response. Items
     get `right` (null without gold); the share of right choices among the first 1,
     2, 4, ... N responses is printed next to the first sample's, a majority vote's
-    and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
-    OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
-    has a readable answer, there is no share, and the exit code is 1.
+    and an oracle's, and is in the report. If no response has a readable answer,
+    there is no share, and the exit code is 1.
 
     exit code: 0 all decided or by fallback, 1 some items failed (they hold
                `error`) or nothing could be graded, 2 unusable input or no usable
@@ -107,8 +114,7 @@ class UscSelect(Selection):
 
     name = "usc-select"
     settings, record = Settings, Record
-    layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]")
-    compared = compared("output", "model_input", without=("confidence_list",))
+    layout = Layout(is_ascii=True, ending="-usc[-close][-firstN]", ending_of=_ending)
     way = "the model's reply"
     decided_by = "the reply"
     responses_field = "responses"
@@ -117,10 +123,6 @@ class UscSelect(Selection):
         OUT_OF_RANGE: "the reply names a response that does not exist",
         NO_ANSWER: "the response that the reply names has no extractable answer",
     }
-
-    def ending(self, items: Items, settings: Settings) -> str:
-        kind = "" if settings.dataset_type == "open" else f"-{settings.dataset_type}"
-        return f"-usc{kind}{settings.rule_ending}"
 
     def counts_forms(self, settings: Settings) -> bool:
         return settings.gold is not None

@@ -20,18 +20,18 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
+from jaxscore.io.items import item_label
 from jaxscore.io.json_input import require_field
 from jaxscore.io.json_output import Lazy
 from jaxscore.report import markdown
 from jaxscore.report.document import Document
-from jaxscore.shell.fields import Compared, Decision, Metric, NoiseFloor, Place
+from jaxscore.shell.fields import Decision, Metric, NoiseFloor, Paired, Place
 from jaxscore.shell.flags import flag
 from jaxscore.shell.items import Entry, Items, check_usable
 from jaxscore.shell.made import check_made, record_facts
 from jaxscore.shell.report import Report
 from jaxscore.shell.settings import IntervalSettings
-from jaxscore.shell.system import FILES, Layout, Summary, System
+from jaxscore.shell.system import Layout, LenientSystem, Summary
 from jaxscore.systems.drawn_tokens import ID_FIELDS, DrawnTokens, length_limit
 from jaxscore.systems.selection import noise as stated_noise
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
@@ -81,6 +81,7 @@ class Item(TypedDict, total=False):
 class Settings(IntervalSettings):
     """Settings of `self-certainty`."""
 
+    fixed = ("alignment",)
     input_field: str = flag(
         "model_input",
         "--input-field-name",
@@ -199,6 +200,7 @@ class Record(TypedDict, total=False):
 
     confidence_list: Annotated[
         list[float | None],
+        Paired(_text),
         Metric("self-certainty of an output, nats per token", "confidence"),
         Decision(
             "most certain output", False, STATISTIC, _top_output, _lead, _within_noise,
@@ -326,7 +328,7 @@ def _quality_lines(quality: Mapping[str, Any]) -> list[str]:
     return [*table, *form_lines(quality)]
 
 
-class SelfCertainty(System):
+class SelfCertainty(LenientSystem):
     """How certain was the model of each of its outputs? The self-certainty is the mean
     of KL(uniform || prediction) over an output's tokens, in nats per token:
     -1/(nV) sum log(V p(j | x, y<i)).
@@ -351,8 +353,9 @@ class SelfCertainty(System):
                            `noise`: how far, in nats, rounding moves a confidence.
                            `select` and `vote` mark what that could change.
       Next to OUT are OUT.run.json: how it was made, and how many outputs failed;
-      and OUT_report.html, a page for a browser: charts, and each item's outputs,
-      the most certain first.
+      a readable report, OUT_report.md, its numbers, OUT_report.json (OUT.report.md
+      where OUT does not end in .json), and OUT_report.html, a page for a browser:
+      charts, and each item's outputs, the most certain first.
 
     --gold FIELD reports how well four confidences find the right outputs:
     self-certainty, negative mean entropy, mean log-probability and negative
@@ -363,8 +366,7 @@ class SelfCertainty(System):
                            item that is not read as published
       mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
       AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
-      among the most confident of N are in OUT_report.md and OUT_report.json
-      (OUT.report.md where OUT does not end in .json). If no output has a readable
+      among the most confident of N are in the report. If no output has a readable
       answer, `right` is null, no AUROC is reported, and the exit code is 1.
 
     The same command continues an interrupted run from its journal. It also
@@ -382,26 +384,10 @@ class SelfCertainty(System):
     name = "self-certainty"
     item, settings, record = Item, Settings, Record
     layout = Layout(is_ascii=True, ending="-confidence-list")
-    has_ids = False  # the records are made here, whole
-    read = staticmethod(read_lenient_rows)
-    compared = (
-        Compared(
-            signature=("confidence_list",),
-            without=("confidence",),
-            text=_text,
-            id=NAME_FIELDS,
-            name=lambda record, place: item_label(place, dict(record)),
-            fixed=("alignment",),
-        ),
-    )
 
     def needs(self, settings: Any) -> tuple[str, ...]:
         """See `System.needs`."""
         return ("is_local", "scores", "has_distribution")
-
-    def files(self, settings: Settings) -> frozenset[str]:
-        """The page, and with gold the other files of the report."""
-        return FILES if settings.gold is not None else frozenset({"page"})
 
     def check(self, items: Items, settings: Settings) -> None:
         """Refuse items without an output list, and without gold if it is requested."""

@@ -19,6 +19,7 @@ from jaxscore.device.rows import ScoredPositions
 from jaxscore.engine.generation import Generator, slots, state
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
+from jaxscore.models.model import CheckpointFacts
 from jaxscore.plan import decode_slots
 from jaxscore.text.bounded_tokenizer import TextError
 from jaxscore.text.decoder import TokenBytes
@@ -140,9 +141,11 @@ def gaps(model, prompt, written):
     padded = np.zeros((1, 96), np.int32)
     padded[0, : len(ids)] = ids
     at = np.arange(96, dtype=np.int32)[None]
-    hidden = jax.jit(model.hidden_states)(model.params, padded, at, np.full_like(at, 96))
+    states = jax.jit(model.functions.hidden_states)
+    hidden = states(model.params, padded, at, np.full_like(at, 96))
     before = hidden[0, len(prompt) - 1 : len(ids)]
-    every, count, head = jnp.arange(len(written)), len(written), model.unembedding(model.params)
+    every, count = jnp.arange(len(written)), len(written)
+    head = model.functions.unembedding(model.params)
     found = reference.score_positions(
         before, ScoredPositions(every, count, every, written, count), head
     )
@@ -211,7 +214,7 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     [plain] = Generator(base).generate(requests(["Question: how many"]))
     ids = plain.token_ids.tolist()
     at = next(k for k in range(1, len(ids)) if ids[k] not in ids[:k])
-    model = dataclasses.replace(base.model, eos_ids=(1199, ids[at]))
+    model = dataclasses.replace(base.model, checkpoint=CheckpointFacts(eos_ids=(1199, ids[at])))
     [cut] = Generator(Scorer(model, base.encoder)).generate(requests(["Question: how many"]))
     assert (cut.token_ids.tolist(), cut.finish) == (ids[:at], "eos")
 
@@ -221,7 +224,8 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
 def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
     [plain] = Generator(base).generate(requests(["The cat"], 3))
-    model = dataclasses.replace(base.model, eos_ids=(1199, int(plain.token_ids[0])))
+    facts = CheckpointFacts(eos_ids=(1199, int(plain.token_ids[0])))
+    model = dataclasses.replace(base.model, checkpoint=facts)
     [none] = Generator(Scorer(model, base.encoder)).generate(requests(["The cat"], 3))
     assert (none.text, none.token_ids.tolist(), none.finish) == ("", [], "eos")
 
@@ -258,8 +262,8 @@ def test_logits_that_are_no_numbers_fail_their_request_alone(scorers, implementa
 
 def test_the_tokenizers_eos_stands_in_for_a_checkpoints(scorers):
     base = scorers("tiny-qwen2")
-    assert Generator(base).eos_ids == base.model.eos_ids == (2,)
-    model = dataclasses.replace(base.model, eos_ids=())
+    assert Generator(base).eos_ids == base.model.checkpoint.eos_ids == (2,)
+    model = dataclasses.replace(base.model, checkpoint=CheckpointFacts(eos_ids=()))
     own = base.encoder.tokenizer.eos_token_id
     assert Generator(Scorer(model, base.encoder)).eos_ids == (own,)
 

@@ -55,7 +55,8 @@ def test_the_cache_counts_beside_a_blocks_tokens_prompts_and_prefix(model, rows,
 
 
 def test_there_is_room_for_gathered_weights(model):
-    gathering = dataclasses.replace(model, gathered_bytes=2**20)
+    devices = model.devices._replace(gathered_bytes=2**20)
+    gathering = dataclasses.replace(model, devices=devices)
     need = limit(model, 8 * (64 + STEPS) + MOST_PREFILL)
     assert cache_limit(gathering, 0, STEPS, need + 2**20)(8, 64)
     assert not cache_limit(gathering, 0, STEPS, need + 2**20 - 1)(8, 64)

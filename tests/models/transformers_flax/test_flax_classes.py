@@ -274,7 +274,8 @@ def test_the_most_probable_tokens_are_torchs(originals):
 
 def greedy(model, prompt, n_new):
     """The ids that the class writes after a prompt."""
-    return model.write(model.params, TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.eos_ids))
+    request = TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.checkpoint.eos_ids)
+    return model.functions.write(model.params, request)
 
 
 @pytest.mark.slow
@@ -326,7 +327,7 @@ def test_float32_products_are_not_left_to_the_device(originals, kind, dtype, pre
     """A GPU's default for them is TF32, a TPU's bfloat16."""
     model = flax_model(originals[kind], dtype=dtype)
     ids = np.zeros((1, 8), np.int32)
-    program = str(jax.make_jaxpr(model.hidden_states)(model.params, ids, ids, ids))
+    program = str(jax.make_jaxpr(model.functions.hidden_states)(model.params, ids, ids, ids))
     found = re.findall(r"precision=\(?(?:Precision\.)?(\w+)", program)
     assert program.count("dot_general[") == len(found) > 0
     assert set(found) == {precision}
@@ -645,7 +646,7 @@ def test_a_tied_checkpoint_may_carry_its_unembedding_and_no_other(originals, che
 def test_the_bias_of_an_unembedding_stays_float32(originals):
     bias = load_file(originals["gptj"] / "model.safetensors")["lm_head.bias"]
     model = flax_model(originals["gptj"], dtype="bfloat16")
-    head = model.unembedding(model.params)
+    head = model.functions.unembedding(model.params)
     assert head.bias.dtype == jnp.float32
     assert (head.bias == bias).all()
 

@@ -127,7 +127,7 @@ def test_the_folder_holds_what_made_it_and_no_weights(originals, tmp_path):
     for name in expected - own:
         assert (output / name).read_bytes() == (source / name).read_bytes()
     assert converted.read_facts(output).source == str(source)
-    assert loaded(output).eos_ids == (5,)
+    assert loaded(output).checkpoint.eos_ids == (5,)
     assert loaded(output).generation_defaults.top_k == 7
 
 

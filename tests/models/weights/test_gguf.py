@@ -213,7 +213,7 @@ def hidden_states(model):
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (1, 16), np.int32)
     position = np.arange(16, dtype=np.int32)[None]
     args = (jnp.asarray(a) for a in (ids, position, np.full((1, 16), 16, np.int32)))
-    found = model.hidden_states(model.params, *args)
+    found = model.functions.hidden_states(model.params, *args)
     return np.asarray(found, np.float32)
 
 
@@ -562,7 +562,7 @@ def test_a_dense_file_that_counts_no_experts_is_read(tmp_path):
 def test_a_text_ends_at_other_ends_than_the_eos_too(tmp_path, end):
     tokens = {"tokenizer.ggml.tokens": ["a", end], "tokenizer.ggml.token_type": [1, 3]}
     _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})
-    assert load(path).eos_ids == (0, 1)
+    assert load(path).checkpoint.eos_ids == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -581,7 +581,7 @@ def test_the_end_of_a_message_ends_no_answer_that_calls(others, ends, tmp_path):
         "tokenizer.ggml.token_type": [1, *[3] * (len(names) - 1)],
     }
     _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})
-    assert load(path).eos_ids == ends
+    assert load(path).checkpoint.eos_ids == ends
 
 
 @pytest.mark.parametrize(("base", "is_lost"), [(10_000.0, True), (1e6, False)])
@@ -719,7 +719,7 @@ def test_weights_that_stay_in_blocks_are_those_of_the_file(tmp_path, kinds):
     small = load(path, dtype="float32", quantize="stored")
     assert_same_weights(plain, small)
     assert small.quantized == "stored"
-    assert small.stored_share > 0.5
+    assert small.checkpoint.stored_share > 0.5
     with pytest.raises(InputError, match="in the blocks of their file; load it without"):
         small.replace_params({"model.norm.weight": np.ones(3, np.float32)})
     np.testing.assert_allclose(hidden_states(plain), hidden_states(small), rtol=0, atol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from jaxscore import InputError, evaluate
-from jaxscore.shell.items import Entry, read_entry, read_file
+from jaxscore.shell.items import Entry, read_entry, read_file, result_fields
 from jaxscore.systems.choose import SYSTEM, Item, Settings
 from tests.hostile.inputs import HOSTILE, fields, outcome, put
 
@@ -15,7 +15,7 @@ GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "cate
 
 def one(**changes):
     item = {k: v for k, v in (GOOD | changes).items() if v != "absent"}
-    return read_entry(SYSTEM, item, 2, "item 2", SYSTEM.result_fields(Settings()))
+    return read_entry(SYSTEM, item, 2, "item 2", result_fields(SYSTEM, Settings()))
 
 
 def entries_of(path, **options):

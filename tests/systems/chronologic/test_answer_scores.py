@@ -55,7 +55,7 @@ def read_file(path):
 
 
 def read_objects(objects):
-    return list(items_of(lambda: SYSTEM.rows_of(objects)).entries())
+    return list(items_of(lambda: SYSTEM.read(objects)).entries())
 
 
 def written(folder, *items):
@@ -183,7 +183,7 @@ def test_a_sample_is_the_seeds_and_keeps_the_order():
     objects = [3, *({**GOOD, "main_question": str(line)} for line in range(2, 102))]
 
     def drawn(**settings):
-        items = items_of(lambda: SYSTEM.rows_of(objects), **settings)
+        items = items_of(lambda: SYSTEM.read(objects), **settings)
         assert (items.n_all, items.n_usable) == (len([*items.entries()]), len([*items]))
         return [entry.id for entry in items.entries()]
 

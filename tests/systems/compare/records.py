@@ -9,7 +9,8 @@ from typing import Any
 def score(id: Any, logprob: Any = -2.0, **more: Any) -> dict[str, Any]:
     mean = logprob / 2 if isinstance(logprob, float) else logprob
     numbers = {"sum_logprob": logprob, "mean_logprob": mean, "mean_entropy": 1.0}
-    return {"id": id, **numbers, "mean_self_certainty": 0.5, "n_scored": 2, "n_tokens": 2, **more}
+    counts = {"n_scored": 2, "n_tokens": 2, "tokens": ["Text ", str(id)]}
+    return {"id": id, **numbers, "mean_self_certainty": 0.5, **counts, **more}
 
 
 def path(names: list[str], without: float, with_path: float, **more: Any) -> dict[str, Any]:

@@ -117,25 +117,23 @@ def difference(mean, p, low=0.1, high=0.3, **more):
 
 def test_what_a_verdict_claims():
     assert difference(0.2, 0.012).verdict(3) == (
-        "it: B is higher by 0.2 (95% interval 0.1 to 0.3, p = 0.012 after Holm over 3 tests), "
-        "n = 2 pairs"
+        "it: A 1.5, B 2.25, B is higher by 0.2 (95% interval 0.1 to 0.3, p = 0.012 after Holm "
+        "over 3 tests), n = 2 pairs"
     )
-    assert "it: B is lower by 0.2 (95% interval -0.3 to -0.1, p = 0.012), n" in difference(
+    assert "B 2.25, B is lower by 0.2 (95% interval -0.3 to -0.1, p = 0.012), n" in difference(
         -0.2, 0.012, -0.3, -0.1
     ).verdict(1)
     shown = difference(0.2, 0.05, None, None).verdict(1)
-    assert shown == "it: no difference shown, B - A = 0.2 (95% interval -, p = 0.05), n = 2 pairs"
+    assert shown.endswith("B 2.25, no difference shown, B - A = 0.2 (p = 0.05), n = 2 pairs")
     few = corrected([difference(0.2, 0.5)])[0]
     few = dataclasses.replace(few, smallest_p=0.5)
-    assert few.verdict(1).endswith("; so few could give no p below 0.5")
+    assert few.verdict(1).endswith("; too few pairs differ for a p below 0.05")
 
 
 def test_equal_runs():
     same = column(1.0, 2.0, 3.0)
     [found] = corrected([difference_of_means("x", "it", values(same, same), DRAWS)])
     assert (found.p, found.difference.mean, found.difference.low) == (1.0, 0.0, None)
-    assert (
-        found.verdict(1)
-        == "it: no difference shown, the means are equal (95% interval -), n = 3 pairs"
-    )
+    expected = "it: A 2, B 2, no difference shown, the means are equal, n = 3 pairs"
+    assert found.verdict(1) == expected
     assert isinstance(found, Difference)

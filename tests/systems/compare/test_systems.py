@@ -1,13 +1,12 @@
-"""What is read of each system's records: numbers, decisions with margins, texts, failures."""
+"""Units of each system's records: numbers, decisions with margins, texts, failures."""
 
 import math
 
 import pytest
 
 from jaxscore.systems.choose import SYSTEM as CHOOSE
-from jaxscore.systems.compare.columns import units
-from jaxscore.systems.compare.open_run import comparisons_of
-from jaxscore.systems.compare.units import Choice
+from jaxscore.systems.chronologic import SYSTEM as CHRONOLOGIC
+from jaxscore.systems.compare.units import Choice, Reader
 from jaxscore.systems.paths import SYSTEM as PATHS
 from jaxscore.systems.perplexity import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import SYSTEM as PROBSEM
@@ -20,22 +19,12 @@ from jaxscore.systems.self_certainty import SYSTEM as SELF_CERTAINTY
 from tests.systems.compare import records
 
 
-def comparison(declared):
-    [found] = comparisons_of(declared.name)
-    return found
-
-
-CHRONOLOGIC, LETTERS = comparisons_of("chronologic")
-
-
-def read(system, *given, **facts):
-    return list(units(system, ((f"item {k}", one) for k, one in enumerate(given, 1)), facts))
+def read(system, *records):
+    return list(Reader(system).units((f"item {k}", each) for k, each in enumerate(records, 1)))
 
 
 def test_score():
-    good, failed = read(
-        comparison(SCORE), records.score("a", min_k=-7, year=1887), {"id": 2, "error": "long"}
-    )
+    good, failed = read(SCORE, records.score("a", min_k=-7, year=1887), {"id": 2, "error": "long"})
     assert good.numbers == {
         "sum_logprob": -2.0, "mean_logprob": -1.0, "mean_entropy": 1.0, "mean_self_certainty": 0.5,
         "min_k": -7.0,
@@ -50,7 +39,7 @@ def test_paths():
         records.path(["C"], 0.0, 0.1),
         {"path": ["D"], "answer": "D", "baseline_prob": None, "error": "too long"},
     ]
-    one, infinite, failed = read(comparison(PATHS), records.paths("q", *own))
+    one, infinite, failed = read(PATHS, records.paths("q", *own))
     assert one.id == "q: A -> in -> B"
     assert one.numbers["absolute_improvement"] == pytest.approx(0.1)
     assert one.choices["improves"] == (True, pytest.approx(math.log(1.5)), False)
@@ -58,7 +47,7 @@ def test_paths():
     assert infinite.choices["improves"] == Choice(True, None, None)
     assert failed.error == "too long"
     assert [unit.group for unit in (one, infinite, failed)] == [0, 0, 0]
-    [other] = read(comparison(PATHS), records.paths("q", own[0], question="When?"))
+    [other] = read(PATHS, records.paths("q", own[0], question="When?"))
     assert other.text != one.text
 
 
@@ -82,7 +71,7 @@ def test_chronologic():
         "top_correct": Choice(False, 1.0, True), "top_answer": Choice("Ada", 1.0, False)
     }  # fmt: skip
     assert (good.n_tokens, good.id, failed.error) == (6, None, "too long")
-    assert good.text == failed.text
+    assert (failed.text, failed.name) == (None, good.name)  # by which a failed one is paired
 
 
 def test_letters_are_compared_by_the_text_of_their_option():
@@ -94,7 +83,7 @@ def test_letters_are_compared_by_the_text_of_their_option():
         }  # fmt: skip
 
     one, other, none = read(
-        LETTERS,
+        CHRONOLOGIC,
         quiz(["Ada", "Bo"], [1.0, 0.0], "A", [0.75, 0.25]),
         quiz(["Bo", "Ada"], [0.0, 1.0], "B", [0.25, 0.75]),
         {**quiz(["Bo", "Ada"], [0.0, 1.0], None, None), "letter_brier": None},
@@ -112,26 +101,24 @@ def test_probsem():
         "queries": ["Yes", "No"], "logp": [-1.0, -3.0], "scores": [0.9, 0.1], "n_tokens": [1, 1],
         "passed": False, "within_noise": True,
     }  # fmt: skip
-    good, free = read(comparison(PROBSEM), context, {**context, "expected": -1, "passed": None})
+    good, free = read(PROBSEM, context, {**context, "expected": -1, "passed": None})
     assert good.numbers == {"expected_score": 0.1, "expected_logp": -3.0}
     assert good.choices == {"query": Choice("Yes", 2.0, None), "passed": Choice(False, 2.0, True)}
     assert (free.numbers, free.choices) == ({}, {"query": Choice("Yes", 2.0, True)})
 
 
 def test_rag():
-    judged, columns = comparison(JUDGE), comparison(METRICS)
+    judged, columns = JUDGE, METRICS
     record = {
         "index": 0, "q_id": "q1", "question": "Who?", "label": ["Ada"], "response": "Ada",
         "score": 0.75, "known": True, "probability": {"Yes": 0.75, "No": 0.25},
     }  # fmt: skip
-    one, unread, unasked = read(
-        judged, record, {**record, "known": False, "score": -100.0, "probability": None},
-        {**record, "known": None, "score": None},
-    )  # fmt: skip
+    one, unread = read(
+        judged, record, {**record, "known": False, "score": -100.0, "probability": None}
+    )
     assert one.numbers == {"score": 0.75}
     assert one.choices["label"] == ("Yes", pytest.approx(math.log(3)), None)
     assert (unread.numbers, unread.error) == ({}, None)
-    assert unasked.error == "the judge did not answer"
     [won] = read(judged, {**record, "score": 0.5, "probability": None, "switched": [True]})
     assert won.choices["verdict"].value == "tie"
     [lexical] = read(columns, {"q_id": 1, "response": "r", "EM": 1.0, "F1": 0.5, "LLM": None})
@@ -146,20 +133,20 @@ def test_samples():
         "confidence_list": [1.0, None, 1.5], "right": [True, None, False],
         "confidence_settings": {"noise": 0.25},
     }  # fmt: skip
-    [one] = read(comparison(SELF_CERTAINTY), item)
+    [one] = read(SELF_CERTAINTY, item)
     assert one.numbers == {"confidence": [1.0, None, 1.5]}
     assert one.choices == {
         "top_output": Choice("output 3", 0.5, True), "top_right": Choice(False, 0.5)
     }  # fmt: skip
     chosen = {"id": 7, "model_input": "How?", "output": ["c"], "confidence": 1.5, "right": True}
-    [one] = read(comparison(SELECT), chosen)
+    [one] = read(SELECT, chosen)
     assert one.numbers == {"confidence": 1.5}
     assert one.choices == {"output": Choice("c"), "right": Choice(True)}
-    [none] = read(comparison(SELECT), {**chosen, "confidence": -1e9})
+    [none] = read(SELECT, {**chosen, "confidence": -1e9})
     assert none.numbers == {}
-    [voted] = read(comparison(VOTE), chosen)
+    [voted] = read(VOTE, chosen)
     assert voted.numbers == {"votes": 1.5}
-    [code] = read(comparison(LIVECODE_SELECT), {"question_id": "q", "code_list": ["print()"]})
+    [code] = read(LIVECODE_SELECT, {"question_id": "q", "code_list": ["print()"]})
     assert (code.id, code.text, code.choices) == ("q", None, {"output": Choice("print()")})
 
 
@@ -170,14 +157,14 @@ def test_choose_and_perplexity():
         "choice_norm": 1, "choice_pmi": None, "gold": 1, "acc": False, "acc_norm": True,
         "acc_pmi": None,
     }  # fmt: skip
-    one, other = read(comparison(CHOOSE), item, {**item, "context": "The biggest is"})
+    one, other = read(CHOOSE, item, {**item, "context": "The biggest is"})
     assert one.text != other.text
     assert one.numbers == {"gold_logprob": -3.0}
     assert one.choices == {
         "choice": Choice("Oslo", 2.0), "acc": Choice(False, 2.0),
         "choice_norm": Choice("Rome"), "acc_norm": Choice(True),
     }  # fmt: skip
-    [audited] = read(comparison(CHOOSE), {**item, "within_noise": True, "acc_within_noise": False})
+    [audited] = read(CHOOSE, {**item, "within_noise": True, "acc_within_noise": False})
     assert (audited.choices["choice"].within, audited.choices["acc"].within) == (True, False)
     assert audited.choices["choice_norm"].within is None  # which was not audited
     document = {
@@ -185,7 +172,7 @@ def test_choose_and_perplexity():
         "sum_logprob": -6.0,
         "mean_logprob": -2.0, "perplexity": 7.4, "bits_per_byte": 0.96, "bits_per_word": None,
     }  # fmt: skip
-    one, other = read(comparison(PERPLEXITY), document, {**document, "text_sha256": "cd"})
+    one, other = read(PERPLEXITY, document, {**document, "text_sha256": "cd"})
     assert one.text != other.text
     assert one.numbers == {
         "sum_logprob": -6.0, "mean_logprob": -2.0, "bits_per_byte": 0.96
@@ -195,28 +182,28 @@ def test_choose_and_perplexity():
 @pytest.mark.parametrize(
     ("system", "record", "part"),
     [
-        (comparison(SCORE), records.score(None), 'field "id" is null'),
-        (comparison(SCORE), records.score(True), 'field "id" is true or false'),
-        (comparison(SCORE), records.score("a", "x"), 'field "sum_logprob" is a string'),
-        (comparison(SCORE), records.score("a", 10**400), "beyond 1e308"),
-        (comparison(SCORE), [1], "found no object"),
-        (comparison(PATHS), {"id": 1, "question": 2}, 'field "question" is a whole number'),
-        (comparison(PATHS), {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
+        (SCORE, records.score(None), 'field "id" is null'),
+        (SCORE, records.score(True), 'field "id" is true or false'),
+        (SCORE, records.score("a", "x"), 'field "sum_logprob" is a string'),
+        (SCORE, records.score("a", 10**400), "beyond 1e308"),
+        (SCORE, [1], "expected an object"),
+        (PATHS, {"id": 1, "question": 2}, 'field "question" is a whole number'),
+        (PATHS, {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
         (
-            comparison(PROBSEM),
+            PROBSEM,
             {"text": "t", "queries": ["a"], "expected": 5},
             "there are 1 queries",
         ),
-        (comparison(SELF_CERTAINTY), {"output": ["a"], "confidence_list": []}, "expected 1"),
+        (SELF_CERTAINTY, {"output": ["a"], "confidence_list": []}, "expected 1"),
         (
-            comparison(CHOOSE),
+            CHOOSE,
             {"id": 1, "options": ["a"], "sum_logprob": [1], "gold": 9},
             "of 1 options",
         ),
         (
-            comparison(CHOOSE),
+            CHOOSE,
             {"id": 1, "options": ["a", "b"], "sum_logprob": [1], "choice": 0},
             'field "sum_logprob" has 1 entries, expected 2',
         ),

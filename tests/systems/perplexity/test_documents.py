@@ -27,7 +27,7 @@ def check(path):
 
 
 def read(objects):
-    return list(Items(SYSTEM, lambda: SYSTEM.rows_of(objects), Settings()).entries())
+    return list(Items(SYSTEM, lambda: SYSTEM.read(objects), Settings()).entries())
 
 
 def test_a_text_file_is_one_document(tmp_path):
@@ -68,7 +68,7 @@ def test_lines_and_other_names(tmp_path):
     check(path)
     found = load(path)
     assert [one.id for one in found] == ["a", 2, "b", 4, 5]
-    assert [dict(one.extra) for one in found] == [{"topic": 7}, {}, {}, {}, {}]
+    assert [dict(one.extra) for one in found] == [{"topic": 7}, {}, {}, *[{"text": "x"}] * 2]
     errors = [one.error or "" for one in found]
     assert errors[:2] == ["", ""]
     assert errors[2].startswith('no field "text", expected a string')

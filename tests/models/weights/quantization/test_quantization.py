@@ -81,7 +81,7 @@ def test_transformers_classes_take_them_too(made, tmp_path, method):
     got = loaded(folder, implementation="transformers")
     want = loaded(plain(tmp_path, model), implementation="transformers")
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, got.params, want.params)))
-    assert got.stored_as
+    assert got.checkpoint.stored_as
 
 
 def test_an_adapter_is_merged_into_the_numbers(made, tmp_path):
@@ -117,7 +117,7 @@ def test_weights_that_stay_as_stored(made, method):
         kept = load(folder, dtype=dtype, quantize="stored")
         found = jax.tree.map(np.array_equal, from_storage(kept.params), from_storage(want))
         assert all(jax.tree.leaves(found))
-    assert kept.stored_share > 0.5
+    assert kept.checkpoint.stored_share > 0.5
     small, large = (
         sum(x.nbytes for x in jax.tree.leaves(p["layers"])) for p in (kept.params, want)
     )
@@ -152,24 +152,24 @@ def test_a_converted_folder_is_plain(made, tmp_path):
     converted.save(tmp_path / "made", folder, original.params, facts, with_code=False)
     assert "quantization_config" not in read_config(tmp_path / "made")
     again = loaded(tmp_path / "made")
-    assert again.stored_as is None
+    assert again.checkpoint.stored_as is None
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, original.params, again.params)))
 
 
 def test_people_are_told(made):
     model = loaded(made("llama", "floats")[0])
-    assert model.stored_as == (
+    assert model.checkpoint.stored_as == (
         "compressed-tensors, 8-bit floats, read as the numbers they stand for; activations are "
         "not rounded, although the config rounds them at inference"
     )
-    assert provenance.of_model("demo", model, None)["stored_as"] == model.stored_as
-    reported = loaded(made("llama", "gptq")[0]).stored_as
+    assert provenance.of_model("demo", model, None)["stored_as"] == model.checkpoint.stored_as
+    reported = loaded(made("llama", "gptq")[0]).checkpoint.stored_as
     assert reported == "gptq, 4-bit integers, read as the numbers they stand for"
 
 
 @pytest.mark.parametrize("empty", [None, {}])
 def test_a_plain_checkpoint_has_nothing_to_tell(checkpoint, empty):
-    assert loaded(checkpoint("llama", quantization_config=empty)).stored_as is None
+    assert loaded(checkpoint("llama", quantization_config=empty)).checkpoint.stored_as is None
 
 
 @pytest.mark.parametrize("method", ["gptq", "fp8", "packed"])

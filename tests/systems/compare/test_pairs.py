@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.systems.compare.columns import collect, match
+from jaxscore.systems.compare.columns import collect
+from jaxscore.systems.compare.pairs import match
 from jaxscore.systems.compare.units import Unit
 
 
@@ -26,7 +27,7 @@ def test_id_and_text_decide():
     assert pairs(found) == [(0, 2), (2, 0)]
     assert (found.only_a, found.only_b) == (["only a/4"], ["only b/4"])
     assert found.other_text == ["y/2"]
-    assert (found.by_text, found.n_failed_pairs, found.n_repeated) == (True, 0, 0)
+    assert (found.n_failed_pairs, found.n_repeated) == (0, 0)
 
 
 def test_an_id_is_text_so_that_a_table_fits_json():
@@ -41,10 +42,23 @@ def test_repeated_ids_are_paired_by_text_and_then_in_order():
     assert (found.n_repeated, found.only_a, found.other_text) == (2, ["x/1"], [])
 
 
-def test_without_texts_in_one_run_the_ids_decide():
-    found = match(run(("x", None), ("y", None)), run(("y", "1"), ("x", "2")))
+def test_by_id_the_texts_do_not_count():
+    a, b = run(("x", "1"), ("y", "2"), ("x", "3")), run(("y", "1"), ("x", "2"))
+    found = match(a, b, by_text=False)
     assert pairs(found) == [(0, 1), (1, 0)]
-    assert not found.by_text
+    assert (found.only_a, found.other_text) == (["x/3"], [])
+
+
+def test_by_id_a_failed_unit_counts_among_those_with_its_id():
+    a, b = run(("x", "1", "bad"), ("x", "2"), ("y", "3")), run(("x", "1"), ("x", "2"), ("y", "3"))
+    found = match(a, b, by_text=False)
+    assert pairs(found) == [(1, 1), (2, 2)]
+    assert (found.n_failed_pairs, found.only_a, found.only_b) == (1, [], [])
+
+
+def test_a_unit_without_a_text_is_counted():
+    found = run(("x", None), ("y", "1"), ("z", None, "failed"))
+    assert found.n_without_text == 1
 
 
 def test_without_ids_the_text_is_all():

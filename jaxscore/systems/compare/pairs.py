@@ -1,0 +1,220 @@
+"""Pairs of the units of two runs: by id, and by the requested text."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxscore.errors import InputError, one_line
+from jaxscore.io.json_output import Lazy
+from jaxscore.systems.compare.columns import Run
+from jaxscore.systems.compare.open_run import OpenRun, have_same_input
+
+SAME_TEXT, SAME_INPUT, SAME_TOKENS, SAME_ID = "text", "input", "tokens", "id"  # rules of pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Matched:
+    """Pairs of units, and the units without a pair.
+
+    Attributes:
+        a, b: places of the units of each pair, in A's order; both have numbers.
+        only_a, only_b: names of the units whose id the other run does not have, or not so often.
+        other_text: names of the units whose id the other run has with another text.
+        n_failed_pairs: pairs for which at least one run has no numbers.
+        n_repeated: units of A whose id and text an earlier one has; these are paired in order.
+    """
+
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    only_a: list[str]
+    only_b: list[str]
+    other_text: list[str]
+    n_failed_pairs: int
+    n_repeated: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairing:
+    """Two loaded runs and their pairs.
+
+    Attributes:
+        opened: A and B.
+        matched_by: the rule of pairs, see `columns`.
+    """
+
+    opened: tuple[OpenRun, OpenRun]
+    a: Run
+    b: Run
+    matched: Matched
+    matched_by: str
+
+    @property
+    def title(self) -> str:
+        return self.opened[0].reader.title
+
+
+def check_system(a: OpenRun, b: OpenRun) -> None:
+    """Refuse runs of systems that have no number and no decision in common.
+
+    Raises:
+        InputError: names both systems.
+    """
+    titles_a, titles_b = (
+        {
+            (name, described.title)
+            for columns in (run.reader.metrics, run.reader.decisions)
+            for name, (_, described) in columns.items()
+        }
+        for run in (a, b)
+    )
+    names = [run.reader.system.name for run in (a, b)]
+    if not titles_a & titles_b:
+        raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
+
+
+def pair_runs(a: OpenRun, b: OpenRun, *, by_id: bool, limit: int | None) -> Pairing:
+    """Read all records and pair them.
+
+    Raises:
+        InputError: there is no pair, or what was asked is not known.
+    """
+    rule, (run_a, run_b) = _loaded(a, b, by_id=by_id)
+    lacks_text = run_a.n_without_text or run_b.n_without_text
+    if rule == SAME_TEXT and lacks_text and have_same_input(a, b):
+        rule = SAME_INPUT
+    title, by_text = a.reader.title, rule in (SAME_TEXT, SAME_TOKENS)
+    for side, run in (("A", run_a), ("B", run_b)):
+        if by_text and (n := run.n_without_text):
+            raise InputError(
+                f"the {title} cannot be paired by text: {''.join(map(_lost_input, 'AB', (a, b)))}"
+                f"{n} of {run.n} in {side} have no {rule}; pair them by id alone with --by-id"
+            )
+    matched = match(run_a, run_b, by_text=by_text)
+    if not len(matched.a):
+        why, n_other = "", len(matched.other_text)
+        if n_other:
+            other = "other scored tokens" if rule == SAME_TOKENS else "another text"
+            why = f"{n_other} have the same id and {other}, --by-id pairs them; "
+        first = ", ".join(repr(run.names[0]) for run in (run_a, run_b) if run.n)
+        raise InputError(
+            f"no pair of {title}: of {run_a.n} in A and {run_b.n} in B none is in both "
+            f"without a failure; {why}the first are {first}; expected two runs on the same items"
+        )
+    matched = dataclasses.replace(matched, a=matched.a[:limit], b=matched.b[:limit])
+    return Pairing((a, b), run_a, run_b, matched, rule)
+
+
+def _loaded(a: OpenRun, b: OpenRun, *, by_id: bool) -> tuple[str, tuple[Run, Run]]:
+    """Return the rule of pairs, and both runs with the texts that it needs."""
+    has_texts = [run.reader.has_texts for run in (a, b)]
+    if by_id:
+        return SAME_ID, (a.load(), b.load())
+    if not all(has_texts) and have_same_input(a, b):
+        return SAME_INPUT, (a.load(), b.load())
+    asked = [None if has else run.asked() for has, run in zip(has_texts, (a, b), strict=True)]
+    if all(has or rows is not None for has, rows in zip(has_texts, asked, strict=True)):
+        return SAME_TEXT, (a.load(asked[0]), b.load(asked[1]))
+    return SAME_TOKENS, (a.load(by_tokens=True), b.load(by_tokens=True))
+
+
+def _lost_input(side: str, opened: OpenRun) -> str:
+    """Return the reason why a run's input does not give its texts; empty if it does."""
+    if opened.reader.has_texts or opened.input is not None:
+        return ""
+    source = opened.facts.get("input_path") or opened.facts.get("input")
+    if source is None:
+        return f"no manifest names the input of {side}, and "
+    return f"the input of {side}, {one_line(str(source))}, is missing or has changed, and "
+
+
+def match(a: Run, b: Run, *, by_text: bool = True) -> Matched:
+    """Pair the units of two runs.
+
+    A unit's partner has the same id and the same text; of several such units the k-th of one run
+    is the partner of the k-th of the other. A unit without an id is paired by its text, and a
+    failed one by its id, or by its name without one.
+
+    Args:
+        by_text: if False, ids alone decide.
+    """
+    keys_a, keys_b = (_keys(run, by_text) for run in (a, b))
+    places_b = {key: place for place, key in keys_b.items()}
+    pairs = [(place, places_b.pop(key)) for place, key in keys_a.items() if key in places_b]
+    paired_a, paired_b = ({pair[side] for pair in pairs} for side in (0, 1))
+    left_a = [place for place in range(a.n) if place not in paired_a]
+    left_b = [place for place in range(b.n) if place not in paired_b]
+    n_failed, left_a, left_b = _without_failed_pairs(a, b, left_a, left_b)
+    ids_a, ids_b = ({run.ids[k] for k in left} for run, left in ((a, left_a), (b, left_b)))
+    shared = (ids_a & ids_b) - {None}
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    return Matched(
+        a=both[:, 0],
+        b=both[:, 1],
+        only_a=[a.names[k] for k in left_a if a.ids[k] not in shared],
+        only_b=[b.names[k] for k in left_b if b.ids[k] not in shared],
+        other_text=[a.names[k] for k in left_a if a.ids[k] in shared],
+        n_failed_pairs=n_failed,
+        n_repeated=sum(key[2] > 0 for key in keys_a.values()),
+    )
+
+
+Key = tuple[str | None, bytes | None, int]
+
+
+def _keys(run: Run, by_text: bool) -> dict[int, Key]:
+    """Return unit -> id, text and the number of earlier units with the same two."""
+    seen: collections.Counter[tuple[str | None, bytes | None]] = collections.Counter()
+    keys = {}
+    for place, (id, text) in enumerate(zip(run.ids, run.texts, strict=True)):
+        key = (id, text if by_text or id is None else None)
+        if place not in run.errors and key != (None, None):
+            keys[place] = (*key, seen[key])
+        seen[key] += 1  # a failed unit keeps its place among those with its id
+    return keys
+
+
+def _without_failed_pairs(
+    a: Run, b: Run, left_a: Sequence[int], left_b: Sequence[int]
+) -> tuple[int, list[int], list[int]]:
+    """Pair failed units with units of the same id that are left, failed ones first.
+
+    Returns:
+        The number of pairs, and the units of A and of B that are still left.
+    """
+    units: dict[str, tuple[list[int], ...]] = {}  # id -> failed and other units of A, and of B
+    for side, (run, left) in enumerate(((a, left_a), (b, left_b))):
+        for k in left:
+            lists = units.setdefault(run.ids[k] or run.names[k], ([], [], [], []))
+            lists[2 * side + (k not in run.errors)].append(k)
+    pairs: list[tuple[int, int]] = []
+    for failed_a, good_a, failed_b, good_b in units.values():
+        n = min(len(failed_a), len(failed_b))
+        pairs += zip(failed_a[:n], failed_b[:n], strict=True)
+        pairs += zip(failed_a[n:], good_b, strict=False)
+        pairs += zip(good_a, failed_b[n:], strict=False)
+    gone_a, gone_b = ({pair[side] for pair in pairs} for side in (0, 1))
+    still_a = [k for k in left_a if k not in gone_a]
+    return len(pairs), still_a, [k for k in left_b if k not in gone_b]
+
+
+def pair_records(a: Run, b: Run, matched: Matched) -> Lazy[dict[str, Any]]:
+    """Return one record per pair, made on access: its name, and all numbers of both runs."""
+    numbers = [name for name in a.numbers if name in b.numbers]
+    choices = [name for name in a.choices if name in b.choices]
+
+    def record(pair: int) -> dict[str, Any]:
+        i, j = int(matched.a[pair]), int(matched.b[pair])
+        out: dict[str, Any] = {"name": a.names[i]}
+        for name in numbers:
+            out[f"{name}_a"] = a.numbers[name].of_unit(i)
+            out[f"{name}_b"] = b.numbers[name].of_unit(j)
+        for name in choices:
+            out[f"{name}_a"] = a.choices[name].values[i]
+            out[f"{name}_b"] = b.choices[name].values[j]
+        return out
+
+    return Lazy(range(len(matched.a)), record)
