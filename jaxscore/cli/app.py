@@ -238,17 +238,20 @@ def _place(command: Command, assigned: Words, rest: list[str]) -> None:
     Raises:
         InputError: a word is left over.
     """
+    flags, by_place = dict(assigned), rest
     for option in command.positional:
         n = len(rest) if option.type.is_list and not option.names else 1
         if rest and assigned.setdefault(option.dest, rest[:n]) == rest[:n]:  # or twice
             rest = rest[n:]
     if not rest:
         return
-    for option in command.positional[:1]:
-        if option.names:
+    for option, word in zip(command.positional, by_place, strict=False):
+        words = " ".join(flags.get(option.dest, [word]))
+        if words != word:
+            is_placed = len(by_place) >= len(command.positional)  # the flag is then in excess
+            excess, value = (words, word) if is_placed else (word, words)
             raise InputError(
-                f"{rest[0]!r} is one too many: {option.metavar} is "
-                f"{' '.join(assigned[option.dest])!r} already; give it once, "
+                f"{excess!r} is one too many: {option.metavar} is {value!r} already; give it once, "
                 f"by its place or by {option.names[0]}"
             )
     raise InputError(f"unrecognized arguments: {' '.join(rest)}")

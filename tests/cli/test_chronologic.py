@@ -479,12 +479,17 @@ def test_every_spelling_of_the_places(run, models, place):
         assert (code, err) == (0, ""), words
         assert found(folder / str(k))[1]["settings"]["questions"] == str(path)
     for words, message in (
-        ((QWEN, path, "--model", "other"), "is one too many: MODEL is"),
+        ((QWEN, path, "--model", "other"), f"'other' is one too many: MODEL is '{QWEN}' already"),
         (
             (QWEN, path, "--input", "other"),
-            "is one too many: MODEL is",
+            f"'other' is one too many: QUESTIONS.jsonl is '{path}' already",
         ),
-        (("--model", "other", QWEN, path), "is one too many: MODEL is"),
+        (("--model", "other", QWEN, path), f"'other' is one too many: MODEL is '{QWEN}' already"),
+        ((QWEN, path, "other"), "unrecognized arguments: other"),
+        (
+            ("--model", QWEN, "--input", path, "--", "other"),
+            f"'other' is one too many: MODEL is '{QWEN}' already",
+        ),
         ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
         (("--input", path), "MODEL is missing; give it by its place or by --model"),
         (("--input", path, QWEN), "--input takes all words after it, so give MODEL before it"),
