@@ -113,7 +113,7 @@ def shorten_name(name: str, longest: int = LONGEST_NAME) -> str:
 def model_file_name(model: str) -> str:
     """Return a model's name as part of a file name, as published scripts write it.
 
-    `:`, `/`, unprintable characters, and those that some file system refuses become `_`.
+    `:`, `/`, unprintable characters and characters that a file system may refuse become `_`.
     """
     return shorten_name(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
 

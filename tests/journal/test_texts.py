@@ -15,6 +15,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import interrupts
 from jaxscore.journal import Journal
 from jaxscore.journal.files import LAYOUT, list_models, prune
+from jaxscore.models.model import CheckpointFacts
 from jaxscore.plan import decode_slots
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.types.requests import GenerationRequest
@@ -323,7 +324,7 @@ def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     got = one.generate([*same, *others])
     assert [text.token_ids.tolist() == [7] * 8 for text in got] == [True] * 2 + [False] * 8
     assert reported(got[2:]) == reported(writer().generate(others))
-    [text] = writer(own, eos_ids=(1199, 3)).generate([base])
+    [text] = writer(own, checkpoint=CheckpointFacts(eos_ids=(1199, 3))).generate([base])
     assert text.token_ids.tolist() != [7] * 8
 
 

@@ -27,6 +27,7 @@ TOLERANCE = 1e-4
 PREFIX, BRANCHES = 12, (18, 9)
 
 
+@pytest.mark.slow
 def test_every_pair_is_covered_or_refused_by_name():
     for kind in FAMILIES:
         found = pairs.cover(kind)
