@@ -29,6 +29,7 @@ Same = Callable[[str, str], bool]
 
 LONGEST = 2000  # characters; longer answers are compared as texts
 MOST_ITEMS = 100  # of a list
+MOST_COPULAS = 4  # of a clause, such as `are` and `=` in `the roots are x = 0 and x = 1`
 REPEATING = 6  # decimals from which on 0.333333 is 1/3
 _WRAPPED = re.compile(
     r"(?:\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|operatorname|mbox)\s?)?"
@@ -57,7 +58,7 @@ _FORMULA = re.compile(
 )
 # The end of the first clause of an answer, after which models explain it.
 _BREAK = re.compile(
-    r"[.;!?](?=\s|$)|[\u3002\uff01\uff1f]|\s\(|\s[-\u2013\u2014]+\s|(?<![,\s])[,\s]++(?:because|since|as|so|but|"
+    r"[.;!?](?=\s|$)|[\u3002\uff01\uff1f]|\s\((?=[^()]{0,40}[^\W\d_]{2})|\s[-\u2013\u2014]+\s|(?<![,\s])[,\s]++(?:because|since|as|so|but|"
     r"not|which|where|while|with|due|\u56e0\u4e3a|\u306a\u305c)(?!\w)",
     re.IGNORECASE,
 )
@@ -270,9 +271,8 @@ def readings(answer: str) -> Iterator[str]:
         return
     clause = first_clause(answer)
     yield clause
-    copulas = list(_COPULA.finditer(clause))
-    if copulas:
-        yield clause[copulas[-1].end() :]
+    for copula in [*_COPULA.finditer(clause)][-MOST_COPULAS:]:
+        yield clause[copula.end() :]
     before, comma, _ = clause.partition(",")
     if comma and has_words(before):
         yield before
@@ -290,7 +290,8 @@ def is_in_sentence(gold: str, sentence: str, same: Same | None = None) -> bool:
     if not 0 < len(gold) <= LONGEST:
         return False
     formulas = [next(filter(None, match.groups())) for match in _FORMULA.finditer(sentence)]
-    if formulas and are_equal(gold, formulas[-1], same):
+    texts = [*readings(sentence), *formulas[-1:]]
+    if any(are_equal(gold, text, same) for text in texts):
         return True
     for match in whole_words(gold, ignore_case=not gold.isupper()).finditer(sentence):
         before = sentence[max(0, match.start() - 30) : match.start()].casefold()

@@ -17,7 +17,9 @@ LONGEST = 1000  # characters of a number; a longer one is text
 MOST_DIGITS = 1000  # of a power that is written out
 _DIGITS = r"[0-9]+"
 # The separator of thousands is the same throughout a number.
-_SEPARATOR = r",\\!|,|\{,\}|\\[,;:! ]|~|['\u2019_]|[ \u00a0\u2007\u2009\u202f]"  # spaces too
+_SEPARATOR = (
+    r",\\!|,|\{,\}|\\[,;:! ]|\{\\,\}|\\thinspace\s?|~|['\u2019_]|[ \u00a0\u2007\u2009\u202f]"
+)
 
 
 def _decimal(name: str) -> str:
@@ -57,7 +59,7 @@ _NUMBER = re.compile(_UNSIGNED, re.VERBOSE)
 # left out.
 _IN_TEXT = re.compile(
     rf"""
-    (?<![A-Za-z0-9_^.\\/*])
+    (?<![A-Za-z0-9^.\\/])(?<!\w_)(?<![\w)}}\]]\*)
     (?P<sign>(?<![\w.)}}\]])[-\u2212](?![ ])|(?:(?<=[^\W\d_]{{2}}[ ])|(?<=[:=][ ]))[-\u2212][ ])?
     {_UNSIGNED}(?![abcdefijknopqrtuvwxyz](?![A-Za-z]))
     (?!\s?\\(?:pi|sqrt|[dtc]?frac|times|cdot|left|infty|binom|theta|alpha|ln|log|sin|cos|tan)(?![a-z]))
